@@ -19,7 +19,7 @@ _LONGEST_USER = 256
 PYXIS_IMAGE = "SPANK__SLURM_SPANK_OPTION_pyxis_container_image"
 # Set by packaging/spank; without the plugin users can set them too (CVE-2021-31215).
 WARM_IMAGE, WARM_PROFILE = "SPANK_WARM_IMAGE", "SPANK_WARM_PROFILE"
-WARM_KEEP, WARM_FRESH, WARM_REFRESH = "SPANK_WARM_KEEP", "SPANK_WARM_FRESH", "SPANK_WARM_REFRESH"
+WARM_FRESH, WARM_REFRESH = "SPANK_WARM_FRESH", "SPANK_WARM_REFRESH"
 WARM_CACHE = "SPANK_WARM_CACHE"
 NO_WARM = "SPANK_NO_WARM"
 STEP_NODES = "SLURM_STEP_NODELIST"  # in a step's environment: its nodes, as a hostlist
@@ -59,7 +59,6 @@ class Job(NamedTuple):
     array: str | None = None  # JOBID_TASKID of an array's task
     warm_image: str = ""  # claimed: --warm-image
     warm_profile: str = ""  # claimed: --warm-profile
-    warm_keep: bool = False  # claimed: --warm-keep
     warm_fresh: bool = False  # claimed: --warm-fresh
     warm_refresh: bool = False  # claimed: --warm-refresh
     warm_cache: str = ""  # claimed: --warm-cache
@@ -115,7 +114,6 @@ def from_environment(environ: Mapping[str, str]) -> Job:
         pyxis_image=environ.get(PYXIS_IMAGE, ""),
         warm_image=environ.get(WARM_IMAGE, ""),
         warm_profile=environ.get(WARM_PROFILE, ""),
-        warm_keep=bool(environ.get(WARM_KEEP)),
         warm_fresh=bool(environ.get(WARM_FRESH)),
         warm_refresh=bool(environ.get(WARM_REFRESH)),
         warm_cache=environ.get(WARM_CACHE, ""),

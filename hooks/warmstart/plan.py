@@ -51,7 +51,6 @@ NO_RULE_MATCHES = (
 )
 NO_CONSTANT_PATH = "needs a constant path (policy: constant_path)"
 SHARED_SCOPE = "is kept in its user's own scope, and this job publishes into a shared one"
-TMPDIR_NOT_RETAINED = "warmstart: {word}: not offered on this cluster; TMPDIR is removed after the job"
 NO_COLON = (
     "warmstart: the comment has {words!r} without a colon after the name, and so asks for nothing: write "
     "--comment='warmstart: …'"
@@ -199,17 +198,12 @@ def epilog_budget(policy: Policy) -> float:
     return policy.harvest.budget + EPILOG_SECONDS
 
 
-def keeps(policy: Policy, requested: Request) -> bool:
-    """Return whether the job's TMPDIR is retained after the job."""
-    return policy.limits.keep is not None and requested.keep
-
-
 def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[Step]:
     """Return the steps before `environment`. Its options depend on their results, so `environment()` comes later."""
     names, job_images = profiles(policy, grant, requested), images(policy, grant, requested)
     early, late = _of_wings(policy, job, grant, requested)
     meeting = meeting_of(job, grant)
-    if not (names or job_images or grant.env or early or late or requested.keep or requested.words):
+    if not (names or job_images or grant.env or early or late or requested.words):
         return []
     from warmstart.runner import Step
     from warmstart.steps import workspace
@@ -328,8 +322,6 @@ def environment(policy: Policy, job: Job, grant: Grant, requested: Request, prep
         variables.update(profile.environment(cache))
         defaults.update(profile.defaults)
     notices = [*prepared.notices, *_refused(policy, requested)]
-    if requested.keep and policy.limits.keep is None:
-        notices.append(TMPDIR_NOT_RETAINED.format(word="--warm-keep" if job.warm_keep else request.KEEP))
     notices += filter(None, [slip_of(policy, job)])
     options = step.Options(variables, dict(grant.env), tuple(notices), grant.override, defaults)
     return Step(step.NAME, partial(step.run, options=options))

@@ -192,7 +192,6 @@ class Record(NamedTuple):
     wings: list[str] = []  # noqa: RUF012 - those whose step has run
     nodelist: str = ""  # the job's nodes as a Slurm hostlist, if there are several: they publish as a whole
     restarts: int = 0  # which run of the job this is, on all of its nodes
-    keep: bool = False  # whether the job's TMPDIR is retained after the job
     deferred: list[str] = []  # noqa: RUF012 - profiles that the epilog had no time to harvest
     judged: dict[str, str] = {}  # noqa: RUF012 - of those: up to which place (`harvest.collect`) all is judged
     began: float = 0.0  # when its caches were shown, in seconds since the epoch

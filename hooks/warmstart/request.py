@@ -18,7 +18,6 @@ from warmstart.lean import Collection, NamedTuple
 NAME = "warmstart"  # and a colon
 END = ";"
 OFF = "off"
-KEEP = "keep"
 FRESH = "fresh"
 REFRESH = "refresh"
 COMMENT = "the job's comment"
@@ -37,7 +36,7 @@ class RequestInvalid(UserError):
     template = "{where} has {word!r}, which is not a valid request to warmstart"
     hint = (
         'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME files=NAME cache=NAME '
-        'keep fresh refresh off", or another word that `warmstart plan` lists; words for others come after a ;'
+        'fresh refresh off", or another word that `warmstart plan` lists; words for others come after a ;'
     )
 
 
@@ -56,7 +55,6 @@ class Request(NamedTuple):
     profiles: tuple[str, ...]
     files: str = ""  # the name of its declared files; "" if it declares none
     cache: str = ""  # a name that parts its caches from the user's others; "" if it gives none
-    keep: bool = False  # whether to retain its TMPDIR after the job
     fresh: bool = False  # whether it starts cold, and what it builds takes the place of what is published
     refresh: bool = False  # whether the registry is asked what the tags of its images mean now
     words: dict[str, str] = {}  # noqa: RUF012 - of wings, each with its value or values; never mutated
@@ -69,7 +67,7 @@ _ONCE = ("files", "cache")  # also the words of wings: a second one would replac
 
 def asks(job: Job) -> bool:
     """Return whether the job asks warmstart for anything, validly or not. pyxis's `--container-image` asks pyxis."""
-    options = (job.warm_image, job.warm_profile, job.warm_keep, job.warm_fresh, job.warm_refresh, job.warm_cache)
+    options = (job.warm_image, job.warm_profile, job.warm_fresh, job.warm_refresh, job.warm_cache)
     return any(options) or bool(_words(job.comment))
 
 
@@ -80,7 +78,7 @@ def wants_nothing(job: Job) -> bool:
 
 def known_words(of_wings: Collection[str] = ()) -> tuple[str, ...]:
     """Return the words that a comment may have, those with a value with their `=`."""
-    return (*(f"{key}=" for key in ("image", "profiles", *_ONCE, *of_wings)), KEEP, FRESH, REFRESH, OFF)
+    return (*(f"{key}=" for key in ("image", "profiles", *_ONCE, *of_wings)), FRESH, REFRESH, OFF)
 
 
 def slip(job: Job, of_wings: Collection[str] = ()) -> str:
@@ -113,7 +111,7 @@ def of(job: Job, of_wings: Collection[str] = (), repeated: Collection[str] = ())
     profiles: list[str] = []
     others: dict[str, str] = {}
     once: dict[str, str] = {}
-    words = {KEEP: job.warm_keep, FRESH: job.warm_fresh, REFRESH: job.warm_refresh}
+    words = {FRESH: job.warm_fresh, REFRESH: job.warm_refresh}
     if job.warm_image:
         images.append(_value("--warm-image", job.warm_image, job.warm_image))
     if job.warm_profile:
@@ -143,7 +141,6 @@ def of(job: Job, of_wings: Collection[str] = (), repeated: Collection[str] = ())
         tuple(dict.fromkeys(profiles)),
         once.get("files", ""),
         once.get("cache", ""),
-        keep=words[KEEP],
         fresh=words[FRESH],
         refresh=words[REFRESH],
         words=others,

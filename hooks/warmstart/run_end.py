@@ -1,13 +1,13 @@
 """The end of a run on a node: all ways in which it can end, and the order of removal. Runs as root.
 
-| a run ends by                      | called by                       | what stays on the node                        |
-|------------------------------------|---------------------------------|-----------------------------------------------|
-| `release`                          | the epilog                      | TMPDIR, if the job asked for it               |
-| `defer`                            | `release`, harvest not finished | the cache, and TMPDIR if the job asked for it |
-| `supersede`                        | the prolog of a requeued job    | as with `release`                             |
-| `undo`                             | a prolog that failed            | what wings hold for it, until the epilog      |
-| `finish_deferred`, `drop_deferred` | maintenance                     | as with `release`                             |
-| `end_orphan`                       | maintenance                     | a retained TMPDIR until `limits.keep` is over |
+| a run ends by                      | called by                       | what stays on the node                     |
+|------------------------------------|---------------------------------|--------------------------------------------|
+| `release`                          | the epilog                      | nothing                                    |
+| `defer`                            | `release`, harvest not finished | the cache                                  |
+| `supersede`                        | the prolog of a requeued job    | nothing                                    |
+| `undo`                             | a prolog that failed            | what wings hold for it, until the epilog   |
+| `finish_deferred`, `drop_deferred` | maintenance                     | nothing                                    |
+| `end_orphan`                       | maintenance                     | nothing                                    |
 
 A hook removes for a second, however much a job left. Then the run's directory, which is root's, moves to `REMOVING`
 beside the runs, where only root finds it, and its removal goes on off the clock (`finish_removal`). The directories of
@@ -22,7 +22,7 @@ The order of removal:
 3. The mounts below the run's directory, once nobody makes any there (`sets`). Each is made read-only first, so that a
    process that outlived the job can change nothing. Removing a tree would detach its mounts, too, but would not report
    which ones were in use.
-4. The run's directory, or all of it except TMPDIR; then what the run's imports left beside it.
+4. The run's directory; then what the run's imports left beside it.
 5. The file of a deferred harvest, once the cache that it names is gone, or the file of a removal names the run.
 6. The record. It is the last thing on this node.
 7. The run's board in the store. It comes last because the store may be unreachable.
@@ -48,7 +48,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import time
 
 from warmstart import errand, view, wing
@@ -86,7 +85,6 @@ if TYPE_CHECKING:
 
 
 STEP = "release"  # the step's name in the audit, for every way to end a run
-RETAINED = ".kept"  # in the run's directory, root's, 0600: its mtime is when the job ended
 MAINTENANCE_SECONDS = 300.0  # for removing one run or tree
 REMOVING = "removing"  # beside the runs; root's, 0700; there while there is something in it
 AT_ONCE_S = 1.0  # for which a hook removes what a job left, before it leaves the rest
@@ -175,12 +173,11 @@ def supersede(ending: Ending, deadline: Deadline, *, rebooted: bool) -> None:
 
 
 def undo(ending: Ending, deadline: Deadline) -> None:
-    """End a run whose prolog failed, so that the job gets all of its preparation or none. Nothing is retained.
+    """End a run whose prolog failed, so that the job gets all of its preparation or none.
 
     What wings hold stays until the epilog, since another node may already know of it. Failures are audited and not
     raised: the failure that the caller handles matters more.
     """
-    ending = ending._replace(record=ending.record._replace(keep=False))
     failures: list[WarmstartError] = []
     _remove(ending, deadline, failures)
     _withdraw(ending, deadline, failures)
@@ -235,24 +232,23 @@ def drop_deferred(paths: NodePaths, harvest: DeferredHarvest, reason: str, audit
     audit.emit(events.HARVEST_DROPPED, run=harvest.name, profiles=profiles, reason=reason)
 
 
-def end_orphan(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callable[[int], bool], audit: Journal) -> bool:
+def end_orphan(paths: NodePaths, orphan: Orphan, is_over: Callable[[int], bool], audit: Journal) -> bool:
     """Remove a tree that neither a record nor a deferred harvest names. Return whether it was removed.
 
-    `keep`: seconds for which a TMPDIR is retained after its job. `is_over` returns whether a job has certainly left the
-    cluster. Raises `JobBusy` while a hook of the job is running, and `WorkspaceBusy`.
+    `is_over` returns whether a job has certainly left the cluster. Raises `JobBusy` while a hook of the job is running,
+    and `WorkspaceBusy`.
     """
     with records.job_lock(paths.state, orphan.job_id, after(0)):
-        kind = _removable_as(paths, orphan, keep, is_over)
-        if kind is None:
+        if not _is_removable(paths, orphan, is_over):
             return False
-        remove_orphan(kind, orphan.directory, orphan.name, audit)
+        remove_orphan(orphan.kind, orphan.directory, orphan.name, audit)
         return True
 
 
 def remove_orphan(kind: str, directory: str, name: str, audit: Journal) -> None:
     """Remove a tree and audit the removal. Raises `WorkspaceBusy`."""
     try:
-        with opened_dir(directory) as fd, scratch.freeing_disk(fd, name):
+        with opened_dir(directory) as fd:
             remove_tree(fd, name, after(MAINTENANCE_SECONDS))
     except OSError as error:
         raise WorkspaceBusy(path=f"{directory}/{name}", problem=error.strerror) from error
@@ -265,16 +261,6 @@ def end_wings(policy: Policy, paths: NodePaths, job: JobOnNode, audit: Journal, 
         if known.end and (known.used or known.name in job.wings):
             end: EndPart = wing.load(known.end)
             end.job_over(paths, job.node, job.job_id, audit, deadline)
-
-
-def retained_since(node: int, run_name: str) -> float | None:
-    """Return when the job of a retained run ended, in epoch seconds. None if nothing of the run is retained."""
-    try:
-        with opened_dir(run_name, node) as run:
-            status = os.stat(RETAINED, dir_fd=run, follow_symlinks=False)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return status.st_mtime if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() else None
 
 
 def _remove(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
@@ -358,10 +344,9 @@ def _may_wait(paths: NodePaths, record: Record) -> bool:
 
 def _leave(paths: NodePaths, record: Record) -> None:
     """Move the rest of a run to `REMOVING` and have it removed off the clock; raises `StateUnusable` or `StateFull`."""
-    if not record.keep:
-        with suppress(OSError), opened_dir(f"{record.workspace}/{record.node}") as node:
-            ensure_dir(REMOVING, 0o700, node)  # after an error the run is removed where it is
-            os.rename(record.run_name, f"{REMOVING}/{record.run_name}", src_dir_fd=node, dst_dir_fd=node)
+    with suppress(OSError), opened_dir(f"{record.workspace}/{record.node}") as node:
+        ensure_dir(REMOVING, 0o700, node)  # after an error the run is removed where it is
+        os.rename(record.run_name, f"{REMOVING}/{record.run_name}", src_dir_fd=node, dst_dir_fd=node)
     # Without what a removal does not need: users choose the names of entries.
     needed = record._replace(seeded={}, facts={}, environment={}, images={}, sets=[])
     deferred.defer(paths, REMOVALS, needed, time.time())
@@ -377,7 +362,7 @@ def _remove_whole(record: Record, deadline: Deadline) -> list[str]:
 
 
 def _remove_workspace(record: Record, deadline: Deadline) -> _Removed:
-    """Remove or retain the run's directory: 3 and 4. A second call goes on where the first one ended."""
+    """Remove the run's directory: 3 and 4. A second call goes on where the first one ended."""
     if not record.workspace:
         return _Removed()
     try:
@@ -385,10 +370,8 @@ def _remove_workspace(record: Record, deadline: Deadline) -> _Removed:
             in_use = _unmount(node, record.run_name)
             try:
                 _hide_caches(node, record.run_name)
-                if not (record.keep and _retain(node, record.run_name, deadline)):
-                    with scratch.freeing_disk(node, record.run_name):
-                        remove_tree(node, record.run_name, deadline)
-                    _remove_moved(node, record.run_name, deadline)
+                remove_tree(node, record.run_name, deadline)
+                _remove_moved(node, record.run_name, deadline)
                 scratch.remove_left(node, record.run_id, deadline)
             except OSError as error:
                 if error.errno != errno.ETIME:
@@ -410,8 +393,7 @@ def _remove_moved(node: int, run_name: str, deadline: Deadline) -> None:
     except FileNotFoundError:
         return
     try:
-        with scratch.freeing_disk(removing, run_name):
-            remove_tree(removing, run_name, deadline)
+        remove_tree(removing, run_name, deadline)
     finally:
         os.close(removing)
     with suppress(OSError):  # not empty
@@ -436,30 +418,6 @@ def _sets(run: int) -> Iterator[int]:
         for name in os.listdir(sets):
             with opened_dir(name, sets) as fd:
                 yield fd
-
-
-def _retain(node: int, run_name: str, deadline: Deadline) -> bool:
-    """Remove a run's directory except TMPDIR, and leave the file `RETAINED`, of the time at which the job ended.
-
-    `node` is the descriptor of the parent directory. The cache is never retained: it is code, and its valid entries
-    were harvested. The file is made last; until then the record names the run. A second call continues and keeps the
-    time of the first. Root owns the run's directory, so only root can have made the file.
-
-    Returns False if the disk has no space for the file, so nothing can be retained. Raises `OSError` as `remove_tree`.
-    """
-    with opened_dir(run_name, node) as run:
-        for name in os.listdir(run):
-            if name not in (_TMP, RETAINED):
-                remove_tree(run, name, deadline)
-        try:
-            with suppress(FileExistsError):
-                os.close(os.open(RETAINED, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=run))
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                return False
-            raise
-        os.fchmod(run, 0o711)
-    return True
 
 
 def _unmount(node: int, run_name: str) -> list[str]:
@@ -508,13 +466,12 @@ def _collect_notes(ending: Ending) -> None:
 
 
 def _close_to_user(record: Record, deadline: Deadline) -> None:
-    """Make the run's directory inaccessible to the job's user; remove leftovers of imports and an unretained TMPDIR."""
+    """Make the run's directory inaccessible to the job's user; remove leftovers of imports and TMPDIR."""
     try:
         with opened_dir(record.workspace) as root, opened_dir(record.node, root) as node:
             with opened_dir(record.run_name, node) as run:
                 os.fchmod(run, 0o700)
-                if not record.keep:
-                    _remove_tmp(run, deadline)
+                _remove_tmp(run, deadline)
             scratch.remove_left(node, record.run_id, deadline)
     except FileNotFoundError:
         return
@@ -549,21 +506,15 @@ def _drop_deferred_beyond_limits(ending: Ending, deadline: Deadline, failures: l
                 drop_deferred(paths, harvest, reason, ending.audit, deadline)
 
 
-def _removable_as(paths: NodePaths, orphan: Orphan, keep: float, is_over: Callable[[int], bool]) -> str | None:
-    """Return the kind under which the removal is audited, or None if the tree must stay."""
+def _is_removable(paths: NodePaths, orphan: Orphan, is_over: Callable[[int], bool]) -> bool:
+    """Return whether nothing names a tree any more."""
     try:
         record = records.load(paths.state, orphan.job_id)
     except RecordUnreadable:
-        return None
+        return False
     if any(Errands(paths, kind).find(orphan.run_name) for kind in (HARVESTS, REMOVALS)):
-        return None
+        return False
     if record and record.run_name == orphan.run_name:
-        return None
-    if orphan.kind == "workspace":
-        with opened_dir(orphan.directory) as node:
-            since = retained_since(node, orphan.name)
-        if since is not None:
-            is_due = time.time() >= since + keep or deferred.is_short_of_space(orphan.directory)
-            return "kept" if is_due else None
+        return False
     # If the record is of another run of the job, this run is over even if the job is not.
-    return orphan.kind if record or is_over(orphan.job_id) else None
+    return record is not None or is_over(orphan.job_id)

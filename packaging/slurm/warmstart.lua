@@ -12,7 +12,7 @@
 -- In job_submit.lua, on the controller, where `slurm.log_user(problem)` tells the user, with `job_desc.comment`.
 -- What only the policy knows, such as which registries and profiles it offers, `warmstart plan` says.
 
-local SWITCHES = {keep = true, fresh = true, refresh = true}
+local SWITCHES = {fresh = true, refresh = true}
 local REPEATED = {image = true, profiles = true}
 local NAMED = {files = true, cache = true}
 local OF_WINGS = {}

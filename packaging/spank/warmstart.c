@@ -32,10 +32,10 @@
 SPANK_PLUGIN(warmstart, 1)
 #pragma GCC visibility pop
 
-enum { IMAGE, PROFILES, CACHE, KEEP, FRESH, REFRESH, OFF };
+enum { IMAGE, PROFILES, CACHE, FRESH, REFRESH, OFF };
 
-static const char *const control[] = {"WARM_IMAGE", "WARM_PROFILE", "WARM_CACHE", "WARM_KEEP",
-				      "WARM_FRESH", "WARM_REFRESH", "NO_WARM"};
+static const char *const control[] = {"WARM_IMAGE", "WARM_PROFILE", "WARM_CACHE", "WARM_FRESH",
+				      "WARM_REFRESH", "NO_WARM"};
 static char *requested[sizeof(control) / sizeof(*control)];
 
 /* State of one task, passed from slurm_spank_task_init_privileged() to slurm_spank_task_init() in the same process. */
@@ -81,8 +81,6 @@ static struct spank_option options[] = {
 	{"warm-profile", "NAMES", "warmstart: also seed the caches of these profiles (comma-separated)", 1, PROFILES,
 	 set_option},
 	{"warm-cache", "NAME", "warmstart: caches of this name, apart from your other jobs'", 1, CACHE, set_option},
-	{"warm-keep", NULL, "warmstart: keep TMPDIR on the nodes for a while after the job, if the site allows it", 0, KEEP,
-	 set_option},
 	{"warm-fresh", NULL, "warmstart: start with empty caches; what the job builds replaces what is published", 0, FRESH,
 	 set_option},
 	{"warm-refresh", NULL, "warmstart: ask the registry what the tags of the job's images mean now", 0, REFRESH,

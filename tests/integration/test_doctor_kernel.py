@@ -36,14 +36,13 @@ def here() -> Iterator[Node]:
     policy = current_policy(installation, keep=True).policy
     workspace = base / "workspace"
     workspace.mkdir()
-    limited = policy.limits._replace(workspace=1 << 30)
-    yield Node(installation, policy._replace(paths=policy.paths._replace(workspace=str(workspace)), limits=limited))
+    yield Node(installation, policy._replace(paths=policy.paths._replace(workspace=str(workspace))))
     shutil.rmtree(base)
 
 
 def examined(node: Node) -> dict[str, Result]:
     """Return the findings of the checks that mount. Asserts that they leave nothing behind."""
-    checks = {"seeding": kernel.seeding, "image-limits": kernel.image_limits, "limits": kernel.workspace_limits}
+    checks = {"seeding": kernel.seeding, "image-limits": kernel.image_limits}
     found = {result.check: result for result in run_checks(checks, node)}
     assert os.listdir(node.policy.paths.workspace) == []
     assert node.policy.paths.workspace not in Path("/proc/self/mountinfo").read_text()
@@ -91,12 +90,11 @@ def test_a_kernel_that_maps_no_ids(here: Node, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_node_that_mounts_nothing(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No loop devices, no overlay, no mke2fs: advice, because jobs run all the same; a limit that is none is wrong."""
+    """No loop devices, no overlay, no mke2fs: advice, because jobs run all the same."""
     monkeypatch.setattr(scratch, "MKE2FS", "/no/such")
     with monkeypatch.context() as patch:
         patch.setattr(loops, "attach", no_loops)
         found = examined(here)
-    assert found.pop("limits").status == "wrong"
     assert {result.status for result in found.values()} == {"advice"}
     assert "No such file" in found["seeding"].found
     monkeypatch.setattr(overlay, "_OPTIONS", "no_such_option")

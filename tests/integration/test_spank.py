@@ -458,8 +458,8 @@ def plugin(site: Site) -> Iterator[None]:
 
 
 SHOW = 'echo "cache=$WARMSTART_CACHE inductor=$TORCHINDUCTOR_CACHE_DIR"'
-KEEP = "--comment=warmstart:keep"
-NOT_KEPT = "warmstart: keep: not offered on this cluster"
+SLIP = "--comment=warmstart fresh"
+NOTICE = "warmstart: the comment has 'warmstart fresh' without a colon"
 NUMBA = "rules:\n  - name: everyone\n    profiles: [numba]\n"
 
 
@@ -473,7 +473,6 @@ def test_commands_show_the_options_and_refuse_wrong_values(site: Site, command: 
         for option in (
             "--warm-image=REF",
             "--warm-profile=NAMES",
-            "--warm-keep",
             "--warm-fresh",
             "--warm-refresh",
             "--no-warm",
@@ -528,29 +527,29 @@ def test_a_verdict_where_no_task_prolog_runs(site: Site) -> None:
 def test_notices_are_on_stderr_once_for_each_step(site: Site) -> None:
     """What a program reads of srun is what its tasks print, and a batch script's output has them once."""
     step = site.cluster.run(
-        ["srun", "--quiet", KEEP, "--ntasks=2", "sh", "-c", 'cat "$WARMSTART_NOTICES" >&2; echo ran'], ALICE
+        ["srun", "--quiet", SLIP, "--ntasks=2", "sh", "-c", 'cat "$WARMSTART_NOTICES" >&2; echo ran'], ALICE
     )
-    assert (step.stdout, step.stderr.count(NOT_KEPT)) == ("ran\nran\n", 3)
-    batch = site.cluster.wait(site.cluster.submit("#!/bin/sh\nv=$(srun --quiet echo ran)\necho $v\n", ALICE, KEEP))
+    assert (step.stdout, step.stderr.count(NOTICE)) == ("ran\nran\n", 3)
+    batch = site.cluster.wait(site.cluster.submit("#!/bin/sh\nv=$(srun --quiet echo ran)\necho $v\n", ALICE, SLIP))
     lines = batch.output.splitlines()
-    assert (lines[-1], batch.output.count(NOT_KEPT), len(lines)) == ("ran", 2, 3)
+    assert (lines[-1], batch.output.count(NOTICE), len(lines)) == ("ran", 2, 3)
 
 
 def test_without_the_plugin_the_batch_script_alone_prints_notices(site: Site) -> None:
     """Steps have a file, also those of a job that another job submits: its environment names the other's step."""
     step = site.cluster.run(
-        ["srun", "--quiet", KEEP, "--ntasks=2", "sh", "-c", 'cat "$WARMSTART_NOTICES" >&2; echo ran'], ALICE
+        ["srun", "--quiet", SLIP, "--ntasks=2", "sh", "-c", 'cat "$WARMSTART_NOTICES" >&2; echo ran'], ALICE
     )
-    assert (step.stdout, step.stderr.count(NOT_KEPT)) == ("ran\nran\n", 2)
+    assert (step.stdout, step.stderr.count(NOTICE)) == ("ran\nran\n", 2)
     output = site.cluster.base / "nested"
     output.mkdir(mode=0o777)
     output.chmod(0o777)
     script = "v=$(srun --quiet echo ran); echo $v"
-    nested = f"sbatch --wait --parsable {KEEP} --output={output}/out --wrap '{script}'"
+    nested = f"sbatch --wait --parsable \"{SLIP}\" --output={output}/out --wrap '{script}'"
     asked = site.cluster.run(["srun", "--quiet", "--overcommit", "--oversubscribe", "sh", "-c", nested], ALICE)
     assert asked.returncode == 0
     lines = (output / "out").read_text().splitlines()
-    assert (lines[-1], len(lines), NOT_KEPT in lines[0]) == ("ran", 2, True)
+    assert (lines[-1], len(lines), NOTICE in lines[0]) == ("ran", 2, True)
 
 
 @pytest.mark.usefixtures("plugin")

@@ -21,7 +21,7 @@ from warmstart.doctor import kernel
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """Yield a good site. What only a kernel decides is left out: it is no mistake, and takes seconds."""
-    slow = ("node.seeding", "node.image-limits", "node.limits")
+    slow = ("node.seeding", "node.image-limits")
     monkeypatch.setattr(doctor, "NODE", {name: check for name, check in doctor.NODE.items() if name not in slow})
     assert "node.job-ends" in kernel.CHECKS
     base = Path(tempfile.mkdtemp(prefix="ws-mis-", dir="/var/tmp"))

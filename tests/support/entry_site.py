@@ -52,7 +52,7 @@ class EntrySite:
         self.installation = Installation(str(root))
         self.store = root / "store"
         self.store.mkdir()
-        self.write(a_policy(root, rules=(NUMBA,), limits=Limits(0, None)))
+        self.write(a_policy(root, rules=(NUMBA,), limits=Limits(0)))
         monkeypatch.setattr(sessions, "os", OsAs(0))
         monkeypatch.setattr(process, "run_alone", run_alone)
         monkeypatch.setattr(match, "_exclusion", lambda _policy, _job: "")  # the job's uid is that of the accounts

@@ -63,7 +63,7 @@ def mix(number: int, images: Sequence[str]) -> list[Kind]:
         "",
         f"warmstart: image={a} profiles=beta",
         f"warmstart: image={b}",
-        "warmstart: keep",
+        "warmstart: refresh",
         f"warmstart: image={b} image={c}",
         "warmstart: fresh",
         "warmstart: profiles=nope",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from tests.matrix.releases import outcomes
 from tools.matrix import Release, page
 
-FILE = "tests/integration/test_keep.py"
+FILE = "tests/integration/test_spank.py"
 REPORT = """\
 <testsuites><testsuite>
-<testcase classname="tests.integration.test_keep" name="test_a[x.y]" />
-<testcase classname="tests.integration.test_keep" name="test_b"><failure message="no">no</failure></testcase>
-<testcase classname="tests.integration.test_keep" name="test_c"><skipped message="torch">why</skipped></testcase>
-<testcase classname="tests.integration.test_keep" name="test_d" />
-<testcase classname="tests.integration.test_keep" name="test_d"><error message="teardown">no</error></testcase>
+<testcase classname="tests.integration.test_spank" name="test_a[x.y]" />
+<testcase classname="tests.integration.test_spank" name="test_b"><failure message="no">no</failure></testcase>
+<testcase classname="tests.integration.test_spank" name="test_c"><skipped message="torch">why</skipped></testcase>
+<testcase classname="tests.integration.test_spank" name="test_d" />
+<testcase classname="tests.integration.test_spank" name="test_d"><error message="teardown">no</error></testcase>
 </testsuite></testsuites>
 """
 

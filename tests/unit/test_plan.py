@@ -110,7 +110,7 @@ def test_a_job_that_gets_nothing_is_not_told_off_for_its_comment() -> None:
     ("changes", "told"),
     [
         ({"comment": "x warmstart: image=evil.example.com/a nonsense"}, True),
-        ({"warm_keep": True}, True),
+        ({"warm_fresh": True}, True),
         ({"warm_image": "a"}, True),
         ({"pyxis_image": "docker://a"}, False),
         ({"comment": "a warm start"}, False),
@@ -122,7 +122,7 @@ def test_only_those_who_ask_are_told_that_no_rule_matches(
 ) -> None:
     """Pyxis imports its own images; a job with --no-warm wants nothing."""
     job = a_job(**changes)
-    policy = a_policy(tmp_path, limits=Limits(1, None))
+    policy = a_policy(tmp_path, limits=Limits(1))
     grant = plan.grant(policy, job)
     assert (plan.prolog(policy, job, grant, plan.request_of(policy, job, grant)), grant.publish_scope) == ([], "")
     assert ("no rule of this cluster matches this job on node n1" in plan.notice_of(job, grant)) is told
@@ -134,7 +134,7 @@ def test_the_preview_of_a_request_that_nobody_understands(tmp_path: Path) -> Non
     policy = a_policy(tmp_path, rules=(a_rule(),))
     shown = preview(policy, a_job(comment="warmstart: image=reg.example.com/a:1 nonsense"))
     assert shown["verdict"]["code"] == "request-invalid"
-    assert (shown["steps"], shown["images"], shown["keep"]) == ({"prolog": [], "epilog": []}, [], None)
+    assert (shown["steps"], shown["images"]) == ({"prolog": [], "epilog": []}, [])
 
 
 def test_the_preview_knows_the_sites_own_profiles(tmp_path: Path) -> None:

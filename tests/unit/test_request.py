@@ -126,16 +126,6 @@ def test_what_is_in_no_registry_is_left_to_pyxis(image: str) -> None:
     assert request.of(a_job(pyxis_image=image)) == Request((), ())
 
 
-def test_a_job_can_ask_that_its_files_stay() -> None:
-    """By a word in the comment or by --warm-keep; the word takes no value."""
-    assert request.of(a_job(comment="warmstart: keep image=a")).keep
-    assert request.of(a_job(warm_keep=True)).keep
-    assert not request.of(a_job(comment="keep warmstart: profiles=keep")).keep
-    for word in ("keep=", "keep=24h", "keeps"):
-        with pytest.raises(RequestInvalid, match=word):
-            request.of(a_job(comment=f"warmstart: {word}"))
-
-
 def test_a_job_can_ask_to_start_cold() -> None:
     """By a word in the comment or by --warm-fresh; the word takes no value."""
     assert request.of(a_job(comment="warmstart: fresh image=a")).fresh

@@ -26,7 +26,6 @@ from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS, REMOVALS
 from warmstart.host import detached, files
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import opened_dir
 from warmstart.record import JobBusy, Record
 from warmstart.run_end import Ending, Orphan, WorkspaceBusy
 from warmstart.steps import release, workspace
@@ -124,24 +123,16 @@ def test_nothing_is_left_of_a_run(runs: Runs, way: str) -> None:
     assert runs.events("step.failed") == []
 
 
-@pytest.mark.parametrize(("way", "keep"), [("release", False), ("release", True), ("supersede", False), ("undo", True)])
-def test_a_run_is_known_until_it_is_gone(runs: Runs, way: str, keep: bool) -> None:
+@pytest.mark.parametrize("way", sorted(WAYS))
+def test_a_run_is_known_until_it_is_gone(runs: Runs, way: str) -> None:
     """Killed before any call: the record names what is left, and whoever comes next finishes."""
     for turn in count(1):
-        ending = runs.make(run_id=f"{turn:08x}", keep=keep)
+        ending = runs.make(run_id=f"{turn:08x}")
         died = vanishes(lambda ending=ending: WAYS[way](ending), turn, "before")  # type: ignore[misc]
         there = os.path.exists(f"{ending.record.run_directory}/cache") or os.path.exists(f"{runs.paths.view}/7")
         assert not there or runs.recorded() == ending.record
         WAYS[way](ending)
-        stays = [ending.record.run_name] if keep and way != "undo" else []
-        assert (runs.left(), runs.recorded()) == (stays, None)
-        for name in stays:
-            with opened_dir(str(runs.workspace)) as node:
-                assert run_end.retained_since(node, name)
-            (runs.workspace / name / ".kept").unlink()
-            (runs.workspace / name / "tmp" / "mine").unlink()
-            (runs.workspace / name / "tmp").rmdir()
-            (runs.workspace / name).rmdir()
+        assert (runs.left(), runs.recorded()) == ([], None)
         if not died:
             break
     assert turn > 10
@@ -203,27 +194,20 @@ def test_only_roots_own_directory_is_moved(
     assert runs.left() == []
 
 
-@pytest.mark.parametrize(("way", "keep"), [("release", False), ("release", True), ("supersede", False), ("undo", True)])
-def test_a_run_that_is_left_is_known_until_it_is_gone(
-    runs: Runs, busy_disk: list[list[str]], way: str, keep: bool
-) -> None:
+@pytest.mark.parametrize("way", sorted(WAYS))
+def test_a_run_that_is_left_is_known_until_it_is_gone(runs: Runs, busy_disk: list[list[str]], way: str) -> None:
     """Killed before any call, of the hook or of the background: the record names it, or the list of removals."""
     for turn in count(1):
-        ending = runs.make(run_id=f"{turn:08x}", keep=keep)
-        record = ending.record._replace(keep=keep and way != "undo")
+        ending = runs.make(run_id=f"{turn:08x}")
+        record = ending.record
         died = vanishes(partial(WAYS[way], ending), turn, "before")
         assert runs.recorded() == ending.record or runs.waiting() == [record.run_name]
         WAYS[way](ending)
         assert (runs.recorded(), runs.waiting()) == (None, [record.run_name])
         died |= vanishes(partial(run_end.finish_removal, runs.paths, record, after(SOON)), turn, "before")
-        assert runs.left() == [] or record.keep or runs.waiting() == [record.run_name]
+        assert runs.left() == [] or runs.waiting() == [record.run_name]
         assert run_end.finish_removal(runs.paths, record, after(SOON))
-        stays = [record.run_name] if record.keep else []
-        assert (runs.left(), runs.recorded(), runs.waiting()) == (stays, None, [])
-        for name in stays:
-            assert tree(f"{runs.workspace}/{name}") == [".kept", "tmp", "tmp/mine"]
-            with opened_dir(str(runs.workspace)) as node:
-                files.remove_tree(node, name, after(SOON))
+        assert (runs.left(), runs.recorded(), runs.waiting()) == ([], None, [])
         if not died:
             break
     assert turn > 10
@@ -263,7 +247,7 @@ def test_a_disk_that_does_not_move_it_removes_it_where_it_is(
     (name,) = runs.waiting()
     assert (runs.workspace / name / "tmp/mine").exists()
     orphan = Orphan("workspace", str(runs.workspace), name, 7, name)
-    assert not run_end.end_orphan(runs.paths, orphan, 0.0, lambda _: True, runs.context.audit)
+    assert not run_end.end_orphan(runs.paths, orphan, lambda _: True, runs.context.audit)
     assert run_end.finish_removal(runs.paths, ending.record, after(SOON))
     assert runs.left() == []
 
@@ -406,66 +390,19 @@ def test_only_this_run_ends(runs: Runs, way: str) -> None:
     assert tree(other.record.run_directory) == ["cache", "cache/numba", "cache/numba/code", "shown", "tmp", "tmp/mine"]
 
 
-def test_what_a_job_keeps_is_left_and_nothing_else(runs: Runs) -> None:
-    """Its tmp, for its user to reach; again, and the mark's time is that of the first call."""
-    ending = runs.make(keep=True)
-    run = Path(ending.record.run_directory)
-    (run / "left").mkdir()
-    context = runs.context._replace(record=ending.record)
-    release.run(context, release.Options())
-    os.utime(run / ".kept", LONG_AGO)
-    run.chmod(0o700)
-    outcome = release.run(context, release.Options())
-    assert (tree(str(run)), stat.S_IMODE(run.stat().st_mode)) == ([".kept", "tmp", "tmp/mine"], 0o711)
-    assert outcome.detail == {"kept": str(run)}
-    with opened_dir(str(run.parent)) as node:
-        assert (run_end.retained_since(node, run.name), run_end.retained_since(node, "7.ffffffff")) == (1.0, None)
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_on_a_full_disk_nothing_is_kept(runs: Runs, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Without room for a mark nobody would know when its time is over."""
-    ending = runs.make(keep=True)
-    real = os.open
-
-    def full(path: str, flags: int, *args: int, **kwargs: int) -> int:
-        if path == run_end.RETAINED:
-            raise OSError(number, os.strerror(number))
-        return real(path, flags, *args, **kwargs)
-
-    monkeypatch.setattr(os, "open", full)
-    release.run(runs.context._replace(record=ending.record), release.Options())
-    assert os.listdir(runs.workspace) == []
-
-
-def test_a_mark_counts_only_if_it_is_ours(runs: Runs) -> None:
-    """A regular file is one, a directory or a link of that name is not."""
-    ending = runs.make(keep=True)
-    mark = Path(ending.record.run_directory, ".kept")
-    with opened_dir(str(runs.workspace)) as node:
-        mark.mkdir()
-        assert run_end.retained_since(node, ending.record.run_name) is None
-        mark.rmdir()
-        mark.symlink_to("tmp")
-        assert run_end.retained_since(node, ending.record.run_name) is None
-
-
-@pytest.mark.parametrize("keep", [False, True])
-def test_a_deferred_harvest_leaves_the_cache(runs: Runs, keep: bool) -> None:
+def test_a_deferred_harvest_leaves_the_cache(runs: Runs) -> None:
     """Closed to the job's user, and known without a record; maintenance removes the rest, and twice is fine."""
-    ending = runs.make(deferred=["numba"], keep=keep)
+    ending = runs.make(deferred=["numba"])
     released(ending)
     run = Path(ending.record.run_directory)
-    tmp = ["tmp", "tmp/mine"] if keep else []
     assert (tree(str(run)), stat.S_IMODE(run.stat().st_mode)) == (
-        ["cache", "cache/numba", "cache/numba/code", "shown", *tmp],
+        ["cache", "cache/numba", "cache/numba/code", "shown"],
         0o700,
     )
     assert (runs.left(), runs.recorded()) == ([run.name, run.name], None)
     for _ in range(2):
         assert run_end.finish_deferred(runs.paths, ending.record, after(SOON)) == []
-        assert runs.left() == ([run.name] if keep else [])
-    assert (tree(str(run)) if keep else []) == ([".kept", *tmp] if keep else [])
+        assert runs.left() == []
 
 
 def test_finishing_leaves_the_jobs_next_run_alone(runs: Runs) -> None:
@@ -532,11 +469,11 @@ class Orphans:
         self.record = runs.make().record
         records.forget(runs.paths.state, 7)
 
-    def end(self, *, is_over: bool, keep: float = 0, kind: str = "workspace") -> bool:
+    def end(self, *, is_over: bool, kind: str = "workspace") -> bool:
         """End it; return whether it was removed."""
         record = self.record
         orphan = Orphan(kind, str(self.runs.workspace), record.run_name, record.job_id, record.run_name)
-        removed = run_end.end_orphan(self.runs.paths, orphan, keep, lambda _job_id: is_over, self.runs.context.audit)
+        removed = run_end.end_orphan(self.runs.paths, orphan, lambda _job_id: is_over, self.runs.context.audit)
         assert removed is not os.path.exists(orphan.path)
         return removed
 
@@ -581,24 +518,6 @@ def test_what_something_names_is_no_orphan(orphan: Orphans) -> None:
     with records.job_lock(paths.state, 7, after(0)), pytest.raises(JobBusy):
         orphan.end(is_over=True)
     assert orphan.end(is_over=True)
-
-
-def test_a_retained_tmpdir_goes_when_its_time_is_over(orphan: Orphans) -> None:
-    """Its time alone counts, and not whether the controller still knows the job."""
-    mark = Path(orphan.record.run_directory, ".kept")
-    mark.touch(mode=0o600)
-    assert not orphan.end(is_over=True, keep=60)
-    os.utime(mark, (time.time() - 61,) * 2)
-    assert orphan.end(is_over=False, keep=60)
-    assert orphan.kinds() == ["kept"]
-
-
-def test_a_retained_tmpdir_goes_first_on_a_full_disk(orphan: Orphans, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next jobs need the space."""
-    Path(orphan.record.run_directory, ".kept").touch(mode=0o600)
-    monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: True)
-    assert orphan.end(is_over=False, keep=60)
-    assert orphan.kinds() == ["kept"]
 
 
 def test_an_orphan_that_is_held_stays(orphan: Orphans, monkeypatch: pytest.MonkeyPatch) -> None:

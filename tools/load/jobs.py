@@ -16,7 +16,6 @@ from tests.support.shell_profiles import profiles
 from tests.support.wing_load import WRONG, Kind, of_wings
 
 POLICY = """\
-limits: {{workspace: 32MiB, keep: {keep}}}
 harvest: {{budget: 10s}}
 {profiles}
 rules:
@@ -106,14 +105,10 @@ KINDS = {
     "rewrites an entry": Kind(5, (_REMOVE.replace("*", ""), _USE, _NAP)),
     "removes entries": Kind(3, (_REMOVE, _NAP)),
     "starts fresh": Kind(3, (_USE, _NAP), "fresh"),
-    "keeps TMPDIR": Kind(2, (_USE,), "keep"),
     "fails": Kind(5, (_USE, _NAP, f"echo {DONE}; exit 3"), ends="FAILED"),
     "asks for too much": Kind(6, (), "{refused}", ends="FAILED"),
     "leaves a process": Kind(3, (_USE, '(cd "$WARMSTART_CACHE"; env -i setsid sleep 20 >/dev/null 2>&1 &)')),
     "leaves odd files": Kind(3, (_USE, _ODD)),
-    "fills its disk": Kind(
-        2, (_USE, f'head -c 200000000 /dev/zero >"$TMPDIR/much" 2>/dev/null && echo "{WRONG}: no limit"')
-    ),
     **{name: kind for wing in OF_WINGS for name, kind in wing.kinds.items()},
 }
 

@@ -132,7 +132,7 @@ class Load:
         """Run all jobs, then maintenance. `say` is told of each wave."""
         began = time.monotonic()
         story.watch(self._site, self._log)
-        self._policy(keep="1m")
+        self._policy()
         for _ in range(IMAGES):
             self._new_image()
         jobs = mix(self._number, self._seed, self._images)
@@ -174,9 +174,9 @@ class Load:
             findings=findings,
         )
 
-    def _policy(self, keep: str) -> None:
+    def _policy(self) -> None:
         """Put the policy in force. Jobs wait long for an image: on a slow machine, too, only faults cost one."""
-        self._site.write_policy(POLICY.format(keep=keep, profiles=PROFILES, rules=RULES))
+        self._site.write_policy(POLICY.format(profiles=PROFILES, rules=RULES))
         policy = self._site.etc / "policy.yaml"
         text = policy.read_text().replace("wait: 60s", "wait: 4m")
         policy.write_text(text.replace("tag_ttl: 24h", "tag_ttl: 5s"))  # so that most jobs ask the registry again
@@ -291,8 +291,7 @@ class Load:
         return found
 
     def _maintain_to_the_end(self) -> None:
-        """Run maintenance as two days later: what was kept has expired, and nobody has used any copy since."""
-        self._policy(keep="null")
+        """Run maintenance as two days later: nobody has used any copy since."""
         then = time.time() - TWO_DAYS
         for path in self._site.var.glob("*/bundles/*"):
             os.utime(path, (then, then))

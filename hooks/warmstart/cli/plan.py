@@ -16,7 +16,7 @@ import click
 
 from warmstart import plan as planning
 from warmstart import wing
-from warmstart.cli.output import duration, fail, json_option, say, show_json, show_table, warn
+from warmstart.cli.output import fail, json_option, say, show_json, show_table, warn
 from warmstart.doctor import containers, slurm_conf
 from warmstart.errors import PolicyError, UserError, WarmstartError
 from warmstart.host.wire import Json
@@ -142,7 +142,6 @@ def preview(policy: Policy, job: Job) -> dict[str, Json]:
             *filter(None, [planning.slip_of(policy, job)]),
             *(() if verdict else _remarks_of_wings(policy, job, grant, requested)),
         ],
-        "keep": policy.limits.keep if verdict is None and planning.keeps(policy, requested) else None,
         "steps": steps,
     }
 
@@ -297,8 +296,6 @@ def _print_parts(shown: dict[str, Json]) -> None:
         say(remark)
     if shown["environment"]:
         show_table(("variable", "value set by the policy"), list(shown["environment"].items()))
-    if shown["keep"]:
-        say(f"The job's TMPDIR stays on its nodes for {duration(shown['keep'])} after the job.")
     if shown["override"]:
         say(f"The user cannot override: {', '.join(shown['override'])}")
     if shown["steps"]["prolog"]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from warmstart.doctor.finding import ADVICE, OK, WRONG, Finding
-from warmstart.doctor.node import Node, existing, limits, why_untried
+from warmstart.doctor.node import Node, existing, why_untried
 from warmstart.errors import WarmstartError
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
@@ -24,7 +24,6 @@ from warmstart.host.namespaces import enter_new, mount_of
 from warmstart.host.worker import Worker
 from warmstart.images import scratch
 from warmstart.images.scratch import Caps
-from warmstart.policy.units import format_size
 from warmstart.profiles import registry
 from warmstart.seed import overlay
 from warmstart.slurm import commands
@@ -59,24 +58,6 @@ def seeding(node: Node) -> Iterator[Finding]:
         yield Finding(ADVICE, found, shown.change)
     else:
         yield Finding(OK, f"jobs see bundles through an overlay; {MAP if shown.mapped else NO_MAP}")
-
-
-def workspace_limits(node: Node) -> Iterator[Finding]:
-    """Make a loop file system as prolog does for a workspace if `limits.workspace` is set."""
-    most, disk = node.policy.limits.workspace, os.statvfs(existing(node.policy.paths.workspace))
-    if most is None:
-        yield from limits(node)
-    elif most > disk.f_blocks * disk.f_frsize:
-        size = format_size(disk.f_blocks * disk.f_frsize)
-        found = f"limits.workspace is {format_size(most)}, and the disk has {size}: it limits nothing"
-        yield Finding(WRONG, found, "set it to what one job may take of the disk")
-    elif (untried := why_untried(existing(node.policy.paths.workspace))) is not None:
-        yield from untried
-    elif _try(node, _make):
-        yield Finding(OK, "limits.workspace is enforced by a file system for each workspace")
-    else:
-        found = "no file system for each workspace: limits.workspace limits nothing"
-        yield Finding(WRONG, found, f"provide {scratch.MKE2FS} (e2fsprogs), ext4 and loop devices (/dev/loop-control)")
 
 
 def image_limits(node: Node) -> Iterator[Finding]:
@@ -162,7 +143,6 @@ def _make(parent: str, name: str) -> bool:
 
 
 CHECKS = {
-    "node.limits": workspace_limits,
     "node.seeding": seeding,
     "node.image-limits": image_limits,
     "node.job-ends": job_ends,

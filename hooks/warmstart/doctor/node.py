@@ -306,7 +306,7 @@ def limits(node: Node) -> Iterator[Finding]:
     kind, mount_point = mount_of(os.path.realpath(existing(node.policy.paths.workspace)))
     if mount_point == "/":
         found = "workspaces have no size limit and are on the node's root file system: a job can fill it"
-        yield Finding(ADVICE, found, "set limits.workspace, or give paths.workspace a file system of its own")
+        yield Finding(ADVICE, found, "give paths.workspace a file system of its own")
     else:
         yield Finding(OK, f"workspaces have no size limit; a job can fill only {mount_point} ({kind})")
 
@@ -597,6 +597,7 @@ CHECKS = {
     "node.workspace": workspace,
     "node.file-system": file_system,
     "node.space": space,
+    "node.limits": limits,
     "node.disks": disks,
     "node.audit-log": audit_log,
     "node.shelf": shelf,

@@ -111,7 +111,6 @@ def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
         workspace=hook.policy.paths.workspace,
         read_scopes=list(grant.read_scopes),
         publish_scope=grant.publish_scope,
-        keep=plan.keeps(hook.policy, requested),
     )
     from warmstart.runner import run_prolog  # for most jobs that no rule matches not needed
 

@@ -605,11 +605,6 @@ def _require_trust(fd: int, path: str, owners: Collection[int], *, sticky: bool)
         raise Untrusted(errno.EPERM, problem, path)
 
 
-def uncover(name: str, dir_fd: int) -> None:
-    """Detach everything that is mounted on a directory. Raises `EXDEV` if that fails."""
-    os.close(_open_path(name, dir_fd, mount_id(dir_fd), os.O_DIRECTORY))
-
-
 def remove_tree(dir_fd: int, name: str, deadline: Deadline) -> None:
     """Remove `name` in `dir_fd` recursively, at any depth; do nothing if it is missing.
 

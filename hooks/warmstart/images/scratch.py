@@ -29,7 +29,7 @@ import time
 from warmstart.errors import NodeError, ResourceError, UserError, WarmstartError
 from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DIRECTORY, NODE_FAULTS, Untrusted, ensure_dir, ensure_path, opened_dir, uncover
+from warmstart.host.files import DIRECTORY, NODE_FAULTS, Untrusted, ensure_dir, ensure_path, opened_dir
 from warmstart.host.identity import Identity
 from warmstart.lean import Iterator, NamedTuple, contextmanager, suppress
 
@@ -226,20 +226,16 @@ def _remove(parent: int, name: str, deadline: Deadline) -> None:
 def freeing_disk(parent: int, name: str) -> Iterator[None]:
     """Remove a directory with a loop file system in a `with` block. Frees the file's space even if a process holds it.
 
-    Shuts the file system down first, whether it is mounted on the directory itself, in which case it is also detached,
-    or on a directory in it: unmounting would write all that is still in memory (docs/threats.md, row 25). Does nothing
-    for directories without one.
+    Shuts the file system down first, which is mounted on a directory in it: unmounting would write all that is still in
+    memory (docs/threats.md, row 25). Does nothing for directories without one.
     """
     disk = -1
-    with suppress(OSError), opened_dir(name, parent) as root:
-        uncover(name, parent)
-        with opened_dir(name, parent) as outer:
-            disk = os.open(DISK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=outer)
-            _shut_down(root, disk)
-            for below in os.listdir(outer):
-                if below != DISK:
-                    with opened_dir(below, outer) as mounted:
-                        _shut_down(mounted, disk)
+    with suppress(OSError), opened_dir(name, parent) as outer:
+        disk = os.open(DISK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=outer)
+        for below in os.listdir(outer):
+            if below != DISK:
+                with opened_dir(below, outer) as mounted:
+                    _shut_down(mounted, disk)
     try:
         yield
     finally:

@@ -383,18 +383,14 @@ class Orphans:
             self._remove_runs(directory)
 
     def _remove_runs(self, directory: str) -> None:
-        matches = [match for name in names_in(directory) if (match := _RUN.fullmatch(name))]
-        for match in sorted(
-            matches, key=lambda match: int(match["job"])
-        ):  # oldest first: kept TMPDIRs go when space is short
-            self._end(Orphan("workspace", directory, match["run"], int(match["job"]), match["run"]))
+        for name in names_in(directory):
+            if match := _RUN.fullmatch(name):
+                self._end(Orphan("workspace", directory, match["run"], int(match["job"]), match["run"]))
 
     def _end(self, orphan: Orphan) -> None:
         session = self._session
         with session.isolated(orphan.path), suppress(JobBusy):
-            self.removed += run_end.end_orphan(
-                session.paths, orphan, session.policy.limits.keep or 0, self._is_over, session.audit
-            )
+            self.removed += run_end.end_orphan(session.paths, orphan, self._is_over, session.audit)
 
     def _remove_views(self) -> None:
         directory = self._session.paths.view

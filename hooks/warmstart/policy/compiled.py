@@ -137,9 +137,6 @@ class Limits(NamedTuple):
     """Limits for jobs."""
 
     min_uid: int  # jobs of lower uids get nothing
-    keep: int | None  # seconds for which a TMPDIR is retained; None: jobs may not ask for it
-    workspace: int | None = None  # bytes that one job's workspace may take on a node; None: no limit
-    workspace_files: int = 1_000_000
 
 
 class Trust(NamedTuple):

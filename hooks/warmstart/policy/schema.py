@@ -428,19 +428,6 @@ class Limits(Section):
     min_uid: int = key(
         1000, "Jobs of a lower uid, and of warmstart's three accounts, get nothing and publish nothing.", ge=1
     )
-    keep: Duration | None = key(
-        None,
-        "How long the `TMPDIR` of a job with `--warm-keep` stays on its nodes ([inside the "
-        "job](../start/inside-the-job.md)).",
-    )
-    workspace: Size | None = key(
-        None,
-        "Bytes of one job's `TMPDIR` and cache on a node, in a file system of its own (ext4 in a sparse "
-        "file). What a job keeps with `--warm-keep` is then lost when the node starts again.",
-    )
-    workspace_files: int = key(
-        1_000_000, "Files and directories in a workspace that `limits.workspace` limits.", ge=1000
-    )
 
 
 class Trust(Section):

@@ -23,7 +23,7 @@ def run(context: Context, options: Options) -> Outcome:  # noqa: ARG001 - the sh
             view.move_out(context.paths.view, record, view.EVENTS, debt)
     ending = Ending(context.policy, context.paths, record, context.audit, context.store)
     failures = run_end.release(ending, context.deadline)
-    detail: dict[str, object] = {"kept": record.run_directory} if record.keep else {}
+    detail: dict[str, object] = {}
     if record.died and any(seeded.number for one in record.each() for seeded in one.seeded.values()):
         detail["died_ms"] = round((record.ended - record.began) * 1000, 3)
     return Outcome("changed", detail=detail, degraded=failures)

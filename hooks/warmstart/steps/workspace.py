@@ -6,9 +6,7 @@
 
 Root builds the whole tree and changes its owner last, so the job's user cannot interfere with the construction
 (docs/threats.md, row 4). A cache with directories for profiles still belongs to root after this step: `seed` mounts
-overlays in it and then changes its owner. With `limits.workspace` the run's directory is a file system of that size, so
-that a job fills only its own. Not by project quota: users can change the project id of what they own, and so leave the
-quota (tried on XFS). `release` computes the same name from the record and removes the tree.
+overlays in it and then changes its owner. `release` computes the same name from the record and removes the tree.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ import os
 from warmstart import view
 from warmstart.audit import events
 from warmstart.errors import ResourceError
-from warmstart.host.deadline import after
 from warmstart.host.files import (
     FULL,
     NODE_FAULTS,
@@ -27,7 +24,6 @@ from warmstart.host.files import (
     ensure_dir,
     ensure_path,
     opened_dir,
-    remove_tree,
     unlink_if_there,
 )
 from warmstart.lean import NamedTuple, suppress
@@ -36,7 +32,6 @@ from warmstart.record import Record
 from warmstart.steps.contract import Context, Outcome
 
 NAME = "workspace"
-_REMOVAL_S = 5.0
 
 
 class WorkspaceFull(ResourceError):
@@ -55,21 +50,16 @@ class Options(NamedTuple):
 
 def run(context: Context, options: Options) -> Outcome:
     """Build the whole tree, or nothing. Raises `WorkspaceUnusable`, `WorkspaceFull` or `WorkspaceNotRoots`."""
-    record, limits = context.record, context.policy.limits
+    record = context.record
     path = record.run_directory
-    detail: dict[str, object] = {"path": path}
     try:
         ensure_path(record.workspace, 0o755)
         with opened_dir(record.workspace) as root:
             _require_room(root)
             ensure_dir(record.node, 0o755, root)
             with opened_dir(record.node, root) as node:
-                if limits.workspace is None:
-                    os.mkdir(record.run_name, 0o711, dir_fd=node)
-                    _build(node, record, options.profiles, context.policy.paths.cache)
-                else:
-                    caps = (limits.workspace, limits.workspace_files)
-                    detail["limit"] = _build_limited(node, record, options.profiles, context.policy.paths.cache, caps)
+                os.mkdir(record.run_name, 0o711, dir_fd=node)
+                _build(node, record, options.profiles, context.policy.paths.cache)
     except OSError as error:
         from warmstart.images.scratch import WorkspaceNotRoots, WorkspaceUnusable  # slow to import
 
@@ -83,7 +73,7 @@ def run(context: Context, options: Options) -> Outcome:
     else:  # keep the user's TMPDIR: programs could not bind a socket below a longer path
         context.audit.emit(events.TMPDIR_LEFT_OUT, path=f"{path}/tmp", longest=LONGEST_TMPDIR)
     cache = context.policy.constant_cache or f"{path}/cache"
-    return Outcome("changed", detail=detail, record={"cache": cache}, environment=environment)
+    return Outcome("changed", detail={"path": path}, record={"cache": cache}, environment=environment)
 
 
 def _require_room(root: int) -> None:
@@ -94,32 +84,6 @@ def _require_room(root: int) -> None:
 
         if not space.room(root):
             raise OSError(errno.ENOSPC, "its disk has less than 1 GiB, or a twentieth of its space or inodes, free")
-
-
-def _build_limited(node: int, record: Record, profiles: tuple[str, ...], constant: str, caps: tuple[int, int]) -> str:
-    """Build the tree in a file system of its own, or without a limit if this node cannot make one; return which.
-
-    The file system lies in a file of the run's directory, on which it is then mounted. Its own errors drain no node: a
-    full disk below it looks like a failing one.
-    """
-    from warmstart.images import scratch  # slow to import, and few sites limit workspaces
-
-    os.mkdir(record.run_name, 0o711, dir_fd=node)
-    is_mounted = False
-    try:
-        with opened_dir(record.run_name, node) as run_fd:
-            is_mounted = scratch.mount_loop_filesystem(run_fd, record.run_directory, ".", scratch.Caps(*caps))
-        if is_mounted:
-            with opened_dir(record.run_name, node) as run_fd:
-                os.rmdir("lost+found", dir_fd=run_fd)
-        _build(node, record, profiles, constant)
-    except OSError as error:
-        with suppress(OSError), scratch.freeing_disk(node, record.run_name):
-            remove_tree(node, record.run_name, after(_REMOVAL_S))
-        if is_mounted:
-            raise WorkspaceFull(path=record.run_directory, problem=error.strerror or str(error)) from error
-        raise
-    return "file system" if is_mounted else "none"
 
 
 def _build(node: int, record: Record, profiles: tuple[str, ...], constant: str) -> None:

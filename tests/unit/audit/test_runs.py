@@ -159,5 +159,5 @@ def test_runs_of_a_cluster() -> None:
 )
 def test_an_observed_job_is_explained_and_no_start(fields: dict[str, object], excluded: str) -> None:
     """`warmstart explain` says why it has nothing; the report counts only jobs that warmstart did something for."""
-    run = one(event("job.observed", asked={"keep": True}, head=True, **fields), event("hook.finished", outcome="ok"))
-    assert (run.is_planned, run.head, run.asked, run.excluded) == (True, False, {"keep": True}, excluded)
+    run = one(event("job.observed", asked={"fresh": True}, head=True, **fields), event("hook.finished", outcome="ok"))
+    assert (run.is_planned, run.head, run.asked, run.excluded) == (True, False, {"fresh": True}, excluded)

@@ -15,6 +15,7 @@ from warmstart import view
 from warmstart.cli import explain, own
 from warmstart.entry import epilog, prolog
 from warmstart.paths import Installation
+from warmstart.plan import NO_COLON
 
 
 @pytest.fixture
@@ -106,9 +107,9 @@ def test_a_job_that_ran_while_hooks_were_off(entry_site: EntrySite, monkeypatch:
 def test_notices_are_told(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
     """To root and to the job's user, since a step's output shows them only where the SPANK plugin is."""
     monkeypatch.setattr(own, "has_only_own", lambda _: uid > 0)
-    entry_site.environ(SLURM_JOB_COMMENT="warmstart: keep")
+    entry_site.environ(SLURM_JOB_COMMENT="warmstart fresh")
     assert prolog.main(entry_site.installation.prefix) == 0
-    told = "warmstart: keep: not offered on this cluster; TMPDIR is removed after the job"
+    told = NO_COLON.format(words="warmstart fresh")
     assert entry_site.json("explain")["notices"] == [told]
     assert told in run(entry_site.installation, "explain", "7").stdout.replace("\n  ", " ").splitlines()
 

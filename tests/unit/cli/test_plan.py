@@ -133,15 +133,10 @@ def test_a_job_can_be_described_by_what_only_the_controller_knows(tmp_path: Path
     assert answer(site, *NOBODY)["rules"][-1]["reason"] == "constraint '' is not 'a100'"
 
 
-def test_what_a_job_may_keep_and_not_set(tmp_path: Path) -> None:
-    """TMPDIR is kept only if policy and job agree; variables that the user cannot set are listed."""
+def test_what_a_job_may_not_set(tmp_path: Path) -> None:
+    """Variables that the user cannot set are listed."""
     rule = "  - {name: forced, override: [NUMBA_CACHE_DIR, CUDA_MODULE_LOADING]}\n"
-    site = installed(tmp_path, f"{POLICY}{rule}limits: {{keep: 1h}}\n")
-    asking = (*NOBODY, "--comment", "warmstart: keep")
-    assert (answer(site, *asking)["keep"], answer(site, *NOBODY)["keep"]) == (3600, None)
-    assert answer(installed(tmp_path / "none"), *asking)["keep"] is None
-    text = run(site, *asking).stdout
-    assert "stays on its nodes for 1h" in text
+    text = run(installed(tmp_path, f"{POLICY}{rule}"), *NOBODY).stdout
     assert "override: CUDA_MODULE_LOADING, NUMBA_CACHE_DIR" in text
 
 

@@ -334,12 +334,6 @@ def test_a_full_disk_is_told_by_its_own_check(here: Node, monkeypatch: pytest.Mo
     assert [finding for check in checks for finding in check(here)] == []
 
 
-def test_a_limit_above_the_disks_size(here: Node) -> None:
-    """It limits nothing."""
-    limits = here.policy.limits._replace(workspace=900 << 40)
-    assert one(kernel.workspace_limits, here._replace(policy=here.policy._replace(limits=limits))).status == "wrong"
-
-
 @pytest.mark.parametrize(("code", "status"), [("registry-unreachable", "wrong"), ("image-not-found", "advice")])
 def test_a_registry_that_fails_fails_for_all(
     here: Node, monkeypatch: pytest.MonkeyPatch, code: str, status: str

@@ -68,7 +68,6 @@ PARTS = st.one_of(
     st.builds("{}={}".format, KEYS, VALUES),
     st.sampled_from(
         [
-            "keep",
             "Fresh",
             "refresh",
             "off",
@@ -80,7 +79,7 @@ PARTS = st.one_of(
             "see",
             "kepe",
             ";",
-            "keep;x",
+            "fresh;x",
             "fresh;",
         ]
     ),

@@ -29,7 +29,7 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
     assert (images.proxy, images.credentials) == (None, None)
     assert (images.keep.high, images.keep.lease, images.keep.user) == (85, 7 * 86400, None)
     assert (harvest.budget, harvest.max_size, harvest.deferred, harvest.only_successful) == (30, 5 << 30, 8, False)
-    assert (policy.limits.min_uid, policy.limits.keep, policy.trust.qos) == (1000, None, "claimed")
+    assert (policy.limits.min_uid, policy.trust.qos) == (1000, "claimed")
     assert (policy.on_error.store, policy.on_error.image, policy.on_error.bug) == (
         "run-cold",
         "fail-job",

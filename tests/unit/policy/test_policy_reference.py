@@ -62,7 +62,7 @@ def test_types_and_defaults_are_written_as_an_admin_writes_them() -> None:
     for start in (
         "| `paths.store` | path; required |",
         "| `seed.fetch_budget` | duration; `10s` |",
-        "| `limits.keep` | duration |",
+        "| `harvest.while_running` | duration |",
         "| `images.verify` | `superblock`, `full`; `superblock` |",
         "| `images.max_files` | whole number from 1000; `1000000` |",
         "| `harvest.only_successful` | `false` |",

@@ -34,13 +34,12 @@ def submitted(harness: spank.Harness, *options: str) -> tuple[int, list[str]]:
 def test_options_reach_the_prolog(harness: spank.Harness) -> None:
     """Each in a variable of its own; of one that is given twice, the last."""
     options = ("warm-image=reg.example.com:5000/a:1", "warm-profile=triton", "no-warm", "warm-profile=numba,inductor")
-    assert submitted(harness, *options, "warm-cache=a_1.b-c", "warm-keep", "warm-fresh", "warm-refresh") == (
+    assert submitted(harness, *options, "warm-cache=a_1.b-c", "warm-fresh", "warm-refresh") == (
         0,
         [
             "SPANK_WARM_IMAGE=reg.example.com:5000/a:1",
             "SPANK_WARM_PROFILE=numba,inductor",
             "SPANK_WARM_CACHE=a_1.b-c",
-            "SPANK_WARM_KEEP=1",
             "SPANK_WARM_FRESH=1",
             "SPANK_WARM_REFRESH=1",
             "SPANK_NO_WARM=1",

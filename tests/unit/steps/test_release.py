@@ -33,14 +33,6 @@ def test_nothing_is_left_and_again_is_fine(ended: Context) -> None:
         assert records.load(ended.paths.state, 7) is None
 
 
-def test_a_retained_directory_is_named(ended: Context) -> None:
-    """So that the audit says where the user finds it."""
-    record = ended.record._replace(keep=True)
-    os.mkdir(f"{record.run_directory}/tmp")
-    outcome = release.run(ended._replace(record=record), release.Options())
-    assert outcome == Outcome("changed", detail={"kept": record.run_directory})
-
-
 @pytest.mark.parametrize(("entries", "detail"), [([], {}), (["a"], {"died_ms": 40_000.0})])
 def test_a_job_that_began_warm_and_died_is_told(ended: Context, entries: list[str], detail: dict[str, object]) -> None:
     """With the time since its caches were shown, for `explain`."""
