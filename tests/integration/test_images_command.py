@@ -118,7 +118,6 @@ def test_verify_reads_every_byte(site: Installation, place: Place, store: Store)
     """An intact image is 0. One changed byte is 1, and the image is quarantined with the reason."""
     path = store.file(imported(site, place)["path"])
     assert [row["problem"] for row in answer(site, "images", "verify")] == [""]
-    assert "unchanged since it was last read" in run(site, "images", "verify").stdout
     with path.open("r+b") as stream:
         stream.seek(200)
         stream.write(b"damage")

@@ -200,9 +200,8 @@ def cancel(installation: Installation, reference: str) -> None:
 
 @images.command()
 @click.argument("image", nargs=-1)
-@click.option("--again", is_flag=True, help="Also read images that have not changed since they were last read.")
 @_common
-def verify(installation: Installation, image: tuple[str, ...], again: bool, as_json: bool) -> None:
+def verify(installation: Installation, image: tuple[str, ...], as_json: bool) -> None:
     """Read every byte of images (default: all) and compare it with what was published. For root.
 
     A damaged image is moved to the store's quarantine; the next job that needs it imports it again.
@@ -211,7 +210,7 @@ def verify(installation: Installation, image: tuple[str, ...], again: bool, as_j
     """
     with changed(installation) as store:
         chosen = [store.find(name) for name in image] or store.inventory()
-        results = [_verify(store, entry, again) for entry in progress(chosen, "reading", quiet=as_json)]
+        results = [_verify(store, entry) for entry in progress(chosen, "reading", quiet=as_json)]
     if as_json:
         show_json(results)
     else:
@@ -295,16 +294,15 @@ def _errors_shown(as_json: bool) -> Iterator[None]:
         raise click.exceptions.Exit(NOT_DONE) from None
 
 
-def _verify(store: ImageStore, entry: ImageEntry, again: bool) -> dict[str, str]:
+def _verify(store: ImageStore, entry: ImageEntry) -> dict[str, str]:
     """Return the result as --json has it; `problem` is "" for an image that is intact."""
     images, name = store.images.at(entry.store), entry.name
-    check = images.run(after(HASHING_S), published.check_bytes, name, WRITER, again)
+    check = images.run(after(HASHING_S), published.check_bytes, name, WRITER)
     if check.problem:
         images.run(after(LISTING_S), published.quarantine, name, check.problem, check.inode)
         store.emit(events.IMAGE_QUARANTINED, image=name, digest="", reason=check.problem)
         return {"name": name, "problem": check.problem, "how": "quarantined"}
-    how = "intact, unchanged since it was last read" if check.remembered else "intact"
-    return {"name": name, "problem": "", "how": how}
+    return {"name": name, "problem": "", "how": "intact"}
 
 
 def _show_imports(coming: list[Import]) -> None:

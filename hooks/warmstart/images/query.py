@@ -83,22 +83,6 @@ class Site(NamedTuple):
         """Return the store's image, by `digest` if given; None if it is missing or damaged. `how` as in `Obtained`."""
         return as_obtained(self.store.find(query, deadline, digest), how)
 
-    def find_intact(self, query: ImageQuery, deadline: Deadline, digest: str = "") -> Obtained | None:
-        """Return the store's image as `look_up` does, checked as deep as the policy says (`images.verify`).
-
-        A damaged one goes to quarantine.
-        """
-        image = self.look_up(query, "reused", deadline, digest)
-        if image is None or self.rules.verify != "full":
-            return image
-        from warmstart.images.store import published
-
-        check = self.store.run(deadline, published.check_bytes, image.name, self.writer(query))
-        if not check.problem:
-            return image
-        self.store.run(deadline, published.quarantine, image.name, check.problem, check.inode)
-        return None
-
     def record_use(self, name: str, deadline: Deadline) -> bool:
         """Record in the store that this node uses an image; return False if it has done so within a day.
 

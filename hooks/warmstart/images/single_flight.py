@@ -51,7 +51,7 @@ def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
 
 def _obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
-    image = site.find_intact(query, deadline) or _wait(query, site, deadline)
+    image = site.look_up(query, "reused", deadline) or _wait(query, site, deadline)
     # It may have been evicted before its use was recorded.
     if not site.record_use(image.name, deadline) or site.store.find(query, deadline, image.digest):
         return image

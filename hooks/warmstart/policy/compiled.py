@@ -92,7 +92,6 @@ class Images(NamedTuple):
     tag_ttl: int  # seconds
     wait: int  # seconds
     remember_failures: int  # seconds
-    verify: str
     keep: Keep
     credentials: Credentials | None
     max_size: int  # bytes

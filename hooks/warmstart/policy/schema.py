@@ -350,10 +350,6 @@ class Images(Section):
         "How long a registry's definitive answer (no such image, no access) is remembered, and that it was "
         "asked in vain about a tag whose last image is in the store.",
     )
-    verify: Literal["superblock", "full"] = key(
-        "superblock",
-        "What is checked at use: 96 bytes and the size, or every byte, once per file ([validity](images.md#validity)).",
-    )
     keep: Keep = Field(default_factory=Keep)
     unpack: Unpack = Field(default_factory=Unpack)
     credentials: Credentials | None = key(

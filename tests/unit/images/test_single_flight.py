@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.support import image_site
 from tests.support.image_site import HEX, put_image
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import single_flight
@@ -41,18 +39,6 @@ def test_a_warm_image_costs_one_call(site: Site) -> None:
     assert site.store.worker.calls == ["find", "record", "find"]  # type: ignore[attr-defined]
     single_flight.obtain(BY_DIGEST, site, after(5))
     assert site.store.worker.calls[3:] == ["find"]  # type: ignore[attr-defined]
-
-
-def test_a_damaged_image_is_found_where_the_policy_wants_every_byte_read(site: Site) -> None:
-    """With `verify: full` a byte that the superblock does not tell of is enough to ask for it again."""
-    put_image(site)
-    name = f"{HEX}.{image_site.KIND}"
-    (Path(site.store.path) / "images" / f"{name}.json").write_text(json.dumps({"sha256": "00" * 32}))
-    assert single_flight.obtain(BY_DIGEST, site, after(5)).how == "reused"
-    with pytest.raises(AssertionError, match="waits"):
-        single_flight.obtain(BY_DIGEST, site._replace(rules=image_site.RULES._replace(verify="full")), after(5))
-    (reason,) = (Path(site.store.path) / "images" / "quarantine").glob("*.reason")
-    assert "SHA-256" in reason.read_text()
 
 
 def test_an_image_that_goes_while_its_use_is_recorded_is_asked_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
     assert policy.store_user == ("warmstart", 901, 901)
     assert policy.validate_user == ("warmstart-validate", 903, 903)
     images, harvest = policy.images, policy.harvest
-    assert (images.tag_ttl, images.max_size, images.max_files, images.verify) == (86400, 100 << 30, 10**6, "superblock")
+    assert (images.tag_ttl, images.max_size, images.max_files) == (86400, 100 << 30, 10**6)
     assert images.registries == ()
     assert (images.proxy, images.credentials) == (None, None)
     assert (images.keep.high, images.keep.lease, images.keep.user) == (85, 7 * 86400, None)
@@ -66,7 +66,7 @@ images:
         ("images:", "3:8: images: expected a mapping, got nothing; give it a value or leave the key out"),
         ("images: []", "3:9: images: expected a mapping, got a list"),
         ("rules: {name: a}", "3:8: rules: expected a list, got a mapping"),
-        ("images: {verify: fast}", "3:18: images.verify: expected 'superblock' or 'full', got 'fast'"),
+        ("on_error: {image: x}", "3:19: on_error.image: expected 'fail-job' or 'run-without', got 'x'"),
         (
             "images: {registries: [a.org], credentials: {file: /etc/c, repositories: []}}",
             "3:73: images.credentials.repositories: is empty; name at least one",

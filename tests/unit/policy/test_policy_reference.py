@@ -63,7 +63,7 @@ def test_types_and_defaults_are_written_as_an_admin_writes_them() -> None:
         "| `paths.store` | path; required |",
         "| `seed.fetch_budget` | duration; `10s` |",
         "| `harvest.while_running` | duration |",
-        "| `images.verify` | `superblock`, `full`; `superblock` |",
+        "| `on_error.image` | `fail-job`, `run-without`; `fail-job` |",
         "| `images.max_files` | whole number from 1000; `1000000` |",
         "| `harvest.only_successful` | `false` |",
         "| `images.credentials.repositories[].name` | name; required |",

@@ -119,7 +119,7 @@ def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
     """
     query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
     try:
-        image = site.find_intact(query, deadline) or _import_or_wait(query, site, deadline)
+        image = _import_or_wait(query, site, deadline)
     except WarmstartError as error:
         last = waiting.last_image(query, site, error, deadline)
         if last is None:

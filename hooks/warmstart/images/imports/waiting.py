@@ -200,7 +200,7 @@ def known(query: ImageQuery, site: Site, deadline: Deadline) -> Obtained | None:
     Its `reason` has how long ago. Raises what `ImageStoreClient` raises.
     """
     pointer = None if query.reference.digest else site.store.look(deadline, published.last_pointer, query.key)
-    image = site.find_intact(query, deadline, pointer.digest) if pointer is not None else None
+    image = site.look_up(query, "reused", deadline, pointer.digest) if pointer is not None else None
     if image is None or pointer is None:
         return None
     age = round(max(time.time() - pointer.resolved, 0.0))

@@ -23,7 +23,6 @@ from warmstart.errors import UserError
 from warmstart.host.files import read_small, unlink_if_there
 from warmstart.images.store import uses
 from warmstart.images.store.layout import (
-    CHECKED,
     IMAGE,
     IMAGES,
     LOCKS,
@@ -260,8 +259,6 @@ def _remove_hidden(room: Room, name: str) -> bool:
                 take_metadata(images, name, images, taken, hidden)
             unlink_if_there(taken, images)
         unlink_if_there(hidden, images)
-    with opened_folder(room.store, CHECKED) as folder:
-        unlink_if_there(name + META, folder)
     return True
 
 

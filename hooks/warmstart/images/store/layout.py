@@ -7,7 +7,6 @@
         used/<name>/<node>[~<uid>]            0700; mtime: when a node last used it, to the day (uses.py)
         leases/<name>[~]                      mtime: when any node last did; for the jobs' users (uses.py)
         pinned/<name>                         never evicted (eviction.py)
-        checked/<name>.json                   the last check of all its bytes (published.py)
         locks/                                0700: who imports what (published.py)
         failed/<key>.json                     0700: how imports failed (published.py)
         quarantine/                           0700: damaged images, with the reason (eviction.py)
@@ -34,7 +33,6 @@ TAGS = "tags"
 USED = "used"
 LEASES = "leases"
 PINNED = "pinned"
-CHECKED = "checked"
 LOCKS = "locks"
 FAILED = "failed"
 QUARANTINE = "quarantine"

@@ -49,7 +49,6 @@ from warmstart.host.files import (
 )
 from warmstart.images.squashfs import ImageInvalid
 from warmstart.images.store.layout import (
-    CHECKED,
     CLOCK_SKEW,
     FAILED,
     IMAGE,
@@ -71,8 +70,8 @@ from warmstart.store.atomic import TEMP_PREFIX, publish, replace, temp_file
 from warmstart.store.locks import HeldLock, is_locked, try_lock
 
 FORMAT = 1
-FOLDERS = (TAGS, LOCKS, FAILED, PINNED, CHECKED, QUARANTINE)
-SHOWN = frozenset({TAGS, LEASES, PINNED, CHECKED})  # 0755; others are the owner's alone, 0700
+FOLDERS = (TAGS, LOCKS, FAILED, PINNED, QUARANTINE)
+SHOWN = frozenset({TAGS, LEASES, PINNED})  # 0755; others are the owner's alone, 0700
 METADATA_MODE = 0o400  # it names who imported the image
 # A live producer keeps writing to its temporary file. Where two mounts share no locks, the file's age protects it.
 ABANDONED_S = 60.0
@@ -81,7 +80,6 @@ LONGEST_PRODUCER = 4096
 LONGEST_WORD = 80
 LONGEST_META = 16384
 LONGEST_FAILURE = 16384
-LONGEST_CHECK = 4096
 FAILURES_KEPT_S = 86400.0
 DEFINITIVE = frozenset(
     {"image-malformed", "image-too-large", "image-not-found", "image-forbidden", "image-not-for-machine"}
@@ -158,7 +156,6 @@ class ByteCheck(NamedTuple):
 
     problem: str  # "" for a whole image
     inode: int
-    remembered: bool  # not read again, because the file has not changed since it passed
 
 
 @contextmanager
@@ -279,35 +276,28 @@ def recorded(store: str, name: str) -> Recorded:
     return Recorded(sha256 if isinstance(sha256, str) else "", files, unpacked)
 
 
-def check_bytes(store: str, name: str, writer: str, again: bool = False) -> ByteCheck:
-    """Compare every byte of a published image with its recorded SHA-256, once for each state of its file.
+def check_bytes(store: str, name: str, writer: str) -> ByteCheck:
+    """Compare every byte of a published image with its recorded SHA-256.
 
-    A file that passes is remembered by inode, size, mtime and ctime, and not read again unless `again`; where the store
-    takes no writes, it is. If the producer died before it recorded the hash, record it now. `FileNotFoundError` if
-    there is no such image.
+    If the producer died before it recorded the hash, record it now. `FileNotFoundError` if there is no such image.
     """
     with opened_folder(store) as images:
         fd = open_regular(name + IMAGE, images)
         try:
             status = os.fstat(fd)
-            answer = ByteCheck(superblock_problem(fd, status), status.st_ino, remembered=False)
+            answer = ByteCheck(superblock_problem(fd, status), status.st_ino)
             if answer.problem:
                 return answer
-            if not again and _is_checked(store, name, status):
-                return answer._replace(remembered=True)
             sha256 = copy_hashed(fd).sha256
         finally:
             os.close(fd)
         known = read_metadata(os.path.join(store, IMAGES, name + META))
         if known.get("sha256", sha256) != sha256:
             return answer._replace(problem=f"its SHA-256 is {sha256} and not {known['sha256']}")
-        with suppress(OSError):  # a full or read-only store: the image is good nevertheless
-            if "sha256" not in known:
+        if "sha256" not in known:
+            with suppress(OSError):  # a full or read-only store: the image is good nevertheless
                 late = {"format": FORMAT, **known, "size": status.st_size, "sha256": sha256, "recorded_late": True}
                 replace(images, writer, name + META, json.dumps(late).encode(), METADATA_MODE)
-            with opened_folder(store, CHECKED) as folder:
-                content = {"stamp": _stamp(status), "at": time.time()}
-                replace(folder, writer, name + META, json.dumps(content).encode())
     return answer
 
 
@@ -319,19 +309,6 @@ def unrecorded(store: str) -> list[str]:
         stems = [name.removesuffix(IMAGE) for name in squashfs]
         before = time.time() - ABANDONED_S
         return [stem for stem in stems if stem + META not in names and written(stem + IMAGE, images) < before]
-
-
-def _is_checked(store: str, name: str, status: os.stat_result) -> bool:
-    with opened_folder(store, CHECKED) as folder:
-        try:
-            check = wire.parse(read_small(name + META, LONGEST_CHECK, folder))
-        except (FileNotFoundError, ValueError):
-            return False
-    return isinstance(check, dict) and check.get("stamp") == _stamp(status)
-
-
-def _stamp(status: os.stat_result) -> list[int]:
-    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def quarantine(store: str, name: str, reason: str, inode: int = 0) -> bool:

@@ -207,18 +207,3 @@ def found_by(producer: Flight) -> Obtained:
     image = as_obtained(producer.site.store.find(producer.query, producer.deadline), "imported")
     assert image
     return image
-
-
-def test_a_damaged_image_is_found_where_the_policy_wants_every_byte_read(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With `verify: full` a byte that the superblock does not tell of is enough to import again."""
-    put_image(site)
-    name = f"{HEX}.{image_site.KIND}"
-    (Path(site.store.path) / "images" / f"{name}.json").write_text(json.dumps({"sha256": "00" * 32}))
-    monkeypatch.setattr(making, "_import", nothing_to_import)
-    assert making.obtain(BY_DIGEST, site, after(5)).how == "reused"
-    with pytest.raises(AssertionError, match="imported"):
-        making.obtain(BY_DIGEST, site._replace(rules=image_site.RULES._replace(verify="full")), after(5))
-    (reason,) = (Path(site.store.path) / "images" / "quarantine").glob("*.reason")
-    assert "SHA-256" in reason.read_text()
