@@ -54,6 +54,7 @@ SUM_KEPT_S = 86_400.0
 SUM_EXACT_S = 600.0  # maintenance may make room at any time
 SUM_LOCK_S = 2.0
 _SUM_SIZE = 200  # bytes; always as many, so that a shorter one leaves nothing of a longer one
+MOST_NAMESPACES = 1000  # of a scope and profile, with which a job's own name of its caches adds no other
 _SETTLING = 0.1  # part of the time for a fetch after which it is judged by its rate
 
 # Sets the id of a new bundle by the index and the directory of its namespace; returns None if it is not needed.
@@ -101,6 +102,14 @@ class QuotaExceeded(UserError):
     code = "cache-quota-exceeded"
     template = "scope {scope} uses {used} of its {quota} bytes; {more} more do not fit"
     hint = "run `warmstart maintain --store`; raise maintenance.per_user, per_account or per_site if this happens often"
+
+
+class TooManyCaches(index.TooManyNames):
+    """The user's jobs have given their caches more names than there may be; each has directories of its own."""
+
+    code = "too-many-caches"
+    template = "nothing is kept of cache={name}, which is new: {scope} has {number} of {profile} already"
+    hint = "use a name again; maintenance removes those that were not used of late"
 
 
 class Offer(NamedTuple):
@@ -397,9 +406,9 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, writer: str, quota: 
     `writer` (node and run id) is part of the names of temp files. `quota` is in bytes, 0 for none. The result's
     `bundle` is None if readers would take nothing from it (`index.with_new_id`).
 
-    Raises `QuotaExceeded` if the scope would exceed `quota`, `TooManyNames` (`index.check_weight`), `StoreFull` or
-    `StoreFailed`. After the last two, readers see nothing of the bundle, or all of it if only the final sync of the
-    directory failed.
+    Raises `QuotaExceeded` if the scope would exceed `quota`, `TooManyNames` (`index.check_weight`, `_check_caches`),
+    `StoreFull` or `StoreFailed`. After the last two, readers see nothing of the bundle, or all of it if only the final
+    sync of the directory failed.
     """
     if quota:
         size = stored_size(described(where, draft, "0" * 64, os.fstat(fd).st_size))
@@ -433,6 +442,7 @@ def publish_as(where: Namespace, fd: int, draft: Draft, writer: str, with_id: _W
     from warmstart.store.locks import publish_lock
 
     with store_errors("publish a bundle", where.path):
+        _check_caches(where, draft)
         dir_fd = layout.make_namespace(where)
         try:
             with temp_file(dir_fd, writer) as (temp, out):
@@ -450,6 +460,14 @@ def publish_as(where: Namespace, fd: int, draft: Draft, writer: str, with_id: _W
             os.close(dir_fd)
     superseding = list(identified.supersedes) if identified else []
     return Published(identified and identified.bundle, sha256, size, indexed, superseding)
+
+
+def _check_caches(where: Namespace, draft: Draft) -> None:
+    _, is_own, name = draft.facts.get("cache", "").rpartition("job:")
+    if is_own and not os.path.exists(where.path):
+        with suppress(FileNotFoundError):
+            if (number := len(os.listdir(os.path.dirname(where.path)))) >= MOST_NAMESPACES:
+                raise TooManyCaches(name=name, scope=where.scope, number=number, profile=where.profile)
 
 
 def described(where: Namespace, draft: Draft, sha256: str, size: int) -> Manifest:

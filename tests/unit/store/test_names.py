@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,14 +27,21 @@ def long_names(count: int, *, user: str = "a", mark: str = "") -> Draft:
     return made._replace(producer=made.producer._replace(user=user), entries=entries)
 
 
-def publish(store: Path, made: Draft, *, quota: int = 0, scope: str = "user-1") -> Published:
-    """Publish a squashfs of a few bytes with this draft."""
+@contextmanager
+def memory_file(content: bytes) -> Iterator[int]:
+    """Give a file of this content."""
     fd = os.memfd_create("bundle")
     try:
-        os.write(fd, os.urandom(8))
-        return bundles.publish_bundle(namespace(store, scope), fd, made, OWNER, quota)
+        os.write(fd, content)
+        yield fd
     finally:
         os.close(fd)
+
+
+def publish(store: Path, made: Draft, *, quota: int = 0, scope: str = "user-1") -> Published:
+    """Publish a squashfs of a few bytes with this draft."""
+    with memory_file(os.urandom(8)) as fd:
+        return bundles.publish_bundle(namespace(store, scope), fd, made, OWNER, quota)
 
 
 def stored(store: Path) -> int:
@@ -69,6 +78,33 @@ def test_a_bundle_with_too_many_names_is_refused(tmp_path: Path) -> None:
     assert raised.value.code == "too-many-names"
     assert stored(tmp_path) < 1000
     assert publish(tmp_path, long_names(100)).bundle
+
+
+def with_cache(name: str, entry: str = "a") -> Draft:
+    """Return a draft of a job that has given its caches a name."""
+    return draft(entry)._replace(facts={"cpu": "x", "cache": name})
+
+
+@pytest.mark.report
+def test_a_thousand_names_of_caches_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each makes directories in the store, and jobs may have any number. Namespaces without such a name go on."""
+    monkeypatch.setattr(bundles, "MOST_NAMESPACES", 3)
+
+    def publish_in(number: int, made: Draft, profile: str = "numba") -> Published:
+        where = namespace(tmp_path)._replace(name=f"ns{number}", profile=profile)
+        with memory_file(os.urandom(8)) as fd:
+            return bundles.publish_bundle(where, fd, made, OWNER)
+
+    for number in range(3):
+        assert publish_in(number, with_cache(f"job:{number}")).bundle
+    with pytest.raises(UserError, match=r"cache=3.*user-1 has 3 of numba") as raised:
+        publish_in(3, with_cache("rule:a,job:3"))
+    assert raised.value.code == "too-many-caches"
+    assert not (tmp_path / "artifacts/user-1/numba/ns3").exists()
+    assert publish_in(2, with_cache("job:2", "b")).bundle  # it is there
+    assert publish_in(3, with_cache("job:3"), "triton").bundle
+    assert publish_in(4, with_cache("rule:a")).bundle  # the policy's
+    assert publish_in(5, draft("a")).bundle
 
 
 def test_a_manifest_writes_an_entrys_name_once(tmp_path: Path) -> None:
