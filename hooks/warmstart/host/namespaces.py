@@ -23,6 +23,7 @@ from warmstart.lean import libc
 from warmstart.paths import NOTHING, Shown
 
 CLONE_NEWNS = 0x20000
+PROC = "."  # the working directory, once a namespace is joined (`_join`)
 SHOWN = "shown"  # what `new_root` shows
 _PROGRAMS = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _MOST_OPEN = 200  # targets at a time
@@ -99,7 +100,23 @@ def _show(run: int, owner: int, item: Shown) -> None:
     above, name = os.path.split(item.target)
     more = linux.MS_RDONLY if item.mode == "ro" else 0
     with opened_trusted(above, sticky=True, flags=PATH) as folder:
-        _bind(_open_trusted(item.source, run, owner), name, folder, owner, more, proc=".")
+        source = _open_trusted(item.source, run, owner)
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o755, dir_fd=folder)
+        if os.path.samestat(os.fstat(source), os.stat(name, dir_fd=folder, follow_symlinks=False)):
+            return
+        below = _open_trusted(name, folder, 0)
+        linux.mount(linux.proc_path(source, PROC), linux.proc_path(below, PROC), "none", linux.MS_BIND | linux.MS_REC)
+        # A bind mount inherits its source's flags; ours are added. Mounts below the source have ours already.
+        flags = linux.MS_REMOUNT | linux.MS_BIND | linux.RESTRICTED | more
+        # ST_RDONLY and ST_NOEXEC have the values of MS_RDONLY and MS_NOEXEC.
+        inherited_flags = os.fstatvfs(source).f_flag & (os.ST_RDONLY | os.ST_NOEXEC)
+        shown = _open_trusted(name, folder, owner)  # `below` is the directory beneath the mount
+        try:
+            linux.mount("none", linux.proc_path(shown, PROC), "none", flags | inherited_flags)
+        except OSError:
+            linux.detach(shown, PROC)
+            raise
 
 
 def _show_on(run: int, targets: dict[str, int | OSError], item: Shown) -> None:
@@ -176,25 +193,6 @@ def _taken(descriptor: str, path: str, number: int) -> int | OSError:
         os.close(fd)
         return PermissionError(errno.EPERM, "it is another one than was opened", path)
     return fd
-
-
-def _bind(source: int, name: str, folder: int, owner: int, more: int = 0, *, proc: str = "/proc") -> None:
-    with suppress(FileExistsError):
-        os.mkdir(name, 0o755, dir_fd=folder)
-    if os.path.samestat(os.fstat(source), os.stat(name, dir_fd=folder, follow_symlinks=False)):
-        return
-    below = _open_trusted(name, folder, 0)
-    linux.mount(linux.proc_path(source, proc), linux.proc_path(below, proc), "none", linux.MS_BIND | linux.MS_REC)
-    # A bind mount inherits its source's flags; ours are added. Mounts below the source have ours already.
-    flags = linux.MS_REMOUNT | linux.MS_BIND | linux.RESTRICTED | more
-    # ST_RDONLY and ST_NOEXEC have the values of MS_RDONLY and MS_NOEXEC.
-    inherited_flags = os.fstatvfs(source).f_flag & (os.ST_RDONLY | os.ST_NOEXEC)
-    shown = _open_trusted(name, folder, owner)  # `below` is the directory beneath the mount
-    try:
-        linux.mount("none", linux.proc_path(shown, proc), "none", flags | inherited_flags)
-    except OSError:
-        linux.detach(shown, proc)
-        raise
 
 
 def new_namespace(hidden: str, shown: str) -> int:
