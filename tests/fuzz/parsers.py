@@ -449,7 +449,7 @@ PARSERS: dict[str, Parser] = {
         _text(lambda text: request.of(a_job(comment=text))),
         _REFUSED,
         ("request.py:of",),
-        (b"warmstart: image=reg.example.com/a:1 profiles=numba,triton files=a keep",),
+        (b"warmstart: image=reg.example.com/a:1 profiles=numba,triton files=a fresh",),
     ),
     "scope-size": Parser(
         _store_file("artifacts/locks/size.user-1", lambda store: bundles.check_quota(store, "user-1", 1, 1 << 30)),
