@@ -15,7 +15,7 @@ from warmstart.wings.trees import packing, requests
 from warmstart.wings.trees.requests import TreeRequest
 
 
-def offer_trees(site: EntrySite, monkeypatch: pytest.MonkeyPatch, *, max_files: int = 100) -> Path:
+def offer_trees(site: EntrySite, monkeypatch: pytest.MonkeyPatch, *, most_files: int = 100) -> Path:
     """Make a tree of three names, and a policy that offers it; return its path."""
     path = site.root / "trees" / "env"
     (path / "lib").mkdir(parents=True)
@@ -26,7 +26,8 @@ def offer_trees(site: EntrySite, monkeypatch: pytest.MonkeyPatch, *, max_files: 
     os.makedirs(site.paths.state, exist_ok=True)
     monkeypatch.setattr(packing, "QUIET_S", 0.0)
     monkeypatch.setattr(process, "be_idle", lambda: None)
-    site.write(offering(site.policy, path.parent, max_files=max_files))
+    monkeypatch.setattr(packing, "MOST_FILES", most_files)
+    site.write(offering(site.policy, path.parent))
     return path
 
 

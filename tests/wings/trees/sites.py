@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.cluster import mounts
 from tests.support.maintenance_site import MaintenanceSite
 from warmstart.entry import background
@@ -19,7 +21,7 @@ from warmstart.host.identity import Identity
 from warmstart.paths import NodePaths
 from warmstart.seed import node_cache
 from warmstart.store import maintenance
-from warmstart.wings.trees import requests
+from warmstart.wings.trees import packing, requests
 from warmstart.wings.trees.offered import PROFILE, directory
 from warmstart.wings.trees.requests import TreeRequest
 
@@ -28,7 +30,7 @@ NODE = "n1"
 _FIRST = 64301 + 2 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 ALICE, BOB = Identity("ws-tree-alice", _FIRST, _FIRST), Identity("ws-tree-bob", _FIRST + 1, _FIRST + 1)
 POLICY = """\
-trees: {{prefixes: ["{base}/trees"], max_size: {size}, max_files: {files}}}
+trees: {{prefixes: ["{base}/trees"], max_size: {size}}}
 maintenance: {{per_user: {quota}}}
 """
 
@@ -44,11 +46,11 @@ class TreeSite:
         for path in (self.paths.state, directory(self.paths)):
             Path(path).mkdir(parents=True, mode=0o700)
 
-    def policy(self, size: str = "64MiB", files: int = 2000, quota: str = "1GiB") -> None:
+    def policy(self, size: str = "64MiB", quota: str = "1GiB") -> None:
         """Write the policy anew."""
         path = Path(self.site.installation.policy)
         text = path.read_text().partition("trees:")[0]
-        path.write_text(text + POLICY.format(base=self.base, size=size, files=files, quota=quota))
+        path.write_text(text + POLICY.format(base=self.base, size=size, quota=quota))
 
     @property
     def paths(self) -> NodePaths:
@@ -154,5 +156,6 @@ def processes(*uids: int) -> Iterator[int]:
 @contextmanager
 def a_tree_site(base: Path) -> Iterator[TreeSite]:
     """Give a site; its trees are gone afterwards."""
-    with mounts.tmpfs(base / "trees", "128m", 20_000):
+    with mounts.tmpfs(base / "trees", "128m", 20_000), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "MOST_FILES", 2000)
         yield TreeSite(base)

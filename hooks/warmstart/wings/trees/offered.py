@@ -22,7 +22,6 @@ class Trees(NamedTuple):
 
     prefixes: tuple[str, ...] = ()
     max_size: int = 0  # bytes
-    max_files: int = 0
     keep: int = 0  # bytes of copies on a node
 
 

@@ -30,7 +30,6 @@ class Trees(Section):
         "`realpath` shows it. Without any, jobs may ask for none.",
     )
     max_size: Size = key("20GiB", "Bytes of one tree's files. A larger one is not packed.")
-    max_files: int = key(1_000_000, "Files and directories of one tree. One with more is not packed.", ge=1)
     keep: Size = key(
         "50GiB",
         "Packed copies that `warmstart maintain` leaves on a node, beside `seed.keep`. Least recently used copies go "

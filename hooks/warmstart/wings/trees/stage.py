@@ -184,7 +184,7 @@ class Stage:
         self._files += 1
         self._size += size
         if self._files > self._bounds.files or self._size > self._bounds.size:
-            raise TreeTooLarge(tree=self._tree, problem="it has more than trees.max_files or trees.max_size")
+            raise TreeTooLarge(tree=self._tree, problem="it has more files, or bytes, than a tree may have")
         more = -(-size // _BLOCK) * _BLOCK + _BLOCK
         self._space.hold(self._taken + 2 * more)
         self._taken += more

@@ -63,7 +63,7 @@ class TreeTooLarge(ResourceError):
 
     code = "tree-too-large"
     template = "tree {tree}: {problem}"
-    hint = "raise trees.max_size, trees.max_files or trees.keep, or name a smaller tree"
+    hint = "raise trees.max_size or trees.keep, or name a smaller tree"
 
 
 class TreeNotShared(ResourceError):

@@ -13,7 +13,6 @@ import pytest
 from tests.support.command_line import POLICY, answer, installed
 from tests.support.entry_site import NODE, SCOPE, EntrySite, OsAs
 from tests.wings.trees.asked import ask, offer_trees, packs
-from tests.wings.trees.values import offering
 from warmstart import session as sessions
 from warmstart.errand import Errands
 from warmstart.host import detached
@@ -22,7 +21,7 @@ from warmstart.policy.compiled import User
 from warmstart.policy.shared import SharedPath
 from warmstart.store import bundles, reports
 from warmstart.wings.trees import commands as trees
-from warmstart.wings.trees import current, place, requests
+from warmstart.wings.trees import current, packing, place, requests
 from warmstart.wings.trees.requests import TreeRequest
 
 
@@ -91,11 +90,10 @@ def test_a_tree_with_and_without_a_named_file_has_two_newest_copies(copied: Copi
     assert [(row["marker"], row["state"]) for row in copied.rows()] == [("", "newest"), ("pyvenv.cfg", "newest")]
 
 
-def test_what_waits_to_be_packed_is_listed(copied: Copied) -> None:
+def test_what_waits_to_be_packed_is_listed(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the last attempt's problem; also where there is no copy yet."""
     (copied.tree / "more").mkdir()
-    policy = copied.site.policy
-    copied.site.write(offering(policy, max_files=3))
+    monkeypatch.setattr(packing, "MOST_FILES", 3)
     copied.pack()
     other = copied.tree.parent / "other"
     ask(copied.site, other)

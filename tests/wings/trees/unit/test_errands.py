@@ -31,7 +31,7 @@ def site(entry_site: EntrySite) -> EntrySite:
 @pytest.fixture
 def tree(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Have a tree packed that a job of this account has asked for."""
-    path = offer_trees(site, monkeypatch, max_files=3)
+    path = offer_trees(site, monkeypatch, most_files=3)
     ask(site, path)
     return path
 

@@ -36,7 +36,7 @@ def test_what_hooks_read(compiled_of: Compile) -> None:
     """Nothing of it where jobs may ask for none: then the wing is not used, and nodes keep no copies."""
     bare, policy = compiled_of(MINIMAL), compiled_of(f"{MINIMAL}trees: {{prefixes: [/lustre]}}\n")
     assert offered(bare) == Trees()
-    assert offered(policy) == Trees(("/lustre",), 20 << 30, 1_000_000, 50 << 30)
+    assert offered(policy) == Trees(("/lustre",), 20 << 30, 50 << 30)
     used = {found.used: found.keep for of in (bare, policy) for found in of.wings if found.name == "trees"}
     assert used == {False: 0, True: 50 << 30}
 
