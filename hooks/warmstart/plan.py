@@ -345,9 +345,7 @@ def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:
         from warmstart.steps import harvest
 
         bounds = policy.harvest
-        after_success = (
-            frozenset(record.seeded) if bounds.only_successful else _of_kind(policy, record, "after_success")
-        )
+        after_success = frozenset(record.seeded) if bounds.only_successful else _after_success(policy, record)
         failure = _outcome_query(policy, record, slurm_conf) if after_success else None
         is_head = record.head and not record.sets  # of all its sets, that is
         of_head = frozenset(name for name in record.seeded if not is_head and is_of_head(policy, name))
@@ -369,10 +367,10 @@ def is_of_head(policy: Policy, name: str) -> bool:
     return registry.get(name, policy.profiles).keeps == "larger"
 
 
-def _of_kind(policy: Policy, record: Record, kind: str) -> frozenset[str]:
-    """Return the record's profiles with this attribute. Skips unknown ones: the policy may have changed meanwhile."""
+def _after_success(policy: Policy, record: Record) -> frozenset[str]:
+    """Return the record's profiles of which only successful jobs count, but for those that the policy lost."""
     known = {*registry.names(policy.profiles)} & record.seeded.keys()
-    return frozenset(name for name in known if getattr(registry.get(name, policy.profiles), kind))
+    return frozenset(name for name in known if registry.get(name, policy.profiles).after_success)
 
 
 def _outcome_query(policy: Policy, record: Record, slurm_conf: str) -> Callable[[Deadline], str]:

@@ -33,7 +33,6 @@ from warmstart.steps.contract import Context
 from warmstart.store.layout import StoreFailed
 
 SOON = 10.0
-LONG_AGO = (1, 1)
 
 
 class Runs:

@@ -14,7 +14,6 @@ from warmstart.record import Record, Seeded
 from warmstart.store.manifest import File
 
 NAMES = ("numba", "inductor", "triton", "trt-rtx", "cuda-computecache", "files", "vllm", "no-more")
-BEGAN = 1e9
 
 
 def test_which_profiles_wait_for_the_end(tmp_path: Path) -> None:
