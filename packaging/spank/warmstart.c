@@ -532,7 +532,8 @@ static void tell_cold(void)
  * one that this job was submitted from. The task prolog has the same rule. */
 static void forget_places(spank_t spank)
 {
-	char names[PATH_MAX], *rest, *name;
+	static char names[LONGEST];
+	char *rest, *name;
 
 	if (spank_getenv(spank, "WARMSTART_UNSET", names, sizeof(names)) != ESPANK_SUCCESS)
 		return;

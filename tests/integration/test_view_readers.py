@@ -131,6 +131,10 @@ def test_however_long_it_is(base: Path, readers: dict[str, Read]) -> None:
     write_view(base, "SITE_0=ours")
     given = task(**long, WARMSTART_OWN=f"6\t{base}/workspace\t{base}/constant\t{own}")
     assert agreed(readers, given, list(long)) == {"SITE_0": "ours"}
+    left = {f"{'N' * 100}_{number}": "/home/a" for number in range(100)}
+    given = task(**left, WARMSTART_UNSET=" ".join(left))
+    both = {who: read for who, read in readers.items() if who != "enroot hook"}
+    assert agreed(both, given, list(left)) == {}
 
 
 def test_both_name_what_the_user_set(base: Path, readers: dict[str, Read]) -> None:

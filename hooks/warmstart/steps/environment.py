@@ -67,7 +67,7 @@ def run(context: Context, options: Options) -> Outcome:
         variables = {**_for_apptainer(context, variables), **variables}
     paths = [record.workspace, context.policy.paths.cache, f"{record.run_directory}/cache"]
     if variables:
-        variables[OWN] = "\t".join([str(record.view_id), *paths[:2], *_own(variables, paths[:2])])
+        variables[OWN] = _own(record.view_id, variables, paths[:2])
     lines = paths.copy()
     for name in sorted(variables):
         if name in options.defaults and name not in options.policy:
@@ -85,17 +85,22 @@ def run(context: Context, options: Options) -> Outcome:
     return Outcome("changed", detail={"variables": sorted(variables)})
 
 
-def _own(variables: dict[str, str], places: list[str]) -> Iterator[str]:
-    """Yield the variables, those with their values that do not lead into the workspace or to the constant path.
+def _own(job: int, variables: dict[str, str], places: list[str]) -> str:
+    """Return the variables, those with their values that do not lead into the workspace or to the constant path.
 
     srun passes them on to all nodes of a step, sbatch to the jobs that a job submits. By this the readers of views tell
-    them from the user's: what we have set is replaced, or goes. A value with a tab counts as the user's.
+    them from the user's: what we have set is replaced, or goes. A value with a tab counts as the user's, and so do the
+    longest ones where there is no room for all.
     """
-    below = tuple(f"{place}/" for place in places)
+    below, head = tuple(f"{place}/" for place in places), "\t".join([str(job), *places])
+    words = []
     for name, value in sorted(variables.items()):
         is_named = name.startswith("WARMSTART_") or f"{value}/".startswith(below)
         if is_named or "\t" not in value:
-            yield name if is_named else f"{name}={value}"
+            words.append(name if is_named else f"{name}={value}")
+    while len((own := "\t".join([head, *words])).encode()) > LONGEST_VALUE:
+        words.remove(max(words, key=len))
+    return own
 
 
 def _for_apptainer(context: Context, variables: dict[str, str]) -> dict[str, str]:

@@ -354,6 +354,23 @@ def test_what_slurm_cannot_carry_is_refused(context: Context, name: str, value: 
         environment.run(context, Options({}, {name: value}, ()))
 
 
+@pytest.mark.report
+def test_rules_with_more_than_one_variable_can_hold(context: Context, tmp_path: Path) -> None:
+    """All of them are set. WARMSTART_OWN has as many values as it has room for; the longest count as the user's."""
+    many = {f"SITE_{number:02}": "é" * (1000 + number) for number in range(40)}
+    environment.run(context, Options({}, many, ()))
+    text = (tmp_path / "node" / "view" / "7" / "environment").read_text()
+    assert [line for line in text.splitlines()[3:] if environment.OWN not in line] == [
+        f"{name}={value}" for name, value in many.items()
+    ]
+    (own,) = (line for line in text.splitlines() if environment.OWN in line)
+    own = own.partition("=")[2]
+    assert len(own.encode()) <= environment.LONGEST_VALUE
+    kept = [word.partition("=")[0] for word in own.split("\t")[3:]]
+    assert kept == sorted(many)[: len(kept)]
+    assert 29 < len(kept) < 40
+
+
 VALUES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"]), max_size=60)
 
 
