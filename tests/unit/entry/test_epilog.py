@@ -12,7 +12,8 @@ from tests.support.cache_files import numba_files
 from tests.support.entry_site import NODE, SCOPE, EntrySite
 from tests.support.privileges import make_removable
 from warmstart import record as records
-from warmstart.entry import epilog, prolog
+from warmstart.cli import own
+from warmstart.entry import epilog, flush, prolog
 from warmstart.record import Record
 from warmstart.slurm import commands
 from warmstart.steps import release
@@ -124,3 +125,21 @@ def test_whether_a_job_has_died(
     batch = {"SLURM_JOB_STDIN": "/dev/null", "SLURM_JOB_RESTART_COUNT": "0"}
     environ = {"SLURM_JOB_EXIT_CODE": codes[0], "SLURM_JOB_DERIVED_EC": codes[1], **batch, **changes}
     assert epilog.has_died({name: value for name, value in environ.items() if value is not None}, record) is died
+
+
+@pytest.mark.usefixtures("record")
+def test_an_early_death_after_a_warm_start_is_explained(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To root and to the job's user, by what the epilog noted; not if the job began cold."""
+    ended = {"SLURM_JOB_EXIT_CODE": "256", "SLURM_JOB_DERIVED_EC": "0", "SLURM_JOB_STDIN": "/dev/null"}
+    told = {}
+    for job in ("7", "8"):
+        entry_site.environ(SLURM_JOB_ID=job)
+        assert job == "7" or prolog.main(entry_site.installation.prefix) == 0
+        entry_site.environ(SLURM_JOB_ID=job, SLURM_JOB_RESTART_COUNT="0", **ended)
+        assert epilog.main(entry_site.installation.prefix) == 0
+        assert flush.main(entry_site.installation.prefix) == 0
+        for has_only_own in (False, True):
+            monkeypatch.setattr(own, "has_only_own", lambda _, is_so=has_only_own: is_so)
+            advice = entry_site.json("explain", job)["advice"]
+            told[job, has_only_own] = any("the job began warm and died after" in line for line in advice)
+    assert told == {("7", False): False, ("7", True): False, ("8", False): True, ("8", True): True}
