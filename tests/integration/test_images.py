@@ -351,7 +351,7 @@ def test_a_read_only_store_serves_what_it_has(place: Place, ready: partial[Ready
                 making.obtain(place.image("team/other:1"), fresh, after(60))
 
 
-def test_a_damaged_image_is_quarantined_and_imported_again(
+def test_a_damaged_image_is_put_away_and_imported_again(
     place: Place, site: Site, store: Store, ready: partial[Ready]
 ) -> None:
     """A truncated image is detected at use. Open descriptors stay valid."""
@@ -360,9 +360,9 @@ def test_a_damaged_image_is_quarantined_and_imported_again(
     os.truncate(store.file(first.path), 4096)
     again = making.obtain(place.image(), site, after(60))
     assert (again.how, again.size) == ("imported", first.size)
-    assert again.missing.quarantined.startswith("cut short: 4096 of ")
-    assert [name for name in files(store.source) if "quarantine" in name and name.endswith(".sqsh")]
-    assert making.obtain(place.image(), site, after(60)).missing.quarantined == ""
+    assert again.missing.damaged.startswith("cut short: 4096 of ")
+    assert [name for name in files(store.source) if "/.damaged-" in name]
+    assert making.obtain(place.image(), site, after(60)).missing.damaged == ""
 
 
 def test_every_kind_of_image_has_a_good_superblock(place: Place, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_import_says_whose_fault_it_is(site: Installation, place: Place) -> None
 
 @pytest.mark.usefixtures("ready")
 def test_verify_reads_every_byte(site: Installation, place: Place, store: Store) -> None:
-    """An intact image is 0. One changed byte is 1, and the image is quarantined with the reason."""
+    """An intact image is 0. One changed byte is 1, and the image is put away; the audit has the reason."""
     path = store.file(imported(site, place)["path"])
     assert [row["problem"] for row in answer(site, "images", "verify")] == [""]
     with path.open("r+b") as stream:
@@ -124,8 +124,10 @@ def test_verify_reads_every_byte(site: Installation, place: Place, store: Store)
     found = run(site, "images", "verify", f"{place.registry.url}/team/tool:1")
     assert found.exit_code == 1
     assert not path.exists()
-    (reason,) = (store.source / "images" / "quarantine").glob("*.reason")
-    assert "SHA-256" in reason.read_text()
+    lines = (json.loads(line) for line in (place.base / "log" / "audit.jsonl").read_text().splitlines())
+    (event,) = [line for line in lines if line["event"] == "image.damaged"]
+    assert "SHA-256" in event["reason"]
+    assert len(list(path.parent.glob(".damaged-*"))) == 1
     assert answer(site, "images", "list") == []
 
 
@@ -170,30 +172,6 @@ def test_maintenance_of_the_store_looks_after_images(site: Installation, place: 
     assert answer(site, "maintain", "--store")["evicted"] == 0
     assert not left.exists()
     assert len(answer(site, "images", "list")) == 1
-
-
-@pytest.mark.usefixtures("ready")
-def test_the_quarantine_is_shown_and_emptied(site: Installation, place: Place, store: Store) -> None:
-    """A quarantined image is listed with its reason; maintenance removes it when it is old, and audits that."""
-    path = store.file(imported(site, place)["path"])
-    with path.open("r+b") as stream:
-        stream.seek(200)
-        stream.write(b"damage")
-    run(site, "images", "verify")
-    (entry,) = answer(site, "images", "list", "--quarantined")
-    assert (entry["reference"], "SHA-256" in entry["reason"]) == (f"{place.registry.url}/team/tool:1", True)
-    assert "SHA-256" in run(site, "images", "list", "--quarantined").stdout
-    assert answer(site, "maintain", "--store")["discarded"] == 0
-    stem, _, at = entry["name"].rpartition(".")
-    old = f"{stem}.{int(at) - int(40 * 86400 * 1e9)}"
-    folder = store.source / "images" / "quarantine"
-    for file in list(folder.iterdir()):
-        file.rename(folder / file.name.replace(entry["name"], old))
-    assert answer(site, "maintain", "--store")["discarded"] == 1
-    assert list(folder.iterdir()) == []
-    lines = [json.loads(line) for line in (place.base / "log" / "audit.jsonl").read_text().splitlines()]
-    (told,) = [line for line in lines if line["event"] == "store.swept"]
-    assert told["names"] == [old]
 
 
 @pytest.mark.usefixtures("ready")

@@ -70,8 +70,8 @@ def test_a_users_quota_is_that_users_matter(place: Place, site: Site) -> None:
     assert making.obtain(place.image("team/a:2"), bob, after(30)).how == "imported"
 
 
-def test_a_mount_of_an_image_outlives_its_quarantine(place: Place, shared: Store, site: Site) -> None:
-    """An image in use is never removed under a job: quarantine is a rename, and the mount stays readable."""
+def test_a_mount_of_an_image_outlives_its_damage(place: Place, shared: Store, site: Site) -> None:
+    """An image in use is never removed under a job: what is damaged is renamed, and the mount stays readable."""
     found = making.obtain(place.image(NAME), site, after(30))
     target = place.base / "mounted"
     target.mkdir()

@@ -88,14 +88,14 @@ def test_a_bundle_of_somebody_elses_is_in_no_job(tmp_path: Path, spoil: Callable
 
 @pytest.mark.parametrize("spoil", SPOILT)
 def test_such_an_image_makes_room_for_a_new_one(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
-    """It goes to quarantine, although its superblock is good. A good one stays where it is."""
+    """It is put away, although its superblock is good. A good one stays where it is."""
     images = tmp_path / "images"
-    (images / layout.QUARANTINE).mkdir(parents=True)
+    images.mkdir()
     name = f"{HEX}.{image_site.KIND}"
     path = images / f"{name}.sqsh"
     path.write_bytes(image())
-    assert not published.quarantine(str(tmp_path), name, "by mistake")
+    assert not published.put_away(str(tmp_path), name)
     assert path.exists()
     spoil(path)
-    assert published.quarantine(str(tmp_path), name, "can be written by others")
+    assert published.put_away(str(tmp_path), name)
     assert not path.exists()

@@ -349,7 +349,7 @@ def import_image(store: StoreClient, digest: str, size: int = superblocks.PADDED
         published.sweep(store.path, TAG)
         found = image_layout.find(store.path, TAG, digest, KIND, 0.0)
         if found is not None and found.invalid:
-            published.quarantine(store.path, name, found.invalid)
+            published.put_away(store.path, name)
         if found is None or found.invalid:
             fd = memory(superblocks.image(size=size))
             try:
@@ -383,16 +383,16 @@ def evict_image(store: StoreClient) -> object:
     return eviction.evict(store.path, image_layout.image_name(OLD, KIND), LEASE_S)
 
 
-def quarantine_image(store: StoreClient) -> None:
-    """Quarantine the image that was there, of which some bytes were found to be wrong."""
+def put_image_away(store: StoreClient) -> None:
+    """Put away the image that was there, of which some bytes were found to be wrong."""
     name = image_layout.image_name(OLD, KIND)
     damaged = Path(store.path).with_name(TEMPLATE) / "images" / f"{name}.sqsh"
-    published.quarantine(store.path, name, "its bytes", damaged.stat().st_ino)
+    published.put_away(store.path, name, damaged.stat().st_ino)
 
 
 def replace_image(store: StoreClient) -> object:
-    """Quarantine the image for its bytes, and import it anew."""
-    quarantine_image(store)
+    """Put the image away for its bytes, and import it anew."""
+    put_image_away(store)
     return import_image(store, OLD, superblocks.PADDED + 1)
 
 
@@ -435,8 +435,8 @@ IMAGES = {
     ),
     "look up and use": Operation(use_image, holds=True),
     "import with other bytes": Operation(partial(import_image, digest=NEW, size=superblocks.PADDED + 1), holds=True),
-    "quarantine": Operation(quarantine_image, removes=True),
-    "quarantine and import again": Operation(replace_image, removes=True),
+    "put away": Operation(put_image_away, removes=True),
+    "put away and import again": Operation(replace_image, removes=True),
     "check": Operation(check_image),
 }
 

@@ -100,16 +100,16 @@ MISTAKES = {
         *("bundles", ("supersede", "scrub")),
     ),
     "an eviction takes the metadata of an image that was imported again": Mistake(
-        *(published, "take_metadata"),
-        ".st_mtime > moved",
-        ".st_mtime < 0",
+        *(published, "remove_metadata"),
+        "> changed(moved, images)",
+        "< 0",
         *("images", ("import again what is evicted", "evict")),
     ),
-    "a quarantine takes the metadata of an image that was imported again": Mistake(
-        *(published, "take_metadata"),
-        ".st_mtime > moved",
-        ".st_mtime < 0",
-        *("images", ("import again what is evicted", "quarantine")),
+    "what is put away takes the metadata of an image that was imported again": Mistake(
+        *(published, "remove_metadata"),
+        "> changed(moved, images)",
+        "< 0",
+        *("images", ("import again what is evicted", "put away")),
     ),
     "an index is written over a newer one": Mistake(
         *(index, "_written"),
@@ -129,11 +129,11 @@ MISTAKES = {
         "now + DAY",
         *("bundles", ("maintenance", "look up and fetch")),
     ),
-    "a damaged image is quarantined when it was replaced": Mistake(
+    "a damaged image is put away when it was replaced": Mistake(
         *(published, "_is_another"),
         "os.fstat(fd).st_ino != inode",
         "False",
-        *("images", ("quarantine", "quarantine and import again")),
+        *("images", ("put away", "put away and import again")),
     ),
     "an image is evicted that somebody has just used": Mistake(
         *(eviction, "_remove_hidden"),

@@ -87,5 +87,5 @@ def unfinished(store: Path) -> list[Path]:
         for path in files
         if any(part.startswith(".") for part in path.relative_to(store).parts)
         or path.suffix == ".producer"
-        or (path.suffix == ".sqsh" and path.with_suffix("") not in whole and "quarantine" not in path.parts)
+        or (path.suffix == ".sqsh" and path.with_suffix("") not in whole)
     ]

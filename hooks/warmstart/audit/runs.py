@@ -46,7 +46,7 @@ REMARKS: dict[events.Event, str] = {
     events.HARVEST_DEFERRED: "the epilog had no time or no space; maintenance harvests it",
     events.HARVEST_DROPPED: "the deferred harvest was dropped",
     events.HARVEST_MERGED: "published without these nodes, which had not handed in all by then",
-    events.IMAGE_QUARANTINED: "the file in the store was damaged; it was quarantined",
+    events.IMAGE_DAMAGED: "the file in the store was damaged; it was imported again",
     events.IMAGE_LOCKLESS: "was imported without a lock",
     events.POLICY_REJECTED: "the policy's files are wrong",
     events.STATE_FULL: "the disk of warmstart's state was full",

@@ -26,7 +26,7 @@ from warmstart.images.query import Requester, Site
 from warmstart.images.reference import ImageReferenceInvalid, Reference, check_allowed, parse
 from warmstart.images.store import eviction, published
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.images.store.eviction import ImageEntry, QuarantinedImage
+from warmstart.images.store.eviction import ImageEntry
 from warmstart.images.store.layout import reference_of
 from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.paths import Installation, NodePaths
@@ -79,15 +79,6 @@ class ImageStore(NamedTuple):
                 # Only the store's owner can read which reference it was imported as.
                 images.append(entry._replace(private=name, tags=own, reference=entry.reference or ", ".join(own)))
         return sorted(images, key=lambda entry: entry.last_use)
-
-    def quarantined(self) -> list[QuarantinedImage]:
-        """Return all quarantined images, oldest first; for root also those of private stores."""
-        images = [
-            entry._replace(private=name)
-            for name, store in self.stores()
-            for entry in store.run(after(LISTING_S), eviction.quarantined)
-        ]
-        return sorted(images, key=lambda entry: entry.at)
 
     def stores(self) -> Iterator[tuple[str, ImageStoreClient]]:
         """Yield (name, client) of the shared store, whose name is "", and of the stores of private images."""

@@ -33,7 +33,7 @@ from warmstart.host.deadline import after
 from warmstart.images.imports import making, requests
 from warmstart.images.query import query_by_rules
 from warmstart.images.store import eviction, published
-from warmstart.images.store.eviction import ImageEntry, QuarantinedImage
+from warmstart.images.store.eviction import ImageEntry
 from warmstart.paths import Installation
 from warmstart.session import require_root
 from warmstart.steps.image import tell
@@ -58,13 +58,6 @@ COLUMNS = (
     Column("last_use", rfc3339),
     Column("protected"),
     Column("reference"),
-)
-QUARANTINE_COLUMNS = (
-    Column("name"),
-    Column("bytes", size),
-    Column("at", rfc3339),
-    Column("reference"),
-    Column("reason"),
 )
 IMPORT_COLUMNS = (
     Column("reference"),
@@ -93,28 +86,23 @@ def images() -> None:
 
 
 @images.command(name="list")
-@click.option("--quarantined", is_flag=True, help="List the quarantined images, which are damaged, instead. For root.")
 @click.option("--imports", "importing", is_flag=True, help="List only the imports under way. For root.")
 @json_option
 @click.pass_obj
-def list_images(installation: Installation, /, quarantined: bool, importing: bool, as_json: bool) -> None:
+def list_images(installation: Installation, /, importing: bool, as_json: bool) -> None:
     """List all images, least recently used first; for root also those of private stores, and imports under way.
 
     Exit status: 0 listed; 2 wrong usage, or the store cannot be read.
     """
     with opened(installation) as store:
-        if importing or quarantined:
-            require_root(f"images list --{'imports' if importing else 'quarantined'}")
-        coming = [] if quarantined else store.imports()
+        if importing:
+            require_root("images list --imports")
+        coming = store.imports()
         if importing:
             show_rows(IMPORT_COLUMNS, [known._asdict() for known in coming], as_json=as_json)
             return
-        damaged = store.quarantined() if quarantined else []
-        images = [] if quarantined else store.inventory()
-    listed: list[ImageEntry | QuarantinedImage] = [*damaged, *images]
-    columns: tuple[Column, ...] = QUARANTINE_COLUMNS if quarantined else COLUMNS
-    if any(entry.private for entry in listed):
-        columns = (*columns, Column("private"))
+        listed = store.inventory()
+    columns = (*COLUMNS, Column("private")) if any(entry.private for entry in listed) else COLUMNS
     rows = [entry._asdict() for entry in listed]
     if not as_json:
         rows = [{**row, "id": str(row["name"])[:SHORT]} for row in rows]
@@ -204,7 +192,7 @@ def cancel(installation: Installation, reference: str) -> None:
 def verify(installation: Installation, image: tuple[str, ...], as_json: bool) -> None:
     """Read every byte of images (default: all) and compare it with what was published. For root.
 
-    A damaged image is moved to the store's quarantine; the next job that needs it imports it again.
+    The next job that needs a damaged image imports it again.
 
     Exit status: 0 all are intact; 1 at least one is damaged; 2 wrong usage.
     """
@@ -299,9 +287,9 @@ def _verify(store: ImageStore, entry: ImageEntry) -> dict[str, str]:
     images, name = store.images.at(entry.store), entry.name
     check = images.run(after(HASHING_S), published.check_bytes, name, WRITER)
     if check.problem:
-        images.run(after(LISTING_S), published.quarantine, name, check.problem, check.inode)
-        store.emit(events.IMAGE_QUARANTINED, image=name, digest="", reason=check.problem)
-        return {"name": name, "problem": check.problem, "how": "quarantined"}
+        images.run(after(LISTING_S), published.put_away, name, check.inode)
+        store.emit(events.IMAGE_DAMAGED, image=name, digest="", reason=check.problem)
+        return {"name": name, "problem": check.problem, "how": "damaged"}
     return {"name": name, "problem": "", "how": "intact"}
 
 

@@ -108,7 +108,7 @@ class Site(NamedTuple):
 class Missing(NamedTuple):
     """What happened while a missing image was obtained, for the audit."""
 
-    quarantined: str = ""  # what was wrong with the damaged file that was moved to quarantine
+    damaged: str = ""  # what was wrong with the file that was there
     lockless: str = ""  # why there was no lock
     evicted: tuple[str, ...] = ()  # names of images that were evicted for it
 

@@ -50,7 +50,6 @@ class StoreReport(NamedTuple):
     verified: int = 0  # bundles
     quarantined: int = 0  # bundles
     evicted: int = 0  # images
-    discarded: int = 0  # images in quarantine
     failed: int = 0  # errors
 
 
@@ -162,7 +161,7 @@ class StoreMaintenance:
         """Do what is to be done in the shared store of images and in each private one."""
         shared = ImageStoreClient(self._session.store.worker, self._session.store.path)
         stores = [shared.at(path) for path in shared.run(self._session.store_deadline(), eviction.stores)]
-        for part in (self._evict_images, self._record_images, self._empty_quarantine):
+        for part in (self._evict_images, self._record_images):
             for store in stores:
                 with self.isolated():
                     part(store)
@@ -181,14 +180,6 @@ class StoreMaintenance:
             with self.isolated():
                 # A damaged one is found, and replaced, by the next job that wants it.
                 store.run(bundle_deadline(), published.check_bytes, name, "maintenance")
-
-    def _empty_quarantine(self, store: ImageStoreClient) -> None:
-        """Remove quarantined images that are too old or too many."""
-        lease = self._session.policy.images.keep.lease
-        gone = store.run(self._session.store_deadline(), eviction.empty_quarantine, time.time(), lease)
-        if gone:
-            self._session.audit.emit(events.STORE_SWEPT, names=gone[:20], store=store.path)
-        self._count(discarded=len(gone))
 
     def _remove_reports(self) -> None:
         """Remove reports for jobs' users that are too old; all of them where none are written."""

@@ -46,7 +46,7 @@ IMAGE_USES = Metric("warmstart_image_uses", "Images of jobs, by how a prolog got
 IMPORTS = Metric("warmstart_image_imports", "Imports.", ("outcome",), zeros=(("ok",), ("failed",)))
 IMPORT_SECONDS = Metric("warmstart_image_import_duration_seconds", "Durations of imports.", (), IMPORT_BOUNDS)
 WAIT_SECONDS = Metric("warmstart_image_wait_duration_seconds", "Waits for others' imports.", (), IMPORT_BOUNDS)
-IMAGES_QUARANTINED = Metric("warmstart_images_quarantined", "Images that were damaged.")
+IMAGES_DAMAGED = Metric("warmstart_images_damaged", "Images that were damaged.")
 CACHE_STARTS = Metric(
     "warmstart_cache_starts",
     "Caches that jobs used, and began with entries (warm) or without (cold).",
@@ -66,7 +66,7 @@ _BY_NAME = {metric.name: metric for metric in CATALOGUE}
 # Counters of events, one by one.
 _COUNTED: dict[str, Metric] = {
     events.NODE_DRAINED: NODE_DRAINS,
-    events.IMAGE_QUARANTINED: IMAGES_QUARANTINED,
+    events.IMAGE_DAMAGED: IMAGES_DAMAGED,
     events.BUNDLE_QUARANTINED: BUNDLES_QUARANTINED,
     events.HARVEST_DROPPED: HARVESTS_DROPPED,
     events.BUNDLE_DROPPED: BUNDLES_DROPPED,

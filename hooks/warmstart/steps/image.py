@@ -258,8 +258,8 @@ def _left_to_pyxis(image: PyxisImage, reason: str, outcome: Outcome) -> Outcome:
 def tell(audit: Journal, name: str, image: Obtained, seconds: float) -> None:
     """Audit how an image was obtained, and what the import did if the image was missing."""
     missing = image.missing
-    if missing.quarantined:
-        audit.emit(events.IMAGE_QUARANTINED, image=name, digest=image.digest, reason=missing.quarantined)
+    if missing.damaged:
+        audit.emit(events.IMAGE_DAMAGED, image=name, digest=image.digest, reason=missing.damaged)
     if missing.lockless:
         audit.emit(events.IMAGE_LOCKLESS, image=name, reason=missing.lockless)
     for evicted in missing.evicted:

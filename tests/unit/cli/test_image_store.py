@@ -41,7 +41,6 @@ def test_private_stores_are_for_roots_eyes(store: ImageStore, monkeypatch: pytes
     """Nobody else knows even their names."""
     monkeypatch.setattr(image_store, "os", OsAs(0 if is_root else 1000))
     assert sorted(entry.private for entry in store.inventory()) == (["", "team"] if is_root else [""])
-    assert store.quarantined() == []
 
 
 def test_what_is_only_read_can_not_be_told(store: ImageStore, entry_site: EntrySite) -> None:

@@ -47,8 +47,6 @@ def test_images_are_listed(site: EntrySite) -> None:
     assert names(site) == [HEX, OTHER]
     shown = site.command("images", "list")
     assert (shown.exit_code, HEX[:12] in shown.stdout, "2 images" in shown.stderr) == (0, True, True)
-    assert site.json("images", "list", "--quarantined") == []
-    assert "0 images" in site.command("images", "list", "--quarantined").stderr
 
 
 @pytest.mark.parametrize(
@@ -78,17 +76,15 @@ def test_a_pinned_image_stays(site: EntrySite) -> None:
     assert len(site.events("image.evicted")) == 2
 
 
-def test_a_damaged_image_is_quarantined(site: EntrySite) -> None:
+def test_a_damaged_image_is_put_away(site: EntrySite) -> None:
     """Every byte counts."""
     assert {row["how"] for row in site.json("images", "verify")} == {"intact"}
     path = Path(next(entry["path"] for entry in site.json("images", "list") if HEX in entry["name"]))
     path.write_bytes(image()[:-1] + b"x")
     result = site.command("images", "verify", HEX)
     assert (result.exit_code, names(site)) == (1, [OTHER])
-    (damaged,) = site.json("images", "list", "--quarantined")
-    assert damaged["reason"]
-    assert "SHA-256" in site.command("images", "list", "--quarantined").stdout
-    assert len(site.events("image.quarantined")) == 1
+    (damaged,) = site.events("image.damaged")
+    assert "SHA-256" in damaged["reason"]
 
 
 def test_an_image_is_brought_into_the_store(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:

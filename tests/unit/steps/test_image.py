@@ -118,14 +118,14 @@ def test_what_happened_on_the_way_is_told(context: Context, monkeypatch: pytest.
     """Before the image itself; of what did not happen there is no event."""
     fly(monkeypatch, "imported", Missing("damaged", "no locks", ("old1", "old2")))
     image.run(context, Options((FIRST,)))
-    assert [event["reason"] for name in ("quarantined", "lockless") for event in told(context, name)] == [
+    assert [event["reason"] for name in ("damaged", "lockless") for event in told(context, name)] == [
         "damaged",
         "no locks",
     ]
     assert [event["name"] for event in told(context, "evicted")] == ["old1", "old2"]
     fly(monkeypatch)
     image.run(context, Options((FIRST,)))
-    assert len(told(context, "quarantined")) == 1
+    assert len(told(context, "damaged")) == 1
 
 
 def told(context: Context, name: str) -> list[dict[str, object]]:

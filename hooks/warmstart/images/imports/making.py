@@ -200,10 +200,10 @@ def _fetch(flight: Flight, importer: Importer, work: Scratch) -> Obtained:
         if last is not None:
             _confirm(flight, digest, importer, work)
         if stored is not None:
-            site.store.run(deadline, published.quarantine, stored.name, stored.invalid)
+            site.store.run(deadline, published.put_away, stored.name)
         with _told_both(flight, last, digest):
             evicted = _make(flight._replace(producer=flight.producer._replace(digest=digest)), digest, importer, work)
-        missing = Missing(quarantined=stored.invalid if stored else "", evicted=tuple(evicted))
+        missing = Missing(damaged=stored.invalid if stored else "", evicted=tuple(evicted))
         image = site.look_up(query, "imported", deadline, digest)
     if image is None:  # evicted meanwhile
         raise ImageInvalid(problem="it was published and is gone")

@@ -1,13 +1,8 @@
-"""Space in the image store: inventory, quotas, watermarks, eviction, quarantine. Runs as the store's owner.
+"""Space in the image store: inventory, quotas, watermarks, eviction. Runs as the store's owner.
 
 Evicts least recently used images; never one that is pinned, or that a node used within the lease. Eviction hides an
 image by a rename, reads its uses again, and then removes it. A hook records its use and then looks the image up
 again. So at least one of the two notices the other.
-
-    images/quarantine/<name>.<time in ns>.{sqsh,json,reason}      damaged images, moved here by `published.quarantine`
-
-The newest few quarantined images stay for two weeks, so that the cause can be found. Each stays at least for the
-policy's lease, because a job may still have it open.
 """
 
 from __future__ import annotations
@@ -20,7 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart.errors import UserError
-from warmstart.host.files import read_small, unlink_if_there
+from warmstart.host.files import changed, read_small, unlink_if_there
 from warmstart.images.store import uses
 from warmstart.images.store.layout import (
     IMAGE,
@@ -30,7 +25,6 @@ from warmstart.images.store.layout import (
     META,
     PINNED,
     PRIVATE_STORES,
-    QUARANTINE,
     TAGS,
     Charged,
     digest_of,
@@ -38,28 +32,24 @@ from warmstart.images.store.layout import (
     reference_of,
 )
 from warmstart.images.store.published import (
+    DAMAGED,
     FAILURES_KEPT_S,
     forget_dead,
     forget_failures,
     opened_folder,
     read_metadata,
+    remove_metadata,
     sweep_all,
-    take_metadata,
 )
 from warmstart.policy.compiled import Keep
 from warmstart.policy.units import format_size
-from warmstart.store.atomic import TEMP_PREFIX, replace
+from warmstart.store.atomic import replace
 from warmstart.store.locks import lock_or_proceed
 
 OUT_OF_SIGHT = ".evicted-"
 LOCK = "evict.lock"
 PATIENCE_S = 60.0  # with another process that makes room; two at once are safe, but may evict more than they need
 NEW_S = 3600.0  # a new image is protected that long: its producer may not have recorded a use yet
-RETENTION_S = 14 * 86400.0  # of a quarantined image
-MOST = 8  # quarantined images to keep
-REASON = ".reason"
-LONGEST_REASON = 4096
-ENDINGS = (IMAGE, META, REASON)
 
 
 class ImageQuotaExceeded(UserError):
@@ -99,19 +89,6 @@ class ImageEntry(NamedTuple):
     uid: int
     private: str  # its store of private images, "" for the shared one; set by callers that list all stores
     tags: list[str]  # references that mean it now; set by callers that list all stores
-    store: str
-
-
-class QuarantinedImage(NamedTuple):
-    """A quarantined image."""
-
-    name: str
-    path: str
-    bytes: int
-    at: float  # seconds since the epoch
-    reason: str
-    reference: str
-    private: str  # its store of private images, "" for the shared one; set by callers that list all stores
     store: str
 
 
@@ -169,9 +146,13 @@ def _finish(room: Room) -> None:
     forget_dead(room.store)
     forget_failures(room.store, FAILURES_KEPT_S)
     with opened_folder(room.store) as images:
-        hidden = [name for name in os.listdir(images) if name.startswith(OUT_OF_SIGHT)]
-    for name in hidden:
-        _remove_hidden(room, name.removeprefix(OUT_OF_SIGHT).removesuffix(IMAGE))
+        names, before = os.listdir(images), time.time() - room.lease
+        for name in names:
+            if name.startswith(DAMAGED) and changed(name, images) < before:  # no job has it open any more
+                unlink_if_there(name, images)
+    for name in names:
+        if name.startswith(OUT_OF_SIGHT):
+            _remove_hidden(room, name.removeprefix(OUT_OF_SIGHT).removesuffix(IMAGE))
 
 
 def _within_quota(there: _There, need: int, limit: int, whose: str, is_theirs: Callable[[ImageEntry], bool]) -> None:
@@ -254,10 +235,7 @@ def _remove_hidden(room: Room, name: str) -> bool:
             unlink_if_there(hidden, images)
             return False
         if not os.path.exists(os.path.join(room.store, IMAGES, name + IMAGE)):
-            taken = f"{TEMP_PREFIX}{name}{META}"
-            with suppress(FileNotFoundError):  # another process has just removed the hidden image
-                take_metadata(images, name, images, taken, hidden)
-            unlink_if_there(taken, images)
+            remove_metadata(images, name, hidden)
         unlink_if_there(hidden, images)
     return True
 
@@ -349,52 +327,3 @@ def tags(store: str) -> dict[str, list[str]]:
 
 def _is_image(name: str) -> bool:
     return name.endswith(IMAGE) and not name.startswith(".")
-
-
-def quarantined(store: str) -> list[QuarantinedImage]:
-    """Return the quarantined images, the oldest first; `PermissionError` for anybody but the store's owner."""
-    folder = os.path.join(store, IMAGES, QUARANTINE)
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return []
-    images = (_describe_quarantined(store, folder, name) for name in {_stem(name) for name in names} if name)
-    return sorted(images, key=lambda entry: entry.at)
-
-
-def empty_quarantine(store: str, now: float, lease: float) -> list[str]:
-    """Remove quarantined images that are two weeks old, and all but the newest few; return the names of the removed.
-
-    Every image stays for at least the lease. `now` in seconds since the epoch, `lease` in seconds.
-    """
-    images = quarantined(store)
-    last = images[-MOST:]
-    going = [entry.name for entry in images if now - entry.at > (max(RETENTION_S, lease) if entry in last else lease)]
-    with opened_folder(store, QUARANTINE) as folder:
-        for name in going:
-            for ending in ENDINGS:
-                unlink_if_there(name + ending, folder)
-    return going
-
-
-def _stem(name: str) -> str:
-    """Return NAME.TIME of a file in quarantine, "" for the name of any other file."""
-    stem = next((name.removesuffix(ending) for ending in ENDINGS if name.endswith(ending)), "")
-    return stem if stem.rpartition(".")[2].isdecimal() and not stem.startswith(".") else ""
-
-
-def _describe_quarantined(store: str, folder: str, name: str) -> QuarantinedImage:
-    path = os.path.join(folder, name)
-    size = 0
-    for ending in ENDINGS:
-        try:
-            size += os.stat(path + ending, follow_symlinks=False).st_size
-        except FileNotFoundError:
-            continue  # the process that moved it died in between, or another one has just removed it
-    try:
-        reason = read_small(path + REASON, LONGEST_REASON).decode("utf-8", "replace")
-    except FileNotFoundError:
-        reason = ""
-    at = int(name.rpartition(".")[2]) / 1e9
-    reference = str(read_metadata(path + META).get("reference", ""))
-    return QuarantinedImage(name, path + IMAGE, size, at, reason, reference, "", store)

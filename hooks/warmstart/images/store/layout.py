@@ -9,7 +9,6 @@
         pinned/<name>                         never evicted (eviction.py)
         locks/                                0700: who imports what (published.py)
         failed/<key>.json                     0700: how imports failed (published.py)
-        quarantine/                           0700: damaged images, with the reason (eviction.py)
 
 `machine` is that of uname(2): a digest may stand for a list of images, of which an import picks the one for the node's
 CPU. `recipe` is the importer and the version of its options, which change the bytes, too. A look-up takes eight system
@@ -35,7 +34,6 @@ LEASES = "leases"
 PINNED = "pinned"
 LOCKS = "locks"
 FAILED = "failed"
-QUARANTINE = "quarantine"
 IMAGE = ".sqsh"
 META = ".json"
 PRIVATE_STORES = "private"  # directory of the stores of private images (private.py)

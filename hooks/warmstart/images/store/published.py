@@ -36,6 +36,7 @@ from warmstart.host.files import (
     PATH,
     REGULAR,
     ReadFailed,
+    changed,
     copy,
     copy_hashed,
     ensure_dir,
@@ -59,7 +60,6 @@ from warmstart.images.store.layout import (
     META,
     PINNED,
     PRIVATE_STORES,
-    QUARANTINE,
     TAGS,
     Charged,
     Pointer,
@@ -70,11 +70,12 @@ from warmstart.store.atomic import TEMP_PREFIX, publish, replace, temp_file
 from warmstart.store.locks import HeldLock, is_locked, try_lock
 
 FORMAT = 1
-FOLDERS = (TAGS, LOCKS, FAILED, PINNED, QUARANTINE)
+FOLDERS = (TAGS, LOCKS, FAILED, PINNED)
 SHOWN = frozenset({TAGS, LEASES, PINNED})  # 0755; others are the owner's alone, 0700
 METADATA_MODE = 0o400  # it names who imported the image
 # A live producer keeps writing to its temporary file. Where two mounts share no locks, the file's age protects it.
 ABANDONED_S = 60.0
+DAMAGED = ".damaged-"  # prefix of the temporary name of a damaged image
 PRODUCER = ".producer"
 LONGEST_PRODUCER = 4096
 LONGEST_WORD = 80
@@ -311,42 +312,41 @@ def unrecorded(store: str) -> list[str]:
         return [stem for stem in stems if stem + META not in names and written(stem + IMAGE, images) < before]
 
 
-def quarantine(store: str, name: str, reason: str, inode: int = 0) -> bool:
-    """Move a damaged image to quarantine; False if there was none.
+def put_away(store: str, name: str, inode: int = 0) -> bool:
+    """Give a damaged image a temporary name, which goes after the lease (`eviction`); False if there was none.
 
-    A job that has it open or mounted keeps its inode. Another node may meanwhile have replaced it by a good one. So the
-    file goes back if its inode is not `inode` or, without `inode`, if `find` would use it.
+    A job may have it open or mounted. Another node may meanwhile have replaced it by a good one. So the file goes back
+    if its inode is not `inode` or, without `inode`, if `find` would use it.
     """
-    quarantined = f"{name}.{time.time_ns()}"
-    with opened_folder(store) as images, opened_folder(store, QUARANTINE) as folder:
+    temporary = f"{DAMAGED}{name}.{time.time_ns()}{IMAGE}"
+    with opened_folder(store) as images:
         try:
-            os.rename(name + IMAGE, quarantined + IMAGE, src_dir_fd=images, dst_dir_fd=folder)
+            os.rename(name + IMAGE, temporary, src_dir_fd=images, dst_dir_fd=images)
         except FileNotFoundError:
             return False
-        if _is_another(folder, quarantined + IMAGE, inode):
+        if _is_another(images, temporary, inode):
             with suppress(FileExistsError):
-                os.link(quarantined + IMAGE, name + IMAGE, src_dir_fd=folder, dst_dir_fd=images, follow_symlinks=False)
-            os.unlink(quarantined + IMAGE, dir_fd=folder)
+                os.link(temporary, name + IMAGE, src_dir_fd=images, dst_dir_fd=images, follow_symlinks=False)
+            os.unlink(temporary, dir_fd=images)
             return False
-        take_metadata(images, name, folder, quarantined + META, quarantined + IMAGE)
-        replace(folder, QUARANTINE, f"{quarantined}.reason", reason.encode())
+        remove_metadata(images, name, temporary)
     return True
 
 
-def take_metadata(images: int, name: str, folder: int, target: str, image: str) -> None:
-    """Move the metadata of an image that was moved to `image` to `target`, both in `folder`, if there is any.
+def remove_metadata(images: int, name: str, moved: str) -> None:
+    """Remove the metadata of an image that was moved to `moved`, if there is any.
 
     Metadata that was written since then is that of a new import, and stays.
     """
+    taken = f"{TEMP_PREFIX}{name}{META}"
     try:
-        os.rename(name + META, target, src_dir_fd=images, dst_dir_fd=folder)
+        os.rename(name + META, taken, src_dir_fd=images, dst_dir_fd=images)
     except FileNotFoundError:
         return
-    moved = os.stat(image, dir_fd=folder, follow_symlinks=False).st_ctime
-    if os.stat(target, dir_fd=folder, follow_symlinks=False).st_mtime > moved:
-        with suppress(FileExistsError):
-            os.link(target, name + META, src_dir_fd=folder, dst_dir_fd=images, follow_symlinks=False)
-        os.unlink(target, dir_fd=folder)
+    if written(taken, images) > changed(moved, images):
+        with suppress(FileExistsError, FileNotFoundError):  # imported once more, or another process has removed it
+            os.link(taken, name + META, src_dir_fd=images, dst_dir_fd=images, follow_symlinks=False)
+    unlink_if_there(taken, images)
 
 
 def _is_another(folder: int, name: str, inode: int) -> bool:

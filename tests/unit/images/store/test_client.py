@@ -127,16 +127,12 @@ def test_one_imports(store: ImageStoreClient) -> None:
         assert store.look(after(60), published.producer_of, WANT.lock) is None
 
 
-def test_a_damaged_image_is_kept_for_a_while(store: ImageStoreClient, local: int) -> None:
-    """Quarantined, shown, and removed in the end."""
+def test_a_damaged_image_is_put_away(store: ImageStoreClient, local: int) -> None:
+    """If it is still the inode that was read."""
     store.run_with(local, after(60), published.publish_image, store.path, local, NAME, DRAFT, "t")
     found = store.run(after(60), published.check_bytes, NAME, "t")
-    assert not store.run(after(60), published.quarantine, NAME, "seems odd", found.inode + 1)
-    assert store.run(after(60), published.quarantine, NAME, "seems odd", found.inode)
-    (entry,) = store.run(after(60), eviction.quarantined)
-    assert (entry.reason, entry.reference) == ("seems odd", "reg.io/a:1")
-    assert store.run(after(60), eviction.empty_quarantine, time.time(), 0.0) == []
-    assert store.run(after(60), eviction.empty_quarantine, time.time() + 30 * 86400, 0.0) == [entry.name]
+    assert not store.run(after(60), published.put_away, NAME, found.inode + 1)
+    assert store.run(after(60), published.put_away, NAME, found.inode)
 
 
 def test_private_images_have_a_store_of_their_own(store: ImageStoreClient, local: int, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Room in the store: what goes, in which order, what never goes; and the quarantine."""
+"""Room in the store: what goes, in which order, what never goes; and what was damaged."""
 
 from __future__ import annotations
 
@@ -100,6 +100,18 @@ def test_the_least_recently_used_go_down_to_the_low_mark(store: Path, monkeypatc
     assert make_room(store) == ["i0", "i2", "i3", "i4"]
     assert there(store) == ["i1", "i5", "i6", "i7", "i8"]
     assert not (store / "images" / "i0.json").exists()
+
+
+def test_a_damaged_image_goes_after_the_lease(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as that a job may have it open."""
+    put(store, "i0", 9000)
+    (store / "images" / "i0.sqsh").write_bytes(b"x" * SIZE)
+    assert published.put_away(str(store), "i0")
+    fill(monkeypatch, store, 10)
+    make_room(store, lease=3600)
+    assert len(list((store / "images").glob(".damaged-i0.*"))) == 1
+    make_room(store, lease=0)
+    assert list((store / "images").glob(".damaged-*")) == []
 
 
 def test_what_may_be_in_use_is_never_evicted(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,67 +281,3 @@ def test_private_stores_are_looked_after_too(store: Path) -> None:
     (store / "private" / "empty").mkdir()
     assert eviction.stores(str(store)) == [str(store), f"{store}/private/team"]
     assert eviction.stores(str(store / "nowhere")) == []
-
-
-# The quarantine: what is shown of it, and that it does not grow for ever.
-
-
-KIND = "x86_64.oci1"
-
-
-@pytest.fixture
-def flat_store(tmp_path: Path) -> Path:
-    """Return an empty store."""
-    (tmp_path / "images").mkdir()
-    return tmp_path
-
-
-def damaged(store: Path, number: int, monkeypatch: pytest.MonkeyPatch, age: float = 0.0) -> str:
-    """Quarantine a damaged image, so many seconds ago; return its name there."""
-    name = f"{number:064x}.{KIND}"
-    (store / "images" / f"{name}.sqsh").write_bytes(b"x" * 100)
-    (store / "images" / f"{name}.json").write_text('{"reference": "reg.io/a:1"}')
-    at = time.time_ns() - int(age * 1e9)
-    monkeypatch.setattr(time, "time_ns", lambda: at)
-    assert published.quarantine(str(store), name, f"reason {number}")
-    monkeypatch.undo()
-    return f"{name}.{at}"
-
-
-def test_shows_what_lies_there(flat_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest first, with its reason and what it was to be; nothing is no error."""
-    assert eviction.quarantined(str(flat_store)) == []
-    younger, older = damaged(flat_store, 1, monkeypatch), damaged(flat_store, 2, monkeypatch, 100.0)
-    found = eviction.quarantined(str(flat_store))
-    assert [entry.name for entry in found] == [older, younger]
-    assert [entry.reason for entry in found] == ["reason 2", "reason 1"]
-    assert found[0].reference == "reg.io/a:1"
-    assert found[0].bytes > 100
-    assert os.path.exists(found[0].path)
-
-
-def test_empties_what_is_old_and_what_is_too_much(flat_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two weeks, and the last eight; all files of what goes, none of what stays, and nothing in its lease."""
-    old = damaged(flat_store, 100, monkeypatch, eviction.RETENTION_S + 60)
-    names = [damaged(flat_store, number, monkeypatch, 1000.0 - number) for number in range(eviction.MOST + 2)]
-    assert eviction.empty_quarantine(str(flat_store), time.time(), eviction.RETENTION_S + 3600) == []
-    gone = eviction.empty_quarantine(str(flat_store), time.time(), 0.0)
-    assert sorted(gone) == sorted([old, *names[:2]])
-    left = {name.rpartition(".")[0] for name in os.listdir(flat_store / "images" / "quarantine")}
-    assert left == set(names[2:])
-    assert eviction.empty_quarantine(str(flat_store), time.time(), 0.0) == []
-    assert sorted(eviction.empty_quarantine(str(flat_store), time.time() + eviction.RETENTION_S + 2000, 0.0)) == sorted(
-        names[2:]
-    )
-    assert os.listdir(flat_store / "images" / "quarantine") == []
-
-
-def test_what_a_dead_mover_left_goes_too(flat_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An image without its reason is shown and goes in its time; what is nobody's stays alone."""
-    name = damaged(flat_store, 1, monkeypatch, eviction.RETENTION_S + 60)
-    folder = flat_store / "images" / "quarantine"
-    (folder / f"{name}.reason").unlink()
-    (folder / "notes.txt").touch()
-    assert [entry.reason for entry in eviction.quarantined(str(flat_store))] == [""]
-    assert eviction.empty_quarantine(str(flat_store), time.time(), 0.0) == [name]
-    assert os.listdir(folder) == ["notes.txt"]

@@ -178,22 +178,23 @@ def test_never_makes_the_store_itself(tmp_path: Path, source: int) -> None:
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_broken_image_is_quarantined(store: Path, source: int) -> None:
-    """It is kept with what is known of it, and its name is free again."""
+def test_a_broken_image_is_put_away(store: Path, source: int) -> None:
+    """A job may have it open. What was known of it goes, and its name is free again."""
     publish(store, source)
     path = store / "images" / f"{NAME}.sqsh"
     path.chmod(0o600)
     os.truncate(path, 100)
-    assert published.quarantine(str(store), NAME, "cut short") is True
-    assert [name.split("/")[1] for name in names(store)] == ["quarantine"] * 3
-    assert published.quarantine(str(store), NAME, "cut short") is False
+    assert published.put_away(str(store), NAME) is True
+    (name,) = names(store)
+    assert name.startswith(f"images/.damaged-{NAME}.")
+    assert published.put_away(str(store), NAME) is False
 
 
-def test_a_good_image_is_not_quarantined(store: Path, source: int) -> None:
+def test_a_good_image_is_not_put_away(store: Path, source: int) -> None:
     """If the image was replaced by a whole one meanwhile, that one stays, the same inode under the same name."""
     publish(store, source)
     before = (store / "images" / f"{NAME}.sqsh").stat().st_ino
-    assert published.quarantine(str(store), NAME, "cut short") is False
+    assert published.put_away(str(store), NAME) is False
     assert (store / "images" / f"{NAME}.sqsh").stat().st_ino == before
     assert len(names(store)) == 2
 
