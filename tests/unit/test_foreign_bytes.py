@@ -45,7 +45,6 @@ OWN = {
     "host/wire.py:parse": "what all of the others call",
     "hot.py:install": "code that `make install` has written",
     "images/importers/enroot.py:_first_error": "one line of a program's message",
-    "images/store/published.py:_is_checked": "compared with one value",
     "images/unpacking.py:_Unpacking._unpack": "lines of a program's message, compared with one form",
     "images/unpacking.py:trees": "root's own file; whatever it is, it is left out",
     "images/user/own_images.py:_offer_credentials": "the user's own lines, passed on to the user's own process",
