@@ -10,9 +10,9 @@ import stat
 from collections.abc import Iterator
 
 from warmstart.doctor import namespaces
-from warmstart.doctor.containers import HOOK, Tasks, why_unfit
+from warmstart.doctor.containers import HOOK, Tasks, hook_problem, why_unfit
 from warmstart.doctor.finding import ADVICE, OK, UNKNOWN, WRONG, Finding
-from warmstart.doctor.slurm import is_ours
+from warmstart.doctor.slurm import INSTALL, is_ours
 from warmstart.policy.compiled import Policy
 
 SCRIPT = "job-container"
@@ -67,7 +67,7 @@ def _namespace_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
         problem = f"{key[:-1].rstrip(':')} in {settings.path} is not warmstart's on all nodes"
         return problem, f"set {key}{ours} (Slurm 24.11 and later)"
     if not os.access(ours, os.X_OK):
-        return f"{ours} is missing or not executable", "run make install"
+        return f"{ours} is missing or not executable", INSTALL
     return None
 
 
@@ -76,13 +76,15 @@ def _link_problem(seen: Tasks, policy: Policy) -> tuple[str, str] | None:
     settings = namespaces.read(seen.slurm.conf)
     if not settings.nodes or not all(parent in (node.dirs or namespaces.DEFAULT_DIRS) for node in settings.nodes):
         problem = f"Slurm does not give each job a {parent} of its own"
-        return problem, f"add {parent} to Dirs in {settings.path} (Slurm 23.02 and later)"
+        dirs = settings.nodes[0].dirs if settings.nodes else ()
+        now = ",".join((*(dirs or namespaces.DEFAULT_DIRS), parent))
+        return problem, f"set Dirs={now} in {settings.path} (Slurm 23.02 and later)"
     try:
         status = os.lstat(parent)
     except OSError as error:
         return f"{parent}: {error.strerror}", f"install -d -m 755 {parent}"
     if status.st_uid != 0 or not stat.S_ISDIR(status.st_mode):
-        return f"{parent} is not a directory owned by root", f"install -d -m 755 {parent}"
+        return f"{parent} is not a directory owned by root", "let it be one"
     return None
 
 
@@ -99,9 +101,7 @@ def _containers_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:  # no
 
 
 def _enroot_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
-    if not seen.enroot_hook:
-        return f"{seen.enroot}/hooks.d/{HOOK} is missing", "install it there (docs/guides/pyxis.md)"
-    return None
+    return hook_problem(seen.slurm.installation, seen.enroot, HOOK)
 
 
 # What prevents each value of `constant_path`, and what to change; None if nothing does.

@@ -11,15 +11,28 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart.doctor import installed, namespaces, slurm_conf
 from warmstart.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
-from warmstart.doctor.slurm import HIDDEN, NO_RELEASE, Slurm, is_below, is_ours
+from warmstart.doctor.slurm import (
+    HIDDEN,
+    INSTALL,
+    LARGEST_SCRIPT,
+    NO_RELEASE,
+    Slurm,
+    is_below,
+    is_ours,
+    not_ours,
+    other_installation,
+)
 from warmstart.doctor.slurm_conf import Plugin, SlurmConf
 from warmstart.host import process
 from warmstart.host.deadline import after
+from warmstart.host.files import read_small
 from warmstart.host.namespaces import groups
+from warmstart.paths import Installation
 
 ENROOT = "/etc/enroot"
 HOOK = "40-warmstart.sh"
@@ -54,7 +67,7 @@ class Tasks(NamedTuple):
     @property
     def enroot_hook(self) -> bool:
         """Whether enroot runs warmstart's hook in containers."""
-        return os.access(f"{self.enroot}/hooks.d/{HOOK}", os.X_OK)
+        return hook_problem(self.slurm.installation, self.enroot, HOOK) is None
 
 
 def tasks(slurm: Slurm, enroot: str = ENROOT) -> Tasks:
@@ -81,7 +94,7 @@ def task_prolog(seen: Tasks) -> Iterator[Finding]:
     ours, value = seen.slurm.hook("task-prolog"), seen.slurm.conf.last("TaskProlog")
     if value and not _users_can_run(value):
         found = f"TaskProlog is {value}, which is missing, or users cannot execute it: every task of every job fails"
-        yield Finding(CRITICAL, found, "run make install" if value == ours else f"set TaskProlog={ours}")
+        yield Finding(CRITICAL, found, INSTALL if value == ours else f"put it there, or write {ours} in its place")
     elif not is_ours(value or "/", ours):
         if not value and (seen.spank or (seen.enroot_hook and seen.pyxis)):
             found = (
@@ -89,10 +102,21 @@ def task_prolog(seen: Tasks) -> Iterator[Finding]:
             )
             yield Finding(OK if seen.spank else ADVICE, found, "" if seen.spank else "load the SPANK plugin")
         else:
-            found = f"TaskProlog is {value or 'not set'}: jobs get no environment"
-            yield Finding(WRONG, found, f"set TaskProlog={ours}")
+            yield not_ours("TaskProlog", [value] if value else [], ours, "jobs get no environment")
     else:
         yield Finding(OK, f"TaskProlog runs {ours}")
+
+
+def hook_problem(installation: Installation, enroot: str, name: str) -> tuple[str, str] | None:
+    """Return why enroot does not run one of our hooks as this release has it, and what to do; None if it does."""
+    path, ours = f"{enroot}/hooks.d/{name}", f"{installation.prefix}/share/warmstart/enroot/{name}"
+    change = f"`install -D -m 755 {ours} {path}`"
+    if not os.access(path, os.X_OK):
+        return f"{path} is missing", change
+    with suppress(FileNotFoundError):
+        if read_small(os.path.realpath(path), LARGEST_SCRIPT) != read_small(ours, LARGEST_SCRIPT):
+            return f"{path} is that of another release or installation", change
+    return None
 
 
 def _users_can_run(path: str) -> bool:
@@ -106,7 +130,7 @@ def needs_slurmstepd(release: tuple[int, ...] | None) -> bool:
 
 def pyxis(seen: Tasks) -> Iterator[Finding]:
     """Check that containers have the task prolog and warmstart's state, or that TaskProlog is unset; and the hook."""
-    libexec = os.path.dirname(seen.slurm.hook("task-prolog"))
+    libexec, ours = os.path.dirname(seen.slurm.hook("task-prolog")), seen.slurm.hook("pyxis-importer")
     missing = [path for path in (libexec, seen.slurm.installation.var) if not _is_mounted(seen.enroot, path)]
     if seen.pyxis is None:
         yield Finding(OK, "pyxis is not loaded")
@@ -123,12 +147,15 @@ def pyxis(seen: Tasks) -> Iterator[Finding]:
             "or unset TaskProlog and use the enroot hook (docs/guides/pyxis.md)"
         )
         yield Finding(CRITICAL, found, change)
-    elif not seen.slurm.conf.last("TaskProlog") and not seen.enroot_hook:
-        found = f"neither TaskProlog nor {seen.enroot}/hooks.d/{HOOK} is set up: containers get no environment or cache"
-        yield Finding(WRONG, found, f"install {HOOK} there (docs/guides/pyxis.md)")
-    elif not seen.enroot_hook:
-        found = f"{seen.enroot}/hooks.d/{HOOK} is missing: containers cannot see the job's cache"
-        yield Finding(WRONG, found, f"install {HOOK} there (docs/guides/pyxis.md)")
+    elif (importer := seen.pyxis.argument("importer")) and not _users_can_run(importer):
+        found = f"pyxis's importer {importer} is missing, or users cannot execute it: no container starts from a name"
+        yield Finding(CRITICAL, found, f"write importer={ours} in pyxis's line")
+    elif importer and not is_ours(importer, ours) and (other := other_installation(importer, ours)):
+        found = f"pyxis's importer is that of another installation, {other}: containers start from that one's store"
+        yield Finding(WRONG, found, f"`{other}/bin/warmstart doctor` judges that one; for this one importer={ours}")
+    elif hook := hook_problem(seen.slurm.installation, seen.enroot, HOOK):
+        none = "" if seen.slurm.conf.last("TaskProlog") else " or get the job's environment"
+        yield Finding(WRONG, f"{hook[0]}: containers cannot see the job's cache{none}", hook[1])
     elif seen.slurm.conf.last("TaskProlog") and seen.slurm.version is None:
         yield NO_RELEASE
     else:
@@ -204,7 +231,8 @@ def spank(seen: Tasks) -> Iterator[Finding]:
         )
         yield Finding(WRONG, found, "let the program of jail.conf run before slurmd (docs/guides/kubernetes.md)")
     elif bad:
-        yield Finding(WRONG, f"plugstack.conf, {PLUGIN}: {'; '.join(bad)}", "see docs/guides/pyxis.md")
+        found, change = ("; ".join(words) for words in zip(*bad, strict=True))
+        yield Finding(WRONG, f"plugstack.conf, {PLUGIN}: {found}", change)
     elif seen.slurm.version is None:
         yield NO_RELEASE
     elif seen.pyxis and seen.plugins.index(plugin) < seen.plugins.index(seen.pyxis):
@@ -214,15 +242,18 @@ def spank(seen: Tasks) -> Iterator[Finding]:
         yield Finding(OK, f"{plugin.path} is loaded")
 
 
-def _misfits(seen: Tasks, plugin: Plugin, unfit: str) -> list[str]:
-    """Return what is wrong with a plugin that steps can do without."""
-    policy = seen.slurm.policy
-    bad = [unfit] if unfit else []
+def _misfits(seen: Tasks, plugin: Plugin, unfit: str) -> list[tuple[str, str]]:
+    """Return what is wrong with a plugin that steps can do without, and what to do."""
+    policy, var = seen.slurm.policy, seen.slurm.installation.var
+    bad = [(unfit, "install the plugin's file for this release of Slurm")] if unfit else []
     if (times := sum(other.name == PLUGIN for other in seen.plugins)) > 1:
-        bad.append(f"it stands there {times} times: remove a line, or an include that stands twice")
+        bad.append((f"it stands there {times} times", "remove a line, or an include that stands twice"))
     has = plugin.argument("workspace") or "/var/tmp/warmstart"
-    if policy is not None and has != policy.paths.workspace:
-        bad.append(f"its workspace is {has}, the policy's paths.workspace is {policy.paths.workspace}")
+    if policy is not None and has != (workspace := policy.paths.workspace):
+        bad.append((f"its workspace is {has}, the policy's {workspace}", f"write workspace={workspace}"))
+    given = plugin.argument("state")
+    if not unfit and given != var and (given or not installed.names(_file(seen, plugin), var)):
+        bad.append((f"its state is {given or 'that of another prefix'}, not {var}", f"write state={var}"))
     return bad
 
 
@@ -238,15 +269,15 @@ def _not_in_jail(seen: Tasks) -> list[str]:
 
 def why_unfit(seen: Tasks, plugin: Plugin) -> str | None:
     """Return why Slurm does not load a plugin, "" if it does, None if where it looks for it is unknown."""
-    places = _places(seen)
-    if not places and not os.path.isabs(plugin.path):
-        return None
-    return _unfit(plugin.path, installed.find_plugin(plugin.path, places), seen.slurm.version)
+    path = _file(seen, plugin)
+    return None if path is None else _unfit(plugin.path, path, seen.slurm.version)
 
 
-def _places(seen: Tasks) -> list[str]:
+def _file(seen: Tasks, plugin: Plugin) -> str | None:
+    """Return the path of a plugin's file, "" if it is not on this node, None if where Slurm looks for it is unknown."""
     policy = seen.slurm.policy
-    return installed.plugin_places(policy.paths.scontrol if policy else "", seen.slurm.conf.last("PluginDir"))
+    places = installed.plugin_places(policy.paths.scontrol if policy else "", seen.slurm.conf.last("PluginDir"))
+    return installed.find_plugin(plugin.path, places) if places or os.path.isabs(plugin.path) else None
 
 
 def _unfit(name: str, path: str, release: tuple[int, ...] | None) -> str:

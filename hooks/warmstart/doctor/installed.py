@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
@@ -77,6 +78,12 @@ def built_for(path: str) -> tuple[int, ...] | None:
     except (struct.error, IndexError, OverflowError):  # no ELF file, or one with impossible offsets
         pass
     return None
+
+
+def names(path: str | None, text: str) -> bool:
+    """Return whether a plugin was built with exactly this text; of one that is nowhere this is not known."""
+    pattern = rb"(?<![!-~])" + re.escape(text.encode()) + rb"\0"
+    return path is None or re.search(pattern, read_small(os.path.realpath(path), LARGEST)) is not None
 
 
 def slurm_conf(scontrol: str) -> str:

@@ -10,6 +10,7 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart import plan
@@ -33,13 +34,15 @@ NO_LIMIT = 65534  # INFINITE and NO_VAL of 16 bits
 FOR_EVER = float("inf")
 DROP_IN = "/etc/systemd/system/slurmd.service.d/warmstart.conf"
 SHIPPED_S = 270  # what hooks may take by the policy that is shipped
+INSTALL = "install warmstart anew"
+NO_RUN_IN_JOB = "write Contain in its place"  # which it implies, and that Alloc
 MARGIN_S = 10  # between times that depend on each other, in what is advised
 SEVERAL_LINES = (24, 5)  # since this release each Prolog= and Epilog= line counts (slurm.conf(5))
 HIDDEN = ("/tmp", "/dev/shm")
 IMPLY_ALLOC = {"alloc", "contain", "x11", "runinjob", "forcerequeueonfail"}
 ALLOC_BY_DEFER_BATCH = (26, 5)  # the first release in which DeferBatch implies Alloc
 _STOP = "TimeoutStopUSec"
-_LARGEST_SCRIPT = 1 << 20
+LARGEST_SCRIPT = 1 << 20
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}  # of what systemctl shows (systemd.time(7))
 NO_RELEASE = Finding(
     UNKNOWN,
@@ -89,19 +92,20 @@ def _runs(key: str, name: str, cost: str) -> Callable[[Slurm], Iterator[Finding]
             return
         ours, values = slurm.hook(name), slurm.counting(key)
         scripts = [path for value in values for path in (glob.glob(value) if _is_glob(value) else [value])]
+        ignored = len(slurm.conf.all(key)) - len(values)
+        more = f" (the last of {ignored + 1} lines; before Slurm 24.05 only the last one counts)" if ignored else ""
         globs = [value for value in values if _is_glob(value)]
         empty = [value for value in globs if not glob.glob(value)]
         if empty:
             found = f"{key}={empty[0]} matches no file, which drains the node"
-            yield Finding(CRITICAL, found, f"set {key}={ours}")
+            yield Finding(CRITICAL, found, f"write {ours} in its place")
+        elif gone := next((path for path in scripts if not os.access(path, os.X_OK)), ""):
+            found = f"{key}: {gone} is missing or not executable, which drains the node{more}"
+            yield Finding(CRITICAL, found, INSTALL if gone == ours else f"put it there, or write {ours} in its place")
         elif not any(is_ours(script, ours) for script in scripts):
-            is_now = ", ".join(values) or "not set"
-            ignored = len(slurm.conf.all(key)) - len(values)
-            if ignored:
-                is_now += f" (the last of {ignored + 1} lines; before Slurm 24.05 only the last one counts)"
-            yield Finding(WRONG, f"{key} is {is_now} and does not run {ours}: {cost}", f"set {key}={ours}")
+            yield not_ours(key, scripts, ours, cost, more)
         elif not os.access(ours, os.X_OK):
-            yield Finding(CRITICAL, f"{key}: {ours} is missing or not executable", "run make install")
+            yield Finding(CRITICAL, f"{key}: {ours} is missing or not executable", INSTALL)
         elif (times := sum(is_ours(script, ours) for script in scripts)) > 1:
             found = f"{key} names {ours} {times} times, and Slurm runs it as often for each job"
             yield Finding(WRONG, found, f"remove a line, or an include that stands twice, from {slurm.conf.path}")
@@ -112,6 +116,16 @@ def _runs(key: str, name: str, cost: str) -> Callable[[Slurm], Iterator[Finding]
             yield Finding(OK, f"{key} runs {ours}")
 
     return check
+
+
+def not_ours(key: str, scripts: list[str], ours: str, cost: str, more: str = "") -> Finding:
+    """Return what Slurm runs in place of a hook, which costs that, and what to do; a script of the site's own stays."""
+    found = f"{key} is {', '.join(scripts) or 'not set'}{more} and does not run {ours}: {cost}"
+    if other := next(filter(None, (other_installation(script, ours) for script in scripts)), ""):
+        found = f"{key} is {', '.join(scripts)}{more}, the hook of another installation, {other}: what jobs get is its"
+        return Finding(WRONG, found, f"`{other}/bin/warmstart doctor` judges that one; for this one name {ours}")
+    well = f"let {scripts[-1]} call it as its last command, `exec {ours}`, or with `|| exit $?`" if scripts else ""
+    return Finding(WRONG, found, well or f"set {key}={ours}")
 
 
 def hook_places(slurm: Slurm) -> Iterator[Finding]:
@@ -127,7 +141,7 @@ def hook_places(slurm: Slurm) -> Iterator[Finding]:
         yield Finding(CRITICAL, found, probe.closing(weak) + AFTER_CHANGES)
     if bad:
         found = f"{', '.join(bad)}: hidden from jobs by job_container/tmpfs, and any user could create it"
-        yield Finding(WRONG, found, "install under another prefix")
+        yield Finding(WRONG, found, "put yours elsewhere, and install warmstart under another prefix")
     if not weak and not bad:
         yield Finding(OK, "only root can change the hooks, and none is below /tmp or /dev/shm")
 
@@ -140,6 +154,7 @@ def flags(slurm: Slurm) -> Iterator[Finding]:
     if missing == ["Alloc"] and slurm.version is None:
         yield NO_RELEASE
     elif missing:
+        now = filter(None, [slurm.conf.last("PrologFlags")])
         found = (
             f"PrologFlags lacks {' and '.join(missing)}: steps that reach a node still in its prolog fail after 20 s"
         )
@@ -148,7 +163,7 @@ def flags(slurm: Slurm) -> Iterator[Finding]:
             if "Alloc" in missing
             else "a batch job begins before its nodes have agreed what to show it"
         )
-        yield Finding(WRONG, found + _together(slurm, cost), "set PrologFlags=Alloc,DeferBatch (and your other flags)")
+        yield Finding(WRONG, found + _together(slurm, cost), f"set PrologFlags={','.join([*now, *missing])}")
     if "nohold" in words:
         found = "PrologFlags has NoHold: interactive steps start before the prolog ends"
         cost = "nor does DeferBatch hold a batch job before its nodes have agreed what to show it"
@@ -177,9 +192,9 @@ def _run_in_job(slurm: Slurm) -> Finding:
         found = (
             f"PrologFlags has RunInJob: {kind} makes a job's namespace before the prolog, so no seeded cache is in it"
         )
-        return Finding(WRONG, found, "remove it")
+        return Finding(WRONG, found, NO_RUN_IN_JOB)
     found = "PrologFlags has RunInJob: the hooks' own memory is charged to the job"
-    return Finding(ADVICE, found, "remove it")
+    return Finding(ADVICE, found, NO_RUN_IN_JOB)
 
 
 def _defers_and_allocates(slurm: Slurm, words: set[str]) -> bool:
@@ -312,9 +327,18 @@ def is_ours(script: str, ours: str) -> bool:
     if os.path.realpath(script) == os.path.realpath(ours):
         return True
     try:
-        return ours.encode() in read_small(os.path.realpath(script), _LARGEST_SCRIPT)
+        return ours.encode() in read_small(os.path.realpath(script), LARGEST_SCRIPT)
     except OSError:
         return False
+
+
+def other_installation(script: str, ours: str) -> str:
+    """Return the prefix of another installation whose program a script is, or names; "" if there is none."""
+    text = script
+    with suppress(OSError):
+        text += "\n" + read_small(os.path.realpath(script), LARGEST_SCRIPT).decode("utf-8", "replace")
+    name = re.escape(os.path.basename(ours))
+    return next((prefix for prefix in re.findall(rf"(/[\w./+-]*)/libexec/warmstart/{name}\b", text)), "")
 
 
 TIMES = {

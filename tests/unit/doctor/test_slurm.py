@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -135,7 +136,7 @@ def test_a_good_file_has_nothing_to_change(check: Check) -> None:
     ("old", "new", "name", "status"),
     [
         ('prolog = "@/prolog"', "", "slurm.prolog", "wrong"),
-        ('"@/prolog"', "/etc/other", "slurm.prolog", "wrong"),
+        ('"@/prolog"', "/bin/true", "slurm.prolog", "wrong"),
         ('"@/prolog"', "@/pro*", "slurm.prolog", "advice"),
         ('"@/prolog"', "@/none.d/*", "slurm.prolog", "critical"),
         ("Epilog=@/epilog", "", "slurm.epilog", "wrong"),
@@ -154,8 +155,8 @@ def test_a_good_file_has_nothing_to_change(check: Check) -> None:
         ("BatchStartTimeout=360", "BatchStartTimeout=290", "slurm.batch-start", "wrong"),
         ("TaskProlog=@/task-prolog", "", "slurm.task-prolog", "wrong"),
         ('"@/prolog"', "/nowhere/prolog", "slurm.hook-places", "wrong"),
-        ("", "Prolog=/etc/slurm/other\n", "slurm.prolog", "wrong"),
-        ("", "Epilog=/etc/slurm/other\n", "slurm.epilog", "wrong"),
+        ("", "Prolog=/bin/true\n", "slurm.prolog", "wrong"),
+        ("", "Epilog=/bin/true\n", "slurm.epilog", "wrong"),
         ("TaskProlog=@/task-prolog", "TaskProlog=/etc/slurm/none", "slurm.task-prolog", "critical"),
         ("", "include none.conf\n", "slurm.conf", "critical"),
     ],
@@ -281,12 +282,12 @@ def test_the_line_that_counts(
 ) -> None:
     """A later Prolog= line wins before Slurm 24.05; since then all of them run. One line needs no release."""
     assert check(version=version)["slurm.prolog"] == ["ok"]
-    check("", "Prolog=/etc/slurm/other\n")
+    check("", "Prolog=/bin/true\n")
     conf = slurm_conf.read(str(tmp_path / "slurm.conf"))
     (found,) = run({"x": slurm.CHECKS["slurm.prolog"]}, Slurm(conf, site, None, version))
     assert found.status == status
     if status == "wrong":
-        assert "/etc/slurm/other (the last of 2 lines" in found.found
+        assert "/bin/true (the last of 2 lines" in found.found
 
 
 def test_defer_batch_implies_alloc_from_26_05_on(check: Check) -> None:
@@ -333,6 +334,7 @@ def test_a_wrapper_that_runs_our_hook_is_taken(check: Check, site: Installation,
     """Sites also have prologs of their own."""
     wrapper = tmp_path / "mine"
     wrapper.write_text(f"#!/bin/sh\n{site.prefix}/libexec/warmstart/prolog\n")
+    wrapper.chmod(0o755)
     assert check('"@/prolog"', str(wrapper))["slurm.prolog"] == ["ok"]
     wrapper.write_text("#!/bin/sh\n")
     assert check('"@/prolog"', str(wrapper))["slurm.prolog"] == ["wrong"]
@@ -344,7 +346,7 @@ def test_a_hook_that_slurmctld_sends(check: Check, site: Installation, tmp_path:
     shim.write_text(f"#!/bin/sh\nexec {site.prefix}/libexec/warmstart/prolog\n")
     shim.chmod(0o755)
     others = "Prolog=prolog-00-theirs.sh\n"
-    (tmp_path / "prolog-00-theirs.sh").write_text("#!/bin/sh\n")
+    script(tmp_path / "prolog-00-theirs.sh")
     found = check('prolog = "@/prolog"   # ours', f"{others}Prolog={shim.name}", version=(26, 5))
     assert bad(found) == {}
     shim.write_text("#!/bin/sh\n")
@@ -368,7 +370,7 @@ def test_without_a_policy_budgets_are_unknown(check: Check) -> None:
 
 def test_the_task_prolog_with_pyxis(check: Check, site: Installation, tmp_path: Path) -> None:
     """Containers need both directories mounted, and the hook; otherwise every task fails."""
-    pyxis = "required /usr/lib64/slurm/spank_pyxis.so importer=x\n"
+    pyxis = "required /usr/lib64/slurm/spank_pyxis.so\n"
     assert check(plugins=pyxis)["slurm.pyxis"] == ["critical"]
     hooks, mounts = tmp_path / "enroot/hooks.d", tmp_path / "enroot/mounts.d"
     hooks.mkdir(parents=True)
@@ -453,7 +455,7 @@ def test_the_first_of_enroots_settings_counts(tmp_path: Path) -> None:
     assert containers.enroot_setting(str(tmp_path), "ENROOT_A") == "b"
 
 
-def test_the_spank_plugin(check: Check, tmp_path: Path) -> None:
+def test_the_spank_plugin(check: Check, site: Installation, tmp_path: Path) -> None:
     """It must exist, be listed after pyxis, and have the policy's workspace."""
     library = tmp_path / "warmstart.so"
     line = f"optional {library} workspace=/var/tmp/w\n"
@@ -461,7 +463,7 @@ def test_the_spank_plugin(check: Check, tmp_path: Path) -> None:
     assert check(plugins=line)["slurm.spank"] == ["wrong"]
     assert check(plugins=line)["slurm.constant-path"] == ["ok"]  # no advice to use what is not there
     assert check(plugins=required)["slurm.spank"] == ["critical"]  # every srun fails
-    library.touch()
+    library.write_bytes(f"\0{site.var}\0".encode())
     assert check(plugins=required)["slurm.spank"] == ["ok"]
     assert check(plugins=line)["slurm.spank"] == ["ok"]
     assert check(plugins=line)["slurm.constant-path"] == ["advice"]
@@ -480,7 +482,7 @@ def test_jobs_with_another_root_have_our_mounts(
 ) -> None:
     """What is mounted in slurmd's root appears in the other one, too: the mounts are of one group."""
     library = tmp_path / "warmstart.so"
-    library.touch()
+    library.write_bytes(f"\0{site.var}\0".encode())
     plugins = f"required chroot.so /jail\noptional {library} workspace=/var/tmp/w\n"
     outside, inside = dict.fromkeys((site.var, "/var/tmp/w"), "1"), {f"/jail{site.var}": "1", "/jail/var/tmp/w": "1"}
     for known, status in (({}, "wrong"), (outside, "wrong"), (inside, "wrong"), ({**outside, **inside}, "ok")):
@@ -501,6 +503,7 @@ def test_jobs_with_another_root_have_our_mounts(
 )
 def test_a_plugin_of_another_release(
     check: Check,
+    site: Installation,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     *,
@@ -511,13 +514,16 @@ def test_a_plugin_of_another_release(
     """Slurm does not load it; nor a file that is no plugin."""
     (tmp_path / "warmstart.so").touch()
     monkeypatch.setattr(slurm_installed, "built_for", lambda _: built)
-    line = f"optional {tmp_path}/warmstart.so workspace=/var/tmp/w\n"
+    line = f"optional {tmp_path}/warmstart.so workspace=/var/tmp/w state={site.var}\n"
     assert check(plugins=line, version=installed)["slurm.spank"] == [status]
 
 
-def test_a_plugin_by_its_name_alone(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_by_its_name_alone(
+    check: Check, site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is looked for where the policy's Slurm has its plugins; where that is not known, nor is the plugin."""
-    path, line = tmp_path / "slurm/lib/slurm/warmstart.so", "optional warmstart.so workspace=/var/tmp/w\n"
+    path = tmp_path / "slurm/lib/slurm/warmstart.so"
+    line = f"optional warmstart.so workspace=/var/tmp/w state={site.var}\n"
     monkeypatch.setattr(slurm_installed, "prefix", lambda _: f"{tmp_path}/slurm")
     assert check(plugins=line)["slurm.spank"] == ["unknown"]
     path.parent.mkdir(parents=True)
@@ -679,7 +685,7 @@ def test_the_slurm_of_the_policy(site: Installation, tmp_path: Path, monkeypatch
     ours, elsewhere = tmp_path / "slurm/etc/slurm.conf", tmp_path / "elsewhere.conf"
     for path in ("bin/scontrol", "sbin/slurmd", "etc/slurm.conf"):
         (tmp_path / "slurm" / path).parent.mkdir(parents=True)
-    ours.write_text(f"Prolog={site.prefix}/libexec/warmstart/prolog\nProlog=/etc/other\nPrologFlags=DeferBatch\n")
+    ours.write_text(f"Prolog={site.prefix}/libexec/warmstart/prolog\nProlog=/bin/true\nPrologFlags=DeferBatch\n")
     policy = current_policy(site).policy
     policy = policy._replace(paths=policy.paths._replace(scontrol=f"{tmp_path}/slurm/bin/scontrol"))
 
@@ -741,3 +747,176 @@ def test_a_plugin_that_stands_twice(check: Check) -> None:
     """Then its place says nothing."""
     line = "optional /opt/warmstart.so\n"
     assert check(plugins=line * 2)["slurm.spank"] == ["wrong"]
+
+
+Results = Callable[..., dict[str, Result]]
+
+
+@pytest.fixture
+def told(site: Installation, tmp_path: Path, check: Check) -> Results:
+    """Return a function that returns the last finding of each check, by `check`'s arguments."""
+
+    def results(*edits: str, plugins: str = "", version: tuple[int, ...] = (22, 5)) -> dict[str, Result]:
+        check(*edits, plugins=plugins, version=version)
+        conf = slurm_conf.read(str(tmp_path / "slurm.conf"))
+        subject = Slurm(conf, site, current_policy(site).policy, version)
+        tasks = containers.tasks(subject, str(tmp_path / "enroot"))
+        found = run(slurm.CHECKS, subject) + run({**containers.CHECKS, **constant_path.CHECKS}, tasks)
+        return {result.check: result for result in found}
+
+    return results
+
+
+def script(path: Path, text: str = "") -> Path:
+    """Write a script that anybody can run."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+HOOK_LINES = {
+    "slurm.prolog": ('prolog = "@/prolog"   # ours', "Prolog", "prolog"),
+    "slurm.epilog": ("Epilog=@/epilog", "Epilog", "epilog"),
+    "slurm.task-prolog": ("TaskProlog=@/task-prolog", "TaskProlog", "task-prolog"),
+}
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("name", HOOK_LINES)
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_the_hook_of_another_installation_is_told_as_that(
+    told: Results, tmp_path: Path, *, name: str, wrapped: bool
+) -> None:
+    """Not as if nothing were prepared; and which doctor judges it."""
+    line, key, hook = HOOK_LINES[name]
+    theirs = script(tmp_path / "opt/libexec/warmstart" / hook)
+    value = script(tmp_path / "site", f"exec {theirs}") if wrapped else theirs
+    found = told(line, f"{key}={value}")[name]
+    assert (found.status, f"another installation, {tmp_path}/opt" in found.found) == ("wrong", True), found
+    assert f"`{tmp_path}/opt/bin/warmstart doctor`" in found.change
+    assert "nothing is" not in found.found
+    assert "no environment" not in found.found
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("name", HOOK_LINES)
+def test_a_site_keeps_its_own_script(told: Results, site: Installation, tmp_path: Path, name: str) -> None:
+    """The hint does not name ours in its place, which would end what it does."""
+    line, key, hook = HOOK_LINES[name]
+    own, ours = script(tmp_path / "mine"), f"{site.libexec}/{hook}"
+    found = told(line, f"{key}={own}")[name]
+    assert (found.status, f"set {key}" in found.change) == ("wrong", False), found
+    script(own, re.findall("`([^`]+)`", found.change)[0])
+    assert told(line, f"{key}={own}")[name].status == "ok"
+    assert told(line, "")[name].change == f"set {key}={ours}"
+
+
+@pytest.mark.report
+def test_a_script_that_is_not_there_drains_the_node(told: Results, tmp_path: Path) -> None:
+    """Whoever's it is: an installation before this one has been removed."""
+    found = told('"@/prolog"', f"{tmp_path}/opt/libexec/warmstart/prolog")["slurm.prolog"]
+    assert (found.status, "which drains the node" in found.found) == ("critical", True), found
+
+
+@pytest.mark.report
+@pytest.mark.parametrize(
+    ("now", "advised"),
+    [
+        ("X11", "PrologFlags=X11,DeferBatch"),
+        ("Alloc,Contain", "PrologFlags=Alloc,Contain,DeferBatch"),
+        ("DeferBatch", "PrologFlags=DeferBatch,Alloc"),
+        ("", "PrologFlags=Alloc,DeferBatch"),
+    ],
+)
+def test_flags_that_are_advised_are_all_there_are(told: Results, now: str, advised: str) -> None:
+    """A site's own stay."""
+    found = told("Alloc,\\\nDeferBatch", now)["slurm.prolog-flags"]
+    assert found.change == f"set {advised}"
+    assert told("PrologFlags=Alloc,\\\nDeferBatch", advised)["slurm.prolog-flags"].status == "ok"
+
+
+@pytest.mark.report
+def test_a_flag_that_implies_others_goes_without_them(told: Results) -> None:
+    """RunInJob implies Contain, which allocates."""
+    found = told("Alloc,\\\nDeferBatch", "RunInJob,DeferBatch", version=(24, 11))["slurm.prolog-flags"]
+    assert (found.status, found.change) == ("advice", "write Contain in its place")
+
+
+@pytest.mark.report
+def test_directories_that_are_advised_keep_those_of_now(told: Results, site: Installation, tmp_path: Path) -> None:
+    """`Dirs` replaces Slurm's own, /tmp and /dev/shm."""
+    way(site, "link", "/usr/ws")
+    for line, advised in (("", "/tmp,/dev/shm,/usr"), ("Dirs=/tmp,/opt", "/tmp,/opt,/usr")):
+        (tmp_path / "job_container.conf").write_text(f"BasePath=/srv/c {line}\n")
+        assert f"Dirs={advised} " in told("", TMPFS)["slurm.constant-path"].change
+
+
+@pytest.mark.report
+def test_each_misfit_of_the_plugin_says_what_to_write(told: Results, site: Installation, tmp_path: Path) -> None:
+    """Not a page."""
+    library = tmp_path / "warmstart.so"
+    library.write_bytes(f"\0{site.var}\0".encode())
+    found = told(plugins=f"optional {library} workspace=/elsewhere\n")["slurm.spank"]
+    assert (found.status, found.change) == ("wrong", "write workspace=/var/tmp/w"), found
+    line = f"optional {library} workspace=/var/tmp/w"
+    assert told(plugins=f"{line}\n")["slurm.spank"].status == "ok"
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("state", ["/var/lib/warmstart", "/usr/local{var}", ""])
+def test_a_plugin_that_was_built_for_another_state(
+    told: Results, site: Installation, tmp_path: Path, state: str
+) -> None:
+    """It finds no job's view, and says nothing: each bare step has no cache."""
+    library = tmp_path / "warmstart.so"
+    library.write_bytes(f"\0{state.format(var=site.var)}\0".encode())
+    line = f"optional {library} workspace=/var/tmp/w"
+    found = told(plugins=f"{line}\n")["slurm.spank"]
+    assert (found.status, found.change) == ("wrong", f"write state={site.var}"), found
+    assert told(plugins=f"{line} state={site.var}\n")["slurm.spank"].status == "ok"
+    assert told(plugins=f"{line} state=/elsewhere\n")["slurm.spank"].status == "wrong"
+
+
+@pytest.mark.report
+def test_an_importer_that_is_none_of_ours(told: Results, site: Installation, tmp_path: Path) -> None:
+    """One that is not there fails each container that starts from an image's name."""
+    ours = script(Path(site.libexec, "pyxis-importer"))
+    mounted(site, tmp_path)
+
+    def found(importer: Path | str) -> Result:
+        return told(plugins=f"required spank_pyxis.so importer={importer}\n")["slurm.pyxis"]
+
+    assert found(ours).status == "ok"
+    assert found(script(tmp_path / "sites-own")).status == "ok"
+    for missing in (tmp_path / "none", tmp_path, "pyxis-importer"):
+        assert (found(missing).status, f"importer={ours}" in found(missing).change) == ("critical", True)
+    theirs = script(tmp_path / "opt/libexec/warmstart/pyxis-importer")
+    assert (found(theirs).status, f"another installation, {tmp_path}/opt" in found(theirs).found) == ("wrong", True)
+    ours.chmod(0o700)
+    assert found(ours).status == "critical"
+
+
+def mounted(site: Installation, tmp_path: Path) -> Path:
+    """Have enroot mount both directories, and run the hook of this installation; return the hook."""
+    hooks, mounts = tmp_path / "enroot/hooks.d", tmp_path / "enroot/mounts.d"
+    mounts.mkdir(parents=True)
+    places = (f"{site.prefix}/libexec/warmstart", site.var)
+    (mounts / "50.fstab").write_text("".join(f"{place} {place} none x-create=dir,bind,ro\n" for place in places))
+    script(Path(site.prefix, "share/warmstart/enroot/40-warmstart.sh"), "this release's")
+    return script(hooks / "40-warmstart.sh", "this release's")
+
+
+@pytest.mark.report
+def test_an_enroot_hook_of_another_release(told: Results, site: Installation, tmp_path: Path) -> None:
+    """It was copied once, and an upgrade replaces no copy."""
+    hook, pyxis = mounted(site, tmp_path), "required spank_pyxis.so\n"
+    assert told(plugins=pyxis)["slurm.pyxis"].status == "ok"
+    script(hook, "an older one's")
+    found = told(plugins=pyxis)["slurm.pyxis"]
+    assert (found.status, "another release or installation" in found.found) == ("wrong", True), found
+    subprocess.run(["sh", "-euc", re.findall("`([^`]+)`", found.change)[0]], check=True)
+    assert told(plugins=pyxis)["slurm.pyxis"].status == "ok"
+    way(site, "enroot")
+    script(hook, "an older one's")
+    assert told(plugins=pyxis)["slurm.constant-path"].status == "wrong"

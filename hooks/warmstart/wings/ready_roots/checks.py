@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from warmstart.doctor.containers import ENROOT
+from warmstart.doctor.containers import ENROOT, hook_problem
 from warmstart.doctor.finding import ADVICE, OK, WRONG, Finding
 from warmstart.doctor.node import Node
 from warmstart.doctor.wings import Checks
+from warmstart.paths import Installation
 from warmstart.wings.ready_roots import trial
 
 HOOK = "05-warmstart-root.sh"
@@ -28,16 +29,16 @@ def ready_roots(node: Node) -> Iterator[Finding]:
     if tried.disk:
         found = f"what containers write lies in memory, not in paths.workspace: {tried.disk}"
         yield Finding(ADVICE, found, "use ext4 or xfs for paths.workspace")
-    yield from hook(f"{ENROOT}/hooks.d")
+    yield from hook(node.installation, ENROOT)
 
 
-def hook(directory: str) -> Iterator[Finding]:
-    """Check that enroot runs the hook, before all others."""
+def hook(installation: Installation, enroot: str) -> Iterator[Finding]:
+    """Check that enroot runs this release's hook, before all others."""
+    directory = f"{enroot}/hooks.d"
     names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
     before = [name for name in names if name.endswith(".sh") and name < HOOK]
-    if not os.access(f"{directory}/{HOOK}", os.X_OK):
-        found = f"{directory}/{HOOK} is missing: no container starts from a tree"
-        yield Finding(ADVICE, found, f"install {HOOK} there (docs/wings/ready_roots.md)")
+    if problem := hook_problem(installation, enroot, HOOK):
+        yield Finding(ADVICE, f"{problem[0]}: no container may start from a tree", problem[1])
     elif before:
         found = f"{', '.join(before)} runs before {HOOK}: what it changes in a container's root is lost"
         yield Finding(WRONG, found, f"give it a name that sorts after {HOOK}")

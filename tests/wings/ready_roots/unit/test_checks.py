@@ -22,16 +22,29 @@ def node(tmp_path: Path, shelf: str | None) -> Node:
 
 def test_the_hook_is_the_first_of_all(tmp_path: Path) -> None:
     """What an earlier one writes into the root would be lost."""
-    (missing,) = checks.hook(str(tmp_path))
+    hooks, installation = tmp_path / "hooks.d", Installation(str(tmp_path / "prefix"))
+    hooks.mkdir()
+    (missing,) = checks.hook(installation, str(tmp_path))
     assert missing.status == ADVICE
     for name in ("10-shadow.sh", checks.HOOK, "00-notes.txt"):
-        (tmp_path / name).touch()
-    (tmp_path / checks.HOOK).chmod(0o755)
-    (found,) = checks.hook(str(tmp_path))
+        (hooks / name).touch()
+    (hooks / checks.HOOK).chmod(0o755)
+    (found,) = checks.hook(installation, str(tmp_path))
     assert found.status == OK
-    (tmp_path / "01-site.sh").touch()
-    (found,) = checks.hook(str(tmp_path))
+    (hooks / "01-site.sh").touch()
+    (found,) = checks.hook(installation, str(tmp_path))
     assert (found.status, "01-site.sh runs before" in found.found) == (WRONG, True)
+
+
+@pytest.mark.report
+def test_a_hook_of_another_release_is_told(tmp_path: Path) -> None:
+    """It was copied once, and an upgrade replaces no copy."""
+    for place, text in (("prefix/share/warmstart/enroot", "new"), ("hooks.d", "old")):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / checks.HOOK).write_text(text)
+        (tmp_path / place / checks.HOOK).chmod(0o755)
+    (found,) = checks.hook(Installation(str(tmp_path / "prefix")), str(tmp_path))
+    assert (found.status, "another release or installation" in found.found) == (ADVICE, True)
 
 
 def test_a_node_that_cannot_is_told_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
