@@ -280,8 +280,8 @@ MISTAKES = (
     _policy("one account for two roles", "each account needs its own", "import_user: bin", "import_user: daemon"),
     _policy("a profile that does not exist", "no profile 'nunba'; did you mean numba?", "[numba]", "[nunba]"),
     _policy(
-        "a host list as a pattern",
-        "write [n10, n11, n12]",
+        "a host list of nodes that do not exist",
+        "no node 'n[10-12]' on this cluster",
         "match: {partition: ci,",
         "match: {node: 'n[10-12]', partition: ci,",
     ),
@@ -421,12 +421,6 @@ MISTAKES = (
     _slurm("a prolog that Slurm kills too early", "Slurm kills the prolog after 60 s", "=290", "=60"),
     _slurm("`BatchStartTimeout` below the prolog's", "a reconfigure meanwhile requeues its job", "=360", "=60"),
     _slurm(
-        "`nohold_on_prolog_fail`",
-        "one bad job drains node after node",
-        "ClusterName=c\n",
-        "ClusterName=c\nSchedulerParameters=nohold_on_prolog_fail\n",
-    ),
-    _slurm(
         "a `TaskProlog` that is not there",
         "is missing, or users cannot execute it: every task of every job fails",
         "/task-prolog",
@@ -445,26 +439,6 @@ MISTAKES = (
         DOCTOR,
         "is missing or not executable",
         lambda site: os.unlink(site.libexec / "epilog"),
-    ),
-    _slurm(
-        "partitions with longer jobs than an image's lease",
-        "the image of a running job can be evicted",
-        "Nodes=n1",
-        "Nodes=n1 MaxTime=14-0",
-    ),
-    Mistake(
-        "slurm.conf",
-        "an own prolog that starts ours in the background",
-        DOCTOR,
-        "starts it in the background",
-        lambda site: site.wrap("prolog", "&"),
-    ),
-    Mistake(
-        "slurm.conf",
-        "an own epilog that forgets the status of ours",
-        DOCTOR,
-        "loses its exit status",
-        lambda site: site.wrap("epilog", "|| true"),
     ),
     Mistake(
         "slurm.conf",
@@ -520,11 +494,6 @@ MISTAKES = (
         "modules that a group can write",
         "others than root can change code that root runs",
         lambda site: site.module().chmod(0o664),
-    ),
-    _node(
-        "a directory of metrics that is not there",
-        "no metrics are written",
-        lambda site: site.edit("paths: {", "paths: {metrics: /nosuch/metrics, "),
     ),
     _node(
         "a dead proxy",
