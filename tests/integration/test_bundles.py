@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster import mounts
 from tests.cluster.accounts import STORE, Accounts
-from tests.support.bundles import ASKER, draft
+from tests.support.bundles import draft
 from tests.support.vanish import WHENS, count_down, is_vanished
 from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect
 from warmstart.harvest.pack import PackFailed, pack
@@ -83,7 +83,7 @@ class Place(NamedTuple):
         directory = str(self.base / "bundles")
         with self.client() as store:
             deadline = after(seconds)
-            return local_copy(directory, where, offer, ASKER, store=store, most_bytes=most_bytes, deadline=deadline)
+            return local_copy(directory, where, offer, store=store, most_bytes=most_bytes, deadline=deadline)
 
     def publish(self, *entries: str, content: bytes = b"bytes", scope: str = "user-1") -> Published:
         """Publish bytes that are not a squashfs as a bundle with these entries."""

@@ -105,15 +105,14 @@ def test_one_users_bundles_keep_no_other_users_from_being_merged(
     assert [event["error"]["code"] for event in site.events("step.failed")] == ["unpack-failed"]
 
 
-def test_no_bundle_grows_beyond_what_a_node_fetches(site: MaintenanceSite) -> None:
-    """Bundles are not merged into one that is too large for seeding."""
-    small = MaintenanceSite(site.base, more="seed: {max_fetch: 8KiB}")
+def test_no_bundle_grows_beyond_what_comes_in_time(site: MaintenanceSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bundles are not merged into one that is too large for a prolog."""
     for name in "abc":
-        small.publish(one(name))
-    sizes = [row["size"] for row in small.json("cache", "list")]
-    assert sizes == [4096] * 3
-    assert small.json("cache", "compact")["compacted"] == 0
-    assert MaintenanceSite(site.base, more="seed: {max_fetch: 24KiB}").json("cache", "compact")["compacted"] == 1
+        site.publish(one(name))
+    assert [row["size"] for row in site.json("cache", "list")] == [4096] * 3
+    for most, compacted in ((4 << 10, 0), (12 << 10, 1)):
+        monkeypatch.setattr(rewrite, "MOST_BYTES", most)
+        assert site.json("cache", "compact")["compacted"] == compacted
 
 
 def test_replaced_bundles_go_after_the_grace(site: MaintenanceSite, monkeypatch: pytest.MonkeyPatch) -> None:

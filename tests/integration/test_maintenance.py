@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import mounts
-from tests.support.bundles import ASKER
 from tests.support.late_node import BOOT
 from tests.support.maintenance_site import MaintenanceSite, one
 from tests.support.privileges import as_user
@@ -448,7 +447,7 @@ def fetch(node: Node, offer: Offer) -> Path:
     with node.site.client() as store:
         where = node.site.namespace()
         copy = node_cache.local_copy(
-            node.paths.bundles, where, offer, ASKER, store=store, most_bytes=1 << 30, deadline=after(20)
+            node.paths.bundles, where, offer, store=store, most_bytes=1 << 30, deadline=after(20)
         )
         return Path(copy.path)
 

@@ -13,15 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import spank
-from tests.cluster.accounts import ALICE, BOB, CAROL
+from tests.cluster.accounts import ALICE, BOB
 from tests.cluster.cluster import Cluster
 from tests.cluster.config import Namespace
 from tests.cluster.processes import wait_until
 from tests.cluster.site import Site, result
-from warmstart.errand import Asker, Errands
-from warmstart.host.files import ensure_path
-from warmstart.paths import NodePaths
-from warmstart.seed.wanted import FETCHES, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,31 +87,6 @@ def test_a_warm_job_sees_an_overlay_and_leaves_no_mount(warm: Site) -> None:
     assert (brought["entries"], brought["truncated"]) == (0, "")
     assert mounted(site) == []
     assert backed(site) == layers(site)
-
-
-def test_what_does_not_come_in_time_is_there_for_the_next_job(warm: Site) -> None:
-    """The prolog leaves it to a process that outlives the job, and the job runs cold."""
-    site = warm
-    site.finish(site.compile_job("copy", CAROL, "n1"))  # other tests publish too many bundles of others for one node
-    published = {one["sha256"]: one for one in site.audit("--event", "bundle.published", "--user", CAROL)}
-    published = {digest: one for digest, one in published.items() if one["profile"] == "numba"}
-    asker = Asker(1, published[min(published)]["uid"], CAROL, "test")
-    bundles = site.var / "n4" / "bundles"
-    ensure_path(str(bundles), 0o700)
-    errands = Errands(NodePaths(str(bundles.parent), ""), FETCHES)
-    for one in published.values():  # as a prolog does whose time was over
-        assert not (bundles / f"{one['sha256']}.sqsh").exists()
-        named = {name: one[name] for name in ("sha256", "size", "scope", "profile", "namespace", "bundle")}
-        assert errands.add(one["scope"], one["sha256"], Wanted(**named, job=asker))
-    first = site.compile_job("copy", CAROL, "n4")
-    assert result(site.finish(first).output)["cache_misses"] > 0
-    left_out = site.events(first, "bundle.left-out")
-    assert {one["error"]["code"] for one in left_out} == {"fetch-goes-on"}
-    wait_until("the bundles", lambda: not errands.all(), 60)
-    assert {one["bundle"] for one in left_out} <= {one["bundle"] for one in site.audit("--event", "bundle.fetched")}
-    second = site.compile_job("copy", CAROL, "n4")
-    assert result(site.finish(second).output)["cache_misses"] == 0
-    assert site.events(second, "cache.seeded")[0]["fetched_bytes"] == 0
 
 
 def test_what_a_seeded_job_adds_comes_back(warm: Site) -> None:

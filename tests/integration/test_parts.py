@@ -15,6 +15,7 @@ from tests.support.whole_jobs import WholeJob
 from warmstart.errands import merges
 from warmstart.host import process
 from warmstart.host.deadline import after
+from warmstart.store import bundles as store_bundles
 from warmstart.store import parts
 from warmstart.store.manifest import Base, content_digest
 
@@ -197,9 +198,10 @@ def test_names_that_fit_no_directory_with_the_others_are_left_out(job: WholeJob)
 
 
 @pytest.mark.threat(47)
-def test_no_bundle_is_larger_than_jobs_may_fetch(base: Path) -> None:
+def test_no_bundle_is_larger_than_jobs_may_fetch(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The head node's entries come first."""
-    site = MaintenanceSite(base, "seed: {max_fetch: 100KiB}")
+    monkeypatch.setattr(store_bundles, "MOST_BYTES", 100 << 10)
+    site = MaintenanceSite(base)
     job = WholeJob(base, "n[1-3]", site)
     for number in (3, 2, 1):
         job.hand_in(f"n{number}", one(f"e{number}", os.urandom(40 << 10)))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import mounts
-from tests.support.bundles import ASKER, draft
+from tests.support.bundles import draft
 from warmstart.harvest import collect
 from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage
 from warmstart.host import space
@@ -135,7 +135,7 @@ class Site:
         """Fetch a bundle to the node."""
         with StoreClient(OWNER, self.where.store, "n1-test") as client:
             local_copy(
-                str(self.directory), self.where, offer, ASKER, store=client, most_bytes=1 << 40, deadline=after(20)
+                str(self.directory), self.where, offer, store=client, most_bytes=1 << 40, deadline=after(20)
             )  # fmt: skip
 
 

@@ -49,7 +49,7 @@ from warmstart.errands import registry
 from warmstart.harvest.deferred import REMOVALS
 from warmstart.harvest.live import ROUNDS
 from warmstart.host.deadline import after
-from warmstart.host.files import ensure_dir, ensure_path, opened_dir, remove_tree
+from warmstart.host.files import ensure_path, opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.images import choice, unpacks
 from warmstart.images.imports import making, requests
@@ -61,7 +61,6 @@ from warmstart.images.unpacked import ImageKey
 from warmstart.images.unpacks import UNPACKS
 from warmstart.paths import SPARE, Installation, NodePaths
 from warmstart.policy.current import current_policy
-from warmstart.seed.wanted import FETCHES, Wanted
 
 NODE = "n1"
 JOB, NEIGHBOUR = 90_000_007, 90_000_008  # ids that no cluster of another test has
@@ -268,21 +267,7 @@ class HookSite:
             assert unpacks.ask(policy, self.paths, self._to_unpack, key, asker) == ""
 
     def _need_background(self) -> None:
-        """Have the user's bundle fetched, of which this node has the beginning only; and leave a run.
-
-        The epilog had no time to remove anything of that.
-        """
-        user = f"user-{USER[1]}-{USER[0]}"
-        (stored,) = (self.store / "artifacts" / user / "numba").glob("*/*.sqsh")
-        data = stored.read_bytes()
-        sha256 = hashlib.sha256(data).hexdigest()
-        place = (user, "numba", stored.parent.name, stored.stem)
-        shutil.rmtree(self.paths.bundles)
-        with opened_dir(self.paths.root) as root:
-            ensure_dir("bundles", 0o700, root)
-        asker = Asker(JOB, USER[1], USER[0], "test")
-        Errands(self.paths, FETCHES).add(user, sha256, Wanted(sha256, len(data), *place, asker))
-        Path(self.paths.bundles, f"{sha256}.fetching").write_bytes(data[:1000])
+        """Leave a run of which the epilog had no time to remove anything."""
         self.run("prolog")
         self.work(2)
         at_once, run_end.AT_ONCE_S = run_end.AT_ONCE_S, 0.0

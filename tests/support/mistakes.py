@@ -270,9 +270,7 @@ MISTAKES = (
         RULES,
         "seed: {fetch_budget: '10'}\nrules:\n",
     ),
-    _policy(
-        "a size in other units", "is not a size; write a number and one of", RULES, "seed: {max_fetch: 1GB}\nrules:\n"
-    ),
+    _policy("a size in other units", "is not a size; write a number and one of", RULES, "seed: {keep: 1GB}\nrules:\n"),
     _policy("a relative path", "is not an absolute path", "store: /", "store: ./"),
     _policy(
         "an account that does not exist", "no account 'nosuch' on this node", "import_user: bin", "import_user: nosuch"
@@ -300,18 +298,6 @@ MISTAKES = (
         "torch-extensions needs a constant path, and constant_path is none",
         "[numba]",
         "[numba, torch-extensions]",
-    ),
-    _policy(
-        "files larger than what a job may fetch",
-        "files.max_size is above seed.max_fetch (1GiB)",
-        RULES,
-        "files: {max_size: 2GiB}\nrules:\n",
-    ),
-    _policy(
-        "bundles larger than what a node keeps",
-        "seed.max_fetch is above seed.keep (1GiB)",
-        RULES,
-        "seed: {max_fetch: 2GiB, keep: 1GiB}\nrules:\n",
     ),
     _policy(
         "a lease of hours",

@@ -100,7 +100,7 @@ class _Merge:
         """Publish the parts of one namespace, and remove them."""
         session, rules = self._session, self._session.policy
         settings = RepackSettings(session.paths.merging, session.store, rules.validate_user)
-        limits = MergeLimits(rules.seed.max_fetch, rules.harvest.max_entries)
+        limits = MergeLimits(bundles.MOST_BYTES, rules.harvest.max_entries)
         head = first(self._listing.standing.nodelist)
         left = {part.bundle: part for part in group}
         while left:
@@ -148,7 +148,7 @@ class _Merge:
         """Make one bundle of what the job's rounds have published: an overlay has few layers."""
         with self._session.isolated(f"bundles of {self._run.name}"):
             made_by = self._session.store.worker.run(self._session.store_deadline(), bundles.of_job, where, job)
-            absorbed = absorb(settings, where, made_by, self._session.policy.seed.max_fetch, after(MERGE_S))
+            absorbed = absorb(settings, where, made_by, bundles.MOST_BYTES, after(MERGE_S))
             if absorbed.bundle:
                 told = {"profile": where.profile, "namespace": where.name, "scope": where.scope}
                 self._audit.emit(events.BUNDLE_COMPACTED, **told, **absorbed._asdict())

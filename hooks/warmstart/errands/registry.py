@@ -17,7 +17,6 @@ _CORE = {
     "rounds": "rounds",
     "parts": "merges",
     "removals": "removals",
-    "fetches": "fetches",
     "imports": "imports",
     "unpacks": "unpacks",
 }

@@ -330,22 +330,20 @@ def copy_hashed(
     target: int | None = None,
     *,
     most: int | None = None,
-    watch: Callable[[], object] = lambda: None,
     have: int = 0,
 ) -> Copied:
     """Hash a file while reading it once, and copy it to `target`, if given, at that descriptor's position.
 
     Reads from the start, but no more than `most` bytes; to detect a file that is too long, pass one byte more than is
-    expected. `watch` is called before every read, and an exception from it ends the copy. The first `have` bytes are
-    hashed in `target`, where an earlier copy left them, and not read again. Raises `ReadFailed` for the source and
-    `OSError` for the target. The position of `source` is neither used nor changed.
+    expected. The first `have` bytes are hashed in `target`, where an earlier copy left them, and not read again. Raises
+    `ReadFailed` for the source and `OSError` for the target. The position of `source` is neither used nor changed.
     """
     digest = sha256(more=have)
     size = 0
     while target is not None and size < have and (chunk := os.pread(target, min(CHUNK, have - size), size)):
         digest.update(chunk)
         size += len(chunk)
-    for chunk in _chunks(source, size, most if most is None else most - size, watch):
+    for chunk in _chunks(source, size, most if most is None else most - size):
         if size == 0:  # nothing is hashed yet, and this tells whether there is much
             digest = sha256(more=len(chunk))
         digest.update(chunk)
@@ -370,7 +368,7 @@ def copy_data(source: int, target: int, size: int, watch: Callable[[int], object
             digest.update(memoryview(zeros)[: start - offset])
         done = start
         os.lseek(target, start, os.SEEK_SET)
-        for chunk in _chunks(source, start, end - start, lambda: None):
+        for chunk in _chunks(source, start, end - start):
             watch(len(chunk))
             write_all(target, chunk)
             digest.update(chunk)
@@ -404,16 +402,15 @@ def _seek(source: int, offset: int, whence: int, size: int) -> int:
 def copy(source: int, target: int) -> int:
     """Copy a file from its start without hashing it; return its size in bytes. Errors as in `copy_hashed`."""
     size = 0
-    for chunk in _chunks(source, 0, None, lambda: None):
+    for chunk in _chunks(source, 0, None):
         write_all(target, chunk)
         size += len(chunk)
     return size
 
 
-def _chunks(source: int, offset: int, most: int | None, watch: Callable[[], object]) -> Iterator[bytes]:
+def _chunks(source: int, offset: int, most: int | None) -> Iterator[bytes]:
     left = most
     while left is None or left > 0:
-        watch()
         try:
             chunk = os.pread(source, CHUNK if left is None else min(CHUNK, left), offset)
         except OSError as error:

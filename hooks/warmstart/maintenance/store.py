@@ -82,12 +82,12 @@ class StoreMaintenance:
         self._count(swept=len(swept))
 
     def compact(self, where: Namespace, fewest: int = rewrite.FEWEST) -> None:
-        """Merge bundles into ones of at most half of `seed.max_fetch`, so that jobs can still be seeded with them."""
+        """Merge bundles into ones of at most `rewrite.MOST_BYTES`."""
         session = self._session
         if is_whole(where.profile):
             return
-        most = min(rewrite.MOST_BYTES, session.policy.seed.max_fetch // 2)
-        for merger in session.store.run_in(session.store_deadline(), maintenance.plan_compaction, where, fewest, most):
+        deadline, plan = session.store_deadline(), maintenance.plan_compaction
+        for merger in session.store.run_in(deadline, plan, where, fewest, rewrite.MOST_BYTES):
             with self.isolated():  # the bundles of other users are still merged
                 self._compact(where, merger)
 

@@ -106,7 +106,6 @@ class Seed(NamedTuple):
     """Limits of one job's seeding, and of a node's copies."""
 
     fetch_budget: int  # seconds
-    max_fetch: int  # bytes
     keep: int  # bytes
 
 

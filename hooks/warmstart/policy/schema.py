@@ -362,7 +362,6 @@ class Seed(Section):
     """Bounds on what the prolog brings into a job's cache ([seeding](profiles.md#seeding))."""
 
     fetch_budget: Duration = key("10s", "Time for fetching bundles to the node, per job.")
-    max_fetch: Size = key("1GiB", "Bytes of bundles fetched to the node, per job. No larger bundle is ever made.")
     keep: Size = key(
         "20GiB", "Copies of bundles that `warmstart maintain` leaves on a node. Least recently used copies go first."
     )
@@ -374,7 +373,7 @@ class Harvest(Section):
     budget: Duration = key("30s", "How long an epilog may hold the node for the harvest.")
     max_size: Size = key(
         "5GiB",
-        "Bytes harvested from one job; from one profile at most `seed.max_fetch`. Later jobs bring what was left out.",
+        "Bytes harvested from one job; from one profile at most 8 GiB. Later jobs bring what was left out.",
     )
     max_entries: int = key(50_000, "Entries harvested from one job.", ge=1)
     spool: Size = key(
@@ -499,7 +498,7 @@ class Files(Section):
     facts: list[DerivedFact] = key(["gpu"], "What must be the same besides the image and the declared name.")
     max_size: Size = key(
         "1GiB",
-        "Bytes of one file, or of one directory that is kept whole; besides `seed.max_fetch`.",
+        "Bytes of one file, or of one directory that is kept whole; at most 8 GiB.",
     )
     only_successful: bool = key(
         True,

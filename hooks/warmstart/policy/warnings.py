@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from warmstart.policy.document import Fault, nearest
 from warmstart.policy.schema import Match, PolicyModel, Rule
-from warmstart.policy.units import format_size
 from warmstart.slurm import nodes
 
 # What a name of Slurm or of the system does not hold, and a regular expression often does.
@@ -98,17 +97,10 @@ def _unkept(match: Match, known: Known) -> Iterator[Fault]:
 
 def _sizes(model: PolicyModel) -> Iterator[Fault]:
     """Yield limits that cannot be reached because of another one, and times that undo what another key is for."""
-    seed = model.seed
-    if model.files.max_size > seed.max_fetch and "max_size" in model.files.model_fields_set:
-        problem = f"files.max_size is above seed.max_fetch ({format_size(seed.max_fetch)}), and no job brings back more"
-        yield Fault(("files", "max_size"), problem)
     harvest = model.harvest
     if harvest.while_running is not None and harvest.only_successful:
         problem = "harvest.only_successful waits for the job's end: no job is harvested while it runs"
         yield Fault(("harvest", "while_running"), problem)
-    if seed.max_fetch > seed.keep:
-        problem = f"seed.max_fetch is above seed.keep ({format_size(seed.keep)}): what a job fetches does not stay"
-        yield Fault(("seed", "max_fetch"), problem)
     if model.images.keep.lease < DAY_S:
         yield Fault(("images", "keep", "lease"), "an image in use can be evicted: nodes note its use once a day")
 

@@ -42,7 +42,7 @@ from warmstart.store.maintenance import Bundle, Merger
 from warmstart.store.manifest import OTHER_FORMAT, Draft, Entries, File, Manifest, ManifestUnreadable, Origin
 
 FEWEST = 4  # bundles of one user in a namespace; fewer are not merged
-MOST_BYTES = 2 << 30  # of a compacted bundle
+MOST_BYTES = 512 << 20  # of a compacted bundle, which comes in one prolog's time
 DAYS = 30  # to scrub the whole store once
 
 _TRUST = {"user": 0, "account": 1, "site": 2}

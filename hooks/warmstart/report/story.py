@@ -37,8 +37,7 @@ _COLD = {
     NO_ENTRIES: "cold: nothing is published for its facts in the scopes that this job reads",
     "asked-fresh": "cold: the job asked to start fresh",
     REFUSED_BUNDLES: "cold: what is published is not used",
-    "bundles-left-out": "cold: what is published is more than a prolog may fetch",
-    "fetch-goes-on": "cold: what is published had not come to the node yet; it is fetched in the background",
+    "bundles-left-out": "cold: what is published did not come to the node in time, or is too much to fetch",
     "nothing-proposed": "cold: the job's first node has nothing for it",
     "nodes-differ": "cold: the job's nodes differ in what its entries depend on",
     "no-vote": "cold: a node of the job was not ready in time",
@@ -48,8 +47,8 @@ _ADVICE = {
     NO_ENTRIES: "{profiles}: nothing; what this job compiles is published when it ends, for the next ones with the "
     "same facts",
     REFUSED_BUNDLES: "{profiles}: administrators: `warmstart audit --event bundle.refused --job {job}`",
-    "bundles-left-out": "{profiles}: administrators: raise seed.max_fetch or seed.fetch_budget in the policy, or let "
-    "`warmstart maintain --store` compact the store",
+    "bundles-left-out": "{profiles}: what came stays, and the next job goes on with it; administrators: raise "
+    "seed.fetch_budget in the policy, or let `warmstart maintain --store` compact the store",
 }
 _GOT = {
     "reused": "was in the store",

@@ -4,13 +4,12 @@
         <sha256>.sqsh                   0444; mtime is the last use
         <sha256>.files.json             its entries with their files, as in the manifest
         <sha256>.origin.json            its place in the store, and the hash of its manifest if a listing says it
-        <sha256>.fetching               its beginning; being fetched while a process holds a flock on it, otherwise
-                                        abandoned, unless its fetch goes on off the clock of jobs (`wanted`)
+        <sha256>.fetching               its beginning; being fetched while a process holds a flock on it
     <node>/layers/<sha256>/             root, 0700; the bundle, mounted `ro,nosuid,nodev`
 
 A copy is named by its hash, so an existing copy is always the right one. Its mode is 0444 because a process that gets
-it as an open descriptor opens it again. The next fetch of a bundle goes on where the last one ended; all bytes are
-hashed.
+it as an open descriptor opens it again. What has come when a
+prolog's time is over stays: the next job's fetch goes on there, and all bytes are hashed.
 
 Jobs get clones of the mounts, so a bundle can be unmounted here at any time: the kernel keeps its file system, loop
 device and bytes until the last overlay above it is unmounted. After a reboot the next job mounts it again. ctypes is
@@ -19,7 +18,7 @@ unmounts the least recently used of the scope that has most.
 
 Eviction keeps the wholes of each kind within what their wing has said, and all else within `seed.keep`. It removes the
 least recently used copies of the scope that has most, but never one used in the last hour, which a prolog may be about
-to mount, and none that a job has mounted: that would free nothing before the job ends.
+to mount, and none that a job has mounted: that would free nothing before the job ends. A beginning counts as a copy.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ import errno
 import os
 import time
 
-from warmstart.errors import ResourceError
 from warmstart.host import files, linux, wire
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import (
@@ -58,18 +56,17 @@ from warmstart.lean import (
 )
 from warmstart.profiles.defined import WHOLE, is_whole
 from warmstart.store import bundles
-from warmstart.store.bundles import BundleGone, FetchOverBudget, Offer
+from warmstart.store.bundles import FetchOverBudget, Offer
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, StoreFailed
 from warmstart.store.manifest import Entries, File
 
 if TYPE_CHECKING:
-    from warmstart.errand import Asker
     from warmstart.policy.compiled import Policy
-    from warmstart.seed.wanted import Wanted
     from warmstart.store.maintenance import Use
 
 IN_USE_SECONDS = 3600.0  # a copy that was used within this time may be about to be mounted
+ABANDONED_SECONDS = 86400.0  # a beginning with which nobody went on for so long
 UNMOUNTING_SECONDS = 5.0
 # A mounted copy has a loop device, and takes 0.7 MiB of kernel memory or more. One job needs at most 15 for a profile.
 MOST_MOUNTED, MOST_OF_SCOPE = 256, 64
@@ -84,15 +81,7 @@ _LARGEST_ORIGIN = 64 << 10
 _LOCK_PAUSE = 0.005
 
 
-class FetchGoesOn(ResourceError):
-    """A bundle is not on the node yet. It is fetched off the clock of jobs."""
-
-    code = "fetch-goes-on"
-    template = "bundle {bundle} is not on this node yet: it is fetched in the background"
-    hint = "nothing to do: the next job that begins when it is there has it; seed.fetch_budget is what a prolog waits"
-
-
-_PASSING = (FetchOverBudget, FetchGoesOn, StoreFailed, WorkerSilent)  # what has come stays of use
+_PASSING = (FetchOverBudget, StoreFailed, WorkerSilent)  # what has come stays of use
 
 
 class Copy(NamedTuple):
@@ -143,15 +132,9 @@ class Keep(NamedTuple):
         """Return what the policy says."""
         return cls(policy.seed.keep, {f"{WHOLE}{known.name}": known.keep for known in policy.wings if known.keep})
 
-    def less(self, profile: str, size: int) -> Keep:
-        """Return what stays beside so many bytes more of a profile's, or of its wholes."""
-        if not is_whole(profile):
-            return self._replace(caches=self.caches - size)
-        return self._replace(wholes=self.wholes | {profile: self.wholes.get(profile, 0) - size})
-
 
 class _Kept(NamedTuple):
-    """A file of `_BUNDLE`, for eviction."""
+    """A copy or the beginning of one, for eviction."""
 
     used: float
     size: int  # bytes, with the list of its files
@@ -163,7 +146,6 @@ def local_copy(
     directory: str,
     namespace: Namespace,
     offer: Offer,
-    job: Asker,
     *,
     store: StoreClient,
     most_bytes: int,
@@ -171,14 +153,10 @@ def local_copy(
 ) -> Copy:
     """Return the node's copy of an offered bundle; fetch it from the store if there is none.
 
-    `namespace` has the scope of the offer. Space for the bundle is reserved first, and nothing is left of a fetch that
-    fails. One that cannot be complete at the deadline goes on off the clock (`wanted`): raises `FetchGoesOn`, at once
-    for every later job. Raises `FetchOverBudget` if the fetch would take more than `most_bytes`, or another job is
-    still at it, `OSError` if the node's disk fails, and the errors of `bundles.fetch`.
+    `namespace` has the scope of the offer. Space for the bundle is reserved first. Raises `FetchOverBudget` if the
+    fetch would take more than `most_bytes`, is not complete at the deadline, or another job is still at it, `OSError`
+    if the node's disk fails, and the errors of `bundles.fetch`.
     """
-    from warmstart.seed.wanted import Wanted, beside
-
-    wanted = beside(directory)
     ensure_dir(directory, 0o700)
     with opened_dir(directory) as dir_fd:
         if _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
@@ -186,46 +164,14 @@ def local_copy(
         if offer.size > most_bytes:
             problem = f"it has {offer.size} bytes, but only {most_bytes} may still be fetched"
             raise FetchOverBudget(bundle=offer.bundle, problem=problem)
-        if wanted.find(offer.sha256):
-            raise FetchGoesOn(bundle=offer.bundle)
-        with _claimed(directory, dir_fd, offer, deadline) as fd:
+        with _claimed(dir_fd, offer, deadline) as fd:
             if _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
                 return Copy(offer, directory)
-            if wanted.find(offer.sha256):
-                raise FetchGoesOn(bundle=offer.bundle)
-            try:
-                entries = _fetch(fd, namespace, offer, store, deadline)
-            except FetchOverBudget as error:
-                place = (offer.scope, namespace.profile, namespace.name, offer.bundle)
-                if not wanted.add(offer.scope, offer.sha256, Wanted(offer.sha256, offer.size, *place, job)):
-                    raise
-                raise FetchGoesOn(bundle=offer.bundle) from error
-            _finish(dir_fd, fd, namespace, offer, entries)
+            origin = [*namespace[1:], offer.bundle]
+            replace_file(dir_fd, offer.sha256 + _ORIGIN, dumps(origin).encode(), 0o600)  # first: of what stays, too
+            entries = _fetch(fd, namespace, offer, store, deadline)
+            _finish(dir_fd, fd, offer, entries)
     return Copy(offer, directory, offer.size)
-
-
-def fetch_wanted(directory: str, item: Wanted, *, store: StoreClient, rate: int, deadline: Deadline) -> None:
-    """Fetch a bundle off the clock of jobs, at most `rate` bytes per second.
-
-    Raises `BundleGone` if the store offers it to no reader of its scope any more, otherwise as `local_copy`. What has
-    come stays for the next attempt, unless it is of no use.
-    """
-    namespace = Namespace(store.path, item.scope, item.profile, item.namespace)
-    offer = Offer(item.scope, item.bundle, item.sha256, item.size, [], whole=True)
-    with opened_dir(directory) as dir_fd, _claimed(directory, dir_fd, offer, deadline) as fd:
-        if not _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
-            offer = _require_offer(item, store, deadline)
-            entries = _fetch(fd, namespace, offer, store, deadline, rate)
-            _require_offer(item, store, deadline)  # it took long
-            _finish(dir_fd, fd, namespace, offer, entries)
-
-
-def _require_offer(item: Wanted, store: StoreClient, deadline: Deadline) -> Offer:
-    """Return what readers of the scope are offered of the bundle; raises `BundleGone` if that is nothing."""
-    for offer in store.offers([item.scope], item.profile, item.namespace, deadline).offers:
-        if offer.sha256 == item.sha256:
-            return offer
-    raise BundleGone(bundle=item.bundle)
 
 
 def copy_here(directory: str, offer: Offer) -> Copy | None:
@@ -235,14 +181,12 @@ def copy_here(directory: str, offer: Offer) -> Copy | None:
 
 
 def may_come(directory: str, offer: Offer, most_bytes: int) -> int | None:
-    """Return the bytes that a copy of an offered bundle still takes; None if this job will not see it here."""
-    from warmstart.seed.wanted import beside
-
+    """Return the bytes that a copy of an offered bundle still takes; None if it is larger than `most_bytes`."""
     ensure_dir(directory, 0o700)
     with opened_dir(directory) as dir_fd:
         if _is_there(offer.sha256 + _BUNDLE, offer, dir_fd):
             return 0
-        return None if offer.size > most_bytes or beside(directory).find(offer.sha256) else offer.size
+        return None if offer.size > most_bytes else offer.size
 
 
 def _is_there(path: str, offer: Offer, dir_fd: int | None = None) -> bool:
@@ -256,18 +200,16 @@ def _is_there(path: str, offer: Offer, dir_fd: int | None = None) -> bool:
 
 
 @contextmanager
-def _claimed(directory: str, dir_fd: int, offer: Offer, deadline: Deadline) -> Iterator[int]:
+def _claimed(dir_fd: int, offer: Offer, deadline: Deadline) -> Iterator[int]:
     """Hold the locked file to fetch into; wait until another fetch of the bundle ends. It may have its beginning.
 
-    After an error what has come of a bundle that is wanted stays, if the error is no reason against it.
+    After an error what has come stays, if the error is no reason against it.
     """
-    from warmstart.seed.wanted import beside
-
     fd = _claim(dir_fd, offer, deadline)
     try:
         yield fd
     except BaseException as error:
-        if not (isinstance(error, _PASSING) and beside(directory).find(offer.sha256)):
+        if not (isinstance(error, _PASSING) and os.fstat(fd).st_size):
             _abandon(dir_fd, fd, offer)
         raise
     finally:
@@ -312,13 +254,12 @@ def _abandon(dir_fd: int, fd: int, offer: Offer) -> None:
     """Remove what a failed fetch wrote. Whoever waits for its lock starts anew."""
     with suppress(OSError):
         if is_at(fd, offer.sha256 + _FETCHING, dir_fd):
-            unlink_if_there(offer.sha256 + _FETCHING, dir_fd)
+            for suffix in (_ORIGIN, _FETCHING):
+                unlink_if_there(offer.sha256 + suffix, dir_fd)
             os.ftruncate(fd, 0)  # a process that hangs may still have it open
 
 
-def _fetch(  # noqa: PLR0917 - what from where, how fast
-    fd: int, namespace: Namespace, offer: Offer, store: StoreClient, deadline: Deadline, rate: int = 0
-) -> Entries:
+def _fetch(fd: int, namespace: Namespace, offer: Offer, store: StoreClient, deadline: Deadline) -> Entries:
     """Fill `fd` from the store; return the bundle's entries with their files.
 
     What an earlier fetch left in it is used if all together has the right hash; otherwise it starts anew.
@@ -326,22 +267,21 @@ def _fetch(  # noqa: PLR0917 - what from where, how fast
     is_resumed = os.fstat(fd).st_size > 0
     _reserve(fd, offer)
     try:
-        return store.fetch(namespace, offer, deadline, into=fd, rate=rate)
+        return store.fetch(namespace, offer, deadline, into=fd)
     except bundles.BundleDamaged:
         if not is_resumed:
             raise
     except WorkerSilent as error:
         if not deadline.expired():
             raise
-        raise FetchOverBudget(bundle=offer.bundle, problem="the fetch was not complete at the deadline") from error
+        problem = f"{os.fstat(fd).st_size} of {offer.size} bytes came in time; the next job goes on there"
+        raise FetchOverBudget(bundle=offer.bundle, problem=problem) from error
     os.ftruncate(fd, 0)
-    return _fetch(fd, namespace, offer, store, deadline, rate)
+    return _fetch(fd, namespace, offer, store, deadline)
 
 
-def _finish(dir_fd: int, fd: int, namespace: Namespace, offer: Offer, entries: Entries) -> None:
-    """Rename the fetched file to its final name, after what describes it is written."""
-    origin = [*namespace[1:], offer.bundle]
-    replace_file(dir_fd, offer.sha256 + _ORIGIN, dumps(origin).encode(), 0o600)
+def _finish(dir_fd: int, fd: int, offer: Offer, entries: Entries) -> None:
+    """Rename the fetched file to its final name, after the list of its files is written."""
     replace_file(dir_fd, offer.sha256 + _FILES, dumps(entries).encode(), 0o600)
     os.fchmod(fd, 0o444)
     os.fsync(fd)
@@ -454,8 +394,6 @@ def _exclusive(directory: str, deadline: Deadline) -> Iterator[int]:
 def prune(directory: str, layers: str, keep: Keep, now: float) -> int:
     """Evict copies beyond what is to stay, and remove abandoned fetches; return the bytes removed.
 
-    Abandoned is what nobody has locked and is not wanted, or was not tried for a day.
-
     Copies used since `now` minus `IN_USE_SECONDS` stay, and so do those that jobs have mounted. `layers` is the
     directory where copies are mounted; copies that are gone or were not used since then are unmounted there first.
     """
@@ -463,13 +401,13 @@ def prune(directory: str, layers: str, keep: Keep, now: float) -> int:
         with opened_dir(directory) as fd:
             _unmount_unused(fd, layers, now)
             kinds: dict[str, list[tuple[_Kept, str]]] = {}  # of each name of wholes, and of all profiles: ""
-            for copy in sorted(_copies(fd)):
+            for copy in sorted([*_copies(fd), *_copies(fd, _FETCHING)]):
                 scope, profile = _whose(fd, copy)
                 kinds.setdefault(profile if is_whole(profile) else "", []).append((copy, scope))
             held = _mounted_by_jobs()
             most = {"": keep.caches, **keep.wholes}
             removed = sum(_evict(fd, copies, most.get(kind, 0), held, now) for kind, copies in kinds.items())
-            _remove_abandoned(directory, fd, now)
+            _remove_abandoned(fd, now)
             return removed
     except FileNotFoundError:
         return 0
@@ -489,7 +427,7 @@ def _evict(fd: int, copies: list[tuple[_Kept, str]], keep: int, mounted: Contain
         copy, _ = copies[number]
         if removed >= excess:
             break
-        for suffix in (_BUNDLE, *_COMPANIONS):  # the bundle first: the others mean nothing without it
+        for suffix in (_BUNDLE, _FETCHING, *_COMPANIONS):  # the bundle first: the others mean nothing without it
             unlink_if_there(copy.sha256 + suffix, fd)
         removed += copy.size
     return removed
@@ -526,14 +464,15 @@ def _last_use(fd: int, sha256: str) -> float:
         return 0.0
 
 
-def _copies(fd: int) -> list[_Kept]:
+def _copies(fd: int, suffix: str = _BUNDLE) -> list[_Kept]:
     copies = []
     for name in os.listdir(fd):
-        if name.endswith(_BUNDLE):
+        if name.endswith(suffix):
             with suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                sha256 = name.removesuffix(_BUNDLE)
-                size = status.st_size + _size(fd, sha256 + _FILES)
+                sha256 = name.removesuffix(suffix)
+                # Of a beginning all is allocated that the bundle will need.
+                size = max(status.st_size, status.st_blocks * 512 * (suffix == _FETCHING)) + _size(fd, sha256 + _FILES)
                 copies.append(_Kept(status.st_mtime, size, sha256, (status.st_dev, status.st_ino)))
     return copies
 
@@ -544,39 +483,34 @@ def _size(fd: int, name: str) -> int:
     return 0
 
 
-def _remove_abandoned(directory: str, fd: int, now: float) -> None:
-    """Remove files of abandoned fetches, which nobody has locked, and old descriptions of copies that are gone."""
-    from warmstart.seed.wanted import beside
-
-    wanted = beside(directory)
-    wanted.forget_old()
+def _remove_abandoned(fd: int, now: float) -> None:
+    """Remove beginnings with which nobody goes on, and old descriptions of copies that are gone."""
     for name in os.listdir(fd):
         if not name.endswith((_FETCHING, *_COMPANIONS)):
             continue
         with suppress(OSError):
             if name.endswith(_FETCHING):
-                if not wanted.find(name.removesuffix(_FETCHING)):
-                    _remove_unlocked(fd, name)
+                _remove_beginning(fd, name, now)
             elif os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime <= now - IN_USE_SECONDS:
                 _remove_companion(fd, name)
 
 
-def _remove_unlocked(fd: int, name: str) -> None:
-    """Remove the file of a fetch that nobody has locked."""
+def _remove_beginning(fd: int, name: str, now: float) -> None:
+    """Remove the file of a fetch that nobody has locked, if it is old or nothing has come."""
     file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
     try:
-        if files.try_flock(file) and is_at(file, name, fd):
+        status = os.fstat(file)
+        is_useless = status.st_size == 0 or status.st_mtime <= now - ABANDONED_SECONDS
+        if is_useless and files.try_flock(file) and is_at(file, name, fd):
             unlink_if_there(name, fd)
     finally:
         os.close(file)
 
 
 def _remove_companion(fd: int, name: str) -> None:
-    """Remove a description if its copy is gone."""
+    """Remove a description if its copy is gone, and there is no beginning of one."""
     stem = name.partition(".")[0]
-    try:
-        os.stat(stem + _BUNDLE, dir_fd=fd, follow_symlinks=False)
-    except FileNotFoundError:
+    if not any(os.access(stem + suffix, os.F_OK, dir_fd=fd, follow_symlinks=False) for suffix in (_BUNDLE, _FETCHING)):
         unlink_if_there(name, fd)
 
 

@@ -207,8 +207,8 @@ def _harvest(context: Context, options: Options, deadline: Deadline, profile_nam
     for profile_name in profile_names:
         if options.settled_ns and not _may_refer(context, profile_name, whole):
             continue
-        # The harvest of a profile is one bundle. If it were larger than jobs may fetch, nobody would get its entries.
-        max_size = min(options.max_size - total.size, context.policy.seed.max_fetch)
+        # The harvest of a profile is one bundle. If it were larger than a job may fetch, nobody would get its entries.
+        max_size = min(options.max_size - total.size, bundles.MOST_BYTES)
         before = context.record.judged.get(profile_name, "")
         limits = HarvestLimits(max_size, options.max_entries - total.entries, deadline, before, options.settled_ns)
         try:
@@ -500,7 +500,7 @@ class _ProfileHarvest:
 
         context, both = self._context, [self._taken.bundle, bundle]
         settings = rewrite.RepackSettings(context.paths.absorbing, context.store, context.policy.validate_user)
-        most, deadline = context.policy.seed.max_fetch, self._limits.deadline
+        most, deadline = bundles.MOST_BYTES, self._limits.deadline
         try:
             if (made := rewrite.absorb(settings, self._namespace, both, most, deadline)).bundle:
                 where, told = self._namespace, made._asdict()

@@ -26,6 +26,7 @@ from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
 from warmstart.record import RecordChange, Seeded, SeededBundle, uptime_s
 from warmstart.steps.contract import Context, Outcome
+from warmstart.store import bundles
 from warmstart.store.bundles import FetchOverBudget, Offer, Offers
 from warmstart.store.layout import Namespace
 
@@ -82,7 +83,7 @@ class Options(NamedTuple):
 
 class _Budget:
     def __init__(self, context: Context) -> None:
-        self.bytes = context.policy.seed.max_fetch
+        self.bytes = min(bundles.MOST_BYTES, context.policy.seed.keep)  # what is beyond that would not stay
         self.fetching = context.deadline.within(context.policy.seed.fetch_budget)
         self.extracting = context.deadline.within(context.policy.seed.fetch_budget + EXTRACTION_SECONDS)
         self._is_spread = False
@@ -274,8 +275,6 @@ class _Seeding:
             profile, started = target.profile, time.monotonic()
             with self._cold_on_failure(profile):
                 copies, left_out = _copied(self._context, profile, target.namespace, offers, self._budget)
-                if left_out and all(error.code == "fetch-goes-on" for error in left_out):
-                    self.cold[profile.name] = left_out[0].code
                 if profile.name in self._agreed and left_out:
                     self.cold[profile.name] = left_out[0].code
                     continue
@@ -459,7 +458,7 @@ def _copied(
     """
     if not offers:
         return [], []
-    from warmstart.seed.node_cache import FetchGoesOn, copy_here, local_copy
+    from warmstart.seed.node_cache import copy_here, local_copy
     from warmstart.seed.overlay import MOST_BUNDLES, TooManyLayers
 
     copies: list[Copy] = []
@@ -470,15 +469,12 @@ def _copied(
             break
         copy = copy_here(context.paths.bundles, offer)
         if copy is None:
-            from warmstart.errand import Asker
-
             budget.spread()
             try:
                 copy = local_copy(
                     context.paths.bundles,
                     Namespace(context.policy.paths.store, offer.scope, profile.name, namespace),
                     offer,
-                    Asker.of(context.record),
                     store=context.store,
                     most_bytes=budget.bytes,
                     deadline=budget.fetching,
@@ -486,17 +482,8 @@ def _copied(
             except FetchOverBudget as error:
                 left_out.append(error)
                 continue
-            except FetchGoesOn as error:
-                left_out.append(error)
-                budget.bytes -= offer.size
-                continue
             budget.bytes -= copy.fetched
         copies.append(copy)
-    if any(isinstance(error, FetchGoesOn) for error in left_out):
-        from warmstart.errand import Errands
-        from warmstart.seed.wanted import FETCHES
-
-        Errands(context.paths, FETCHES).start_due()
     for _, errors in groupby(left_out, lambda error: error.code):
         first, *others = errors
         bundle, count = first.fields["bundle"], 1 + len(others)

@@ -17,7 +17,6 @@ from warmstart.errors import ResourceError, StoreError, UserError
 from warmstart.host import wire
 from warmstart.host.deadline import after
 from warmstart.host.files import (
-    CHUNK,
     ReadFailed,
     copy_hashed,
     open_regular,
@@ -55,13 +54,15 @@ SUM_EXACT_S = 600.0  # maintenance may make room at any time
 SUM_LOCK_S = 2.0
 _SUM_SIZE = 200  # bytes; always as many, so that a shorter one leaves nothing of a longer one
 MOST_NAMESPACES = 1000  # of a scope and profile, with which a job's own name of its caches adds no other
-_SETTLING = 0.1  # part of the time for a fetch after which it is judged by its rate
 
 # Sets the id of a new bundle by the index and the directory of its namespace; returns None if it is not needed.
 _WithId = Callable[[Manifest, index.Index, int], Manifest | None]
 
 
 _held: list[HeldLock] = []  # keeps locks until this process ends
+
+
+MOST_BYTES = 8 << 30  # of a bundle that is made, and of all that are fetched for one job
 
 
 class BundleDamaged(StoreError):
@@ -89,11 +90,11 @@ class CopyFailed(ResourceError):
 
 
 class FetchOverBudget(ResourceError):
-    """A bundle is not on the node, and its fetch would take more bytes or time than there are."""
+    """A bundle is not on the node, and its fetch takes more bytes or time than there are."""
 
     code = "fetch-over-budget"
     template = "bundle {bundle}: {problem}"
-    hint = "raise seed.max_fetch or seed.fetch_budget in the policy, or what nodes keep of its kind"
+    hint = "later jobs go on with what came; raise seed.fetch_budget in the policy, or what nodes keep of its kind"
 
 
 class QuotaExceeded(UserError):
@@ -319,14 +320,12 @@ def provided(where: Namespace, digests: dict[str, str]) -> list[str]:
     return []
 
 
-def fetch(where: Namespace, offer: Offer, fd: int, seconds: float = 0, rate: int = 0) -> Entries:
+def fetch(where: Namespace, offer: Offer, fd: int) -> Entries:
     """Copy a bundle into the inherited descriptor `fd`; return its entries with their files.
 
     What `fd` has already is kept: an earlier fetch of the same bundle left it. All bytes are hashed. They and the
-    manifest must be as offered, or it raises `BundleDamaged`, and the content of `fd` is useless. At most
-    `rate` bytes per second are read. Raises `FetchOverBudget` as soon as it is clear that the fetch would take more
-    than `seconds`. 0 is no limit. Also raises `BundleGone`, `ManifestUnreadable`, `StoreFailed`, and `CopyFailed` if
-    the node's disk fails.
+    manifest must be as offered, or it raises `BundleDamaged`, and the content of `fd` is useless. Also raises
+    `BundleGone`, `ManifestUnreadable`, `StoreFailed`, and `CopyFailed` if the node's disk fails.
     """
     bundle = offer.bundle
     if not layout.is_bundle_id(bundle):
@@ -343,49 +342,23 @@ def fetch(where: Namespace, offer: Offer, fd: int, seconds: float = 0, rate: int
         try:
             if weak := weakness(os.fstat(source), (0, os.geteuid())):
                 raise BundleDamaged(bundle=bundle, problem=weak)
-            copy_verified(bundle, source, fd, offer.sha256, offer.size, seconds, rate)
+            copy_verified(bundle, source, fd, offer.sha256, offer.size)
         finally:
             os.close(source)
     return stored.entries
 
 
-def copy_verified(  # noqa: PLR0917 - what of whom, how fast
-    bundle: str, source: int, fd: int, sha256: str, size: int, seconds: float = 0, rate: int = 0
-) -> None:
+def copy_verified(bundle: str, source: int, fd: int, sha256: str, size: int) -> None:
     """Copy a bundle's open squashfs into `fd`; arguments and errors as `fetch`."""
     try:
         have = os.lseek(fd, 0, os.SEEK_END)
-        pace = _Pace(bundle, size - have, seconds, rate)
-        copied = copy_hashed(source, fd, most=size + 1, watch=pace, have=have)
+        copied = copy_hashed(source, fd, most=size + 1, have=have)
     except ReadFailed:
         raise
     except OSError as error:
         raise CopyFailed(bundle=bundle, problem=error.strerror) from error
     if copied != (size, sha256):
         raise BundleDamaged(bundle=bundle, problem="its bytes are not those of its manifest")
-
-
-class _Pace:
-    """Called before each read of a copy: keeps to a rate, and ends a copy that cannot be complete in time."""
-
-    def __init__(self, bundle: str, size: int, seconds: float, rate: int) -> None:
-        """`size`: bytes to be read; `rate`: bytes per second. 0 is no limit."""
-        self._bundle = bundle
-        self._size = size
-        self._seconds = seconds
-        self._rate = rate
-        self._read = -CHUNK
-        self._started = time.monotonic()
-
-    def __call__(self) -> None:
-        """Wait, or raise `FetchOverBudget`."""
-        self._read += CHUNK
-        took = time.monotonic() - self._started
-        if took > self._seconds * _SETTLING > 0 and self._read * self._seconds < self._size * took:
-            problem = f"{self._read} of {self._size} bytes came in {took:.1f} s"
-            raise FetchOverBudget(bundle=self._bundle, problem=problem)
-        if self._rate and self._read > self._rate * took:
-            time.sleep(self._read / self._rate - took)
 
 
 def read_manifest(where: Namespace, bundle: str) -> Manifest:

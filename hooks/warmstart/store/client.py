@@ -116,17 +116,15 @@ class StoreClient:
         if not (is_sha256(offer.sha256) and is_bundle_id(offer.bundle) and offer.scope in scopes):
             raise self._malformed("offers", f"not a bundle: {offer.bundle!a} {offer.sha256!a}")
 
-    def fetch(self, where: Namespace, offer: Offer, deadline: Deadline, *, into: int, rate: int = 0) -> Entries:
+    def fetch(self, where: Namespace, offer: Offer, deadline: Deadline, *, into: int) -> Entries:
         """Copy a bundle into the open file `into`, which may have its beginning; return its entries with their files.
 
-        `rate` is bytes per second at most, 0 for any. Raises `FetchOverBudget` as soon as it is clear that it cannot be
-        complete at the deadline, `BundleDamaged`, `BundleGone`, `ManifestUnreadable`, or `CopyFailed` if the node's
-        disk fails.
+        Raises `BundleDamaged`, `BundleGone`, `ManifestUnreadable`, or `CopyFailed` if the node's disk fails.
         """
         from warmstart.store import bundles, layout
 
         with self.worker.another(keep=[into]) as worker:
-            entries = worker.run(deadline, bundles.fetch, where, offer, into, deadline.left(), rate)
+            entries = worker.run(deadline, bundles.fetch, where, offer, into)
         if not all(layout.is_plain_path(path) for files in entries.values() for path in files):
             raise self._malformed("fetch", f"a file name in {offer.bundle} is not valid in a manifest")
         return entries

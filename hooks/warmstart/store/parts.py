@@ -37,7 +37,7 @@ from warmstart.store.manifest import Base, Draft, Manifest, ManifestUnreadable, 
 PARTS = "parts"
 PATIENCE_S = 3600.0  # with nodes that hand in nothing: lost, or their harvest is deferred
 KEPT_S = 86_400.0  # for parts that cannot be published
-MOST_BYTES = 8 << 30  # of one run's parts; its nodes mostly make the same, and it publishes at most seed.max_fetch
+MOST_BYTES = 8 << 30  # of one run's parts: its nodes mostly make the same
 # A job may have a thousand nodes that hand in at the same time, each of which looks at what is there.
 _MOST_PARTS, _MOST_READ = 16, 8 << 20  # whose entries a node leaves out; bytes of their manifests
 _MOST_LOOKED_AT = 64  # files of a run, to tell how many bytes it has

@@ -12,7 +12,7 @@ from tests.support.entry_site import NODE, EntrySite
 from warmstart.entry import background
 from warmstart.errand import Errands
 from warmstart.host import process
-from warmstart.seed.wanted import FETCHES, Wanted
+from warmstart.images.unpacks import UNPACKS, UnpackRequest
 
 
 @pytest.fixture(autouse=True)
@@ -29,15 +29,15 @@ def site(entry_site: EntrySite) -> EntrySite:
     return entry_site
 
 
-def run(site: EntrySite, what: str = FETCHES.name, node: str = NODE) -> int:
+def run(site: EntrySite, what: str = UNPACKS.name, node: str = NODE) -> int:
     """Run the program."""
     return background.main(site.installation.prefix, [what, node])
 
 
 def test_it_does_nothing_that_nobody_asked_for(site: EntrySite, capsys: pytest.CaptureFixture[str]) -> None:
     """On no node of another host, and nowhere while warmstart is off."""
-    errands = Errands(site.paths, FETCHES)
-    errands.add("user-1", "ab", Wanted("ab", 1, "user-1", "numba", "ns", "b", ASKER))
+    errands = Errands(site.paths, UNPACKS)
+    errands.add("1", "ab", UnpackRequest("reg.io/b:1", "b", "", ASKER))
     assert [run(site, "all"), run(site, node="n2"), run(site, node="../n1")] == [background.WRONG_USAGE] * 3
     assert "usage: background" in capsys.readouterr().err
     Path(site.installation.off_switch).touch()

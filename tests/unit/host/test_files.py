@@ -203,20 +203,6 @@ def test_a_copy_tells_whose_error_it_is(source: int, target: int, tmp_path: Path
         os.close(full)
 
 
-def test_a_copy_can_be_ended(source: int, target: int) -> None:
-    """`watch` is asked before every read, and what it raises is what the copy raises."""
-    asked: list[int] = []
-
-    def watch() -> None:
-        asked.append(os.fstat(target).st_size)
-        if len(asked) == 3:
-            raise TimeoutError
-
-    with pytest.raises(TimeoutError):
-        copy_hashed(source, target, watch=watch)
-    assert asked == [0, files.CHUNK, 2 * files.CHUNK]
-
-
 MINE = frozenset({0, os.geteuid()})
 
 

@@ -130,8 +130,8 @@ def test_what_can_not_be_merged_stays(entry_site: EntrySite, session: Session, m
     assert [event["reason"] for event in entry_site.events("bundle.quarantined")] == ["cut"]
 
 
-def test_what_a_node_could_not_fetch_is_not_made(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No job would be seeded with it."""
+def test_what_a_prolog_could_not_fetch_is_not_made(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs would wait for it."""
     asked = []
 
     def plan(_where: Namespace, _writer: str, fewest: int, most_bytes: int) -> list[Merger]:
@@ -139,10 +139,8 @@ def test_what_a_node_could_not_fetch_is_not_made(session: Session, monkeypatch: 
         return []
 
     answer_here(monkeypatch, maintenance.plan_compaction, plan)
-    policy = session.policy
-    small = session._replace(policy=policy._replace(seed=policy.seed._replace(max_fetch=1000)))
-    StoreMaintenance(small).compact(Namespace("/s", "site", "numba", "ns"))
-    assert asked == [(rewrite.FEWEST, 500)]
+    StoreMaintenance(session).compact(Namespace("/s", "site", "numba", "ns"))
+    assert asked == [(rewrite.FEWEST, rewrite.MOST_BYTES)]
 
 
 def test_the_scrub_goes_on(entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

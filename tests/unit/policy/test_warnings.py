@@ -53,8 +53,6 @@ def test_a_tool_that_takes_others_caches_along() -> None:
 @pytest.mark.parametrize(
     "sections",
     [
-        {"seed": {"max_fetch": "512MiB"}},
-        {"files": {"max_size": "1GiB"}},
         {"maintenance": {"keep": "1d"}},
         {"images": {"keep": {"lease": "1d", "user": "64MiB"}}},
     ],

@@ -9,27 +9,25 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.bundles import ASKER, draft, namespace, publish
+from tests.support.bundles import draft, namespace, publish
 from warmstart.host import files, loops
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.seed import node_cache
-from warmstart.seed.node_cache import IN_USE_SECONDS, Copy, FetchGoesOn, Keep, local_copy
-from warmstart.seed.wanted import Wanted, beside
+from warmstart.seed.node_cache import IN_USE_SECONDS, Copy, Keep, local_copy
 from warmstart.store import bundles, maintenance
 from warmstart.store.bundles import BundleDamaged, BundleGone, FetchOverBudget, Offer
 from warmstart.store.client import StoreClient
-from warmstart.store.layout import Namespace, StoreFailed
+from warmstart.store.layout import StoreFailed
 from warmstart.store.maintenance import Use
-from warmstart.store.manifest import Entries
 
 WHOLES = "whole-things"
 
@@ -59,7 +57,7 @@ class Node(NamedTuple):
         where = namespace(self.base / "store")
         deadline = after(seconds)
         directory = str(self.directory)
-        return local_copy(directory, where, offer, ASKER, store=self.client, most_bytes=most, deadline=deadline)
+        return local_copy(directory, where, offer, store=self.client, most_bytes=most, deadline=deadline)
 
     def names(self) -> set[str]:
         """Return what the directory holds, without the hashes."""
@@ -172,98 +170,88 @@ def test_a_store_that_hangs_is_over_the_budget(node: Node, monkeypatch: pytest.M
     monkeypatch.setattr(StoreClient, "fetch", silent)
     with pytest.raises(WorkerSilent):
         node.copy(offer)
-    with pytest.raises(FetchGoesOn):
+    with pytest.raises(FetchOverBudget):
         node.copy(offer, seconds=0)
+    assert node.names() == set()
 
 
-def wants(node: Node, offer: Offer) -> list[Wanted]:
-    """Have a prolog with too little time for a bundle; return what the node then wants."""
-    with pytest.raises(FetchGoesOn):
-        node.copy(offer)
-    errands = beside(str(node.directory))
-    return [wish for item in errands.all() if (wish := errands.read(item, Wanted))]
+def begins(node: Node, offer: Offer, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have a prolog with too little time for a bundle of twelve bytes; return what it leaves of it: eight."""
+    real = files._chunks
 
+    def slow(*args: Any) -> Iterator[bytes]:  # noqa: ANN401 - as those of the real one
+        yield from islice(real(*args), 2)
+        time.sleep(60)
 
-@pytest.fixture
-def too_slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Have two thirds of a bundle come when the time is over. The store's process is forked with this."""
-    monkeypatch.setattr(bundles, "CHUNK", 4)
-    monkeypatch.setattr(files, "CHUNK", 4)
-    ticks = iter((0.0, 0.0, 9.0, 24.0))
-    clock = SimpleNamespace(monotonic=lambda: next(ticks))
-    with monkeypatch.context() as patch:
-        patch.setattr(bundles, "time", clock)
-        yield patch
+    with monkeypatch.context() as patch:  # the store's process is forked with this
+        patch.setattr(files, "CHUNK", 4)
+        patch.setattr(files, "_chunks", slow)
+        with pytest.raises(FetchOverBudget, match="8 of 12 bytes came in time"):
+            node.copy(offer, seconds=1)
+    (beginning,) = node.directory.glob("*.fetching")
+    return beginning
 
 
 @pytest.mark.timed
-def test_a_fetch_that_cannot_be_complete_goes_on_later(node: Node, too_slow: pytest.MonkeyPatch) -> None:
-    """It ends as soon as that is clear. The next one reads only what is missing, and no prolog tries meanwhile."""
+def test_the_next_job_goes_on_with_a_fetch(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads only what is missing, and compares all."""
     offer = node.publish("a", content=b"0123456789ab")
-    (item,) = wants(node, offer)
-    assert (item.sha256, item.size, item.bundle, item.job) == (offer.sha256, 12, offer.bundle, ASKER)
-    (partial,) = node.directory.glob("*.fetching")
-    assert partial.read_bytes() == b"01234567"
-    too_slow.undo()
-    assert wants(node, offer) == [item]
-    node.prune(0)
-    assert partial.exists()
+    beginning = begins(node, offer, monkeypatch)
+    assert beginning.read_bytes() == b"01234567"
     (stored,) = (node.base / "store").rglob("*.sqsh")
     stored.chmod(0o600)
     stored.write_bytes(b"not read89ab")
-    node_cache.fetch_wanted(str(node.directory), item, store=node.client, rate=1 << 30, deadline=after(30))
     assert Path(node.copy(offer).path).read_bytes() == b"0123456789ab"
     assert node.names() == {"sqsh", "files.json", "origin.json"}
 
 
 @pytest.mark.timed
 @pytest.mark.threat(41)
-@pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_what_is_removed_while_it_is_fetched_is_not_there(
-    node: Node, too_slow: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
-    """The store is asked again at the end: a fetch may take an hour."""
-    (item,) = wants(node, node.publish("a", content=b"0123456789ab"))
-    too_slow.undo()
+def test_a_beginning_counts_as_a_copy_of_its_scope(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes when the node keeps less, but not within an hour; else a day after the last job that went on with it."""
+    beginning = begins(node, node.publish("a", content=b"0123456789ab"), monkeypatch)
+    assert node.names() == {"fetching", "origin.json"}
+    size = beginning.stat().st_blocks * 512
+    assert size > 0
+    for hours, keep in ((0, 0), (2, size), (23, size)):
+        then = time.time() - hours * 3600
+        for path in node.directory.iterdir():
+            os.utime(path, (then, then))
+        assert (node.prune(keep), node.names()) == (0, {"fetching", "origin.json"})
+    assert (node.prune(size - 1), node.names()) == (size, set())
+    put(node, "aa", "numba", 0)
+    old = node.directory / "bb.fetching"
+    old.write_bytes(b"x")
+    os.utime(old, (time.time() - 90_000,) * 2)
+    node.prune(1 << 30)
+    assert node.names() == {"sqsh", "origin.json"}
 
-    def remove() -> None:
-        where = Namespace(node.client.path, item.scope, item.profile, item.namespace)
-        node.client.run_in(after(10), maintenance.remove, where, [item.bundle])
 
-    if when == "before":
-        remove()
-    real = StoreClient.fetch
-
-    def fetch(*args: Any, **kwargs: Any) -> Entries:  # noqa: ANN401 - the method's
-        came = real(*args, **kwargs)
-        remove()
-        return came
-
-    monkeypatch.setattr(StoreClient, "fetch", fetch)
+@pytest.mark.timed
+@pytest.mark.threat(41)
+def test_a_bundle_that_was_removed_meanwhile_leaves_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next job's offer is an old one."""
+    offer = node.publish("a", content=b"0123456789ab")
+    begins(node, offer, monkeypatch)
+    node.client.run_in(after(10), maintenance.remove, namespace(node.base / "store"), [offer.bundle])
     with pytest.raises(BundleGone):
-        node_cache.fetch_wanted(str(node.directory), item, store=node.client, rate=0, deadline=after(30))
+        node.copy(offer)
     assert node.names() == set()
 
 
 @pytest.mark.timed
-def test_a_store_that_is_away_leaves_what_has_come(node: Node, too_slow: pytest.MonkeyPatch) -> None:
-    """For the next attempt. A disk without room takes it back."""
-    (item,) = wants(node, node.publish("a", content=b"0123456789ab"))
-    too_slow.undo()
-    (node.base / "store").rename(node.base / "away")
+def test_a_store_that_is_away_leaves_what_has_come(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the next attempt."""
+    offer = node.publish("a", content=b"0123456789ab")
+    begins(node, offer, monkeypatch)
+
+    def fails(*_: object, **__: object) -> None:
+        raise StoreFailed(what="fetch a bundle", problem="Input/output error")
+
+    monkeypatch.setattr(StoreClient, "fetch", fails)
     with pytest.raises(StoreFailed):
-        node_cache.fetch_wanted(str(node.directory), item, store=node.client, rate=0, deadline=after(30))
-    assert node.names() == {"fetching"}
-
-
-def test_a_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However fast the store is: each read waits until the ones before it are due."""
-    naps: list[float] = []
-    monkeypatch.setattr(bundles, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=naps.append))
-    pace = bundles._Pace("b", 3 << 20, 0, 1 << 19)
-    for _ in range(3):
-        pace()
-    assert naps == [2.0, 4.0]
+        node.copy(offer)
+    assert node.names() == {"fetching", "origin.json"}
 
 
 def listing(copy: Copy) -> str:

@@ -251,12 +251,16 @@ def test_each_entry_is_the_most_trusted_one(node: Node) -> None:
     assert told(node, "cache.seeded")[0]["scopes"] == sorted(SCOPES)
 
 
-def test_the_budget_of_bytes_is_one_for_all(node: Node) -> None:
-    """What would go over it stays cold, and is told; the rest is seeded."""
+@pytest.mark.parametrize("bound", ["MOST_BYTES", "keep"])
+def test_the_budget_of_bytes_is_one_for_all(node: Node, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    """What would go over it, or would not stay on the node, stays cold, and is told; the rest is seeded."""
     node.publish(ENTRIES)
     node.publish({"m/z": {"m/z.nbi": os.urandom(50_000)}})
-    policy = node.context.policy
-    node.context = node.context._replace(policy=policy._replace(seed=policy.seed._replace(max_fetch=20_000)))
+    if bound == "keep":
+        policy = node.context.policy
+        node.context = node.context._replace(policy=policy._replace(seed=policy.seed._replace(keep=20_000)))
+    else:
+        monkeypatch.setattr(bundles, bound, 20_000)
     outcome = node.run()
     assert (seeded(outcome)["numba"].entries, outcome.degraded) == (["m/f"], [])
     (left_out,) = told(node, "bundle.left-out")
@@ -284,7 +288,7 @@ def test_why_all_of_a_profile_is_cold(node: Node, change: str, reason: str) -> N
     node.publish(ENTRIES)
     if change == "budget":
         policy = node.context.policy
-        node.context = node.context._replace(policy=policy._replace(seed=policy.seed._replace(max_fetch=20)))
+        node.context = node.context._replace(policy=policy._replace(seed=policy.seed._replace(keep=20)))
     else:
         (manifest,) = Path(node.context.store.path).rglob("*Z-*.json")
         manifest.chmod(0o644)

@@ -15,7 +15,6 @@ import pytest
 from tests.cluster import mounts
 from tests.support.maintenance_site import MaintenanceSite
 from warmstart.entry import background
-from warmstart.errand import Asker
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.paths import NodePaths
@@ -89,9 +88,8 @@ class TreeSite:
             for where in store.run(after(20), maintenance.namespaces, scope_of(user)):
                 if where.profile == PROFILE:
                     (offer,) = store.offers([where.scope], PROFILE, where.name, after(20)).offers
-                    asker = Asker(7, user.uid, user.name, "test")
                     node_cache.local_copy(
-                        self.paths.bundles, where, offer, asker, store=store, most_bytes=1 << 30, deadline=after(20)
+                        self.paths.bundles, where, offer, store=store, most_bytes=1 << 30, deadline=after(20)
                     )
         return offer.bundle
 

@@ -55,7 +55,7 @@ _WHY = {
     NODES_DIFFER: "the job's nodes see different versions of it",
     TOO_MANY: "too many of your trees wait to be packed already",
     REFUSED: "its copies are refused: the administrators' audit says why",
-    "fetch-goes-on": "its copy did not come in time: it comes for later jobs",
+    "fetch-over-budget": "its copy did not come in time, or is larger than what a node keeps of trees",
 }
 ANOTHER = (
     "warmstart: another directory is at the path of the job's tree than when the job began: this step and what already "
@@ -323,10 +323,8 @@ def _chosen(context: Context, options: Options, tree: _Tree) -> Offer | _Found:
 
 def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Found:
     """Return the mounted copy; the tree itself if it does not come in time."""
-    from warmstart.errand import Asker, Errands
     from warmstart.seed import node_cache
-    from warmstart.seed.node_cache import FetchGoesOn
-    from warmstart.seed.wanted import FETCHES
+    from warmstart.store.bundles import FetchOverBudget
 
     policy = context.policy
     try:
@@ -334,13 +332,11 @@ def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Found:
             context.paths.bundles,
             place_of(context.store.path, offer.scope, tree.facts),
             offer,
-            Asker.of(context.record),
             store=context.store,
             most_bytes=offered(policy).keep,
             deadline=context.deadline.within(policy.seed.fetch_budget),
         )
-    except FetchGoesOn as error:
-        Errands(context.paths, FETCHES).start_due()
+    except FetchOverBudget as error:
         return _Found(None, error.code)
     (root,) = node_cache.mounted(context.paths.layers, [copy.path], context.deadline.within(MOUNTING_S))
     lacks: list[str] = []

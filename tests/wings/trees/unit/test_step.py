@@ -16,8 +16,6 @@ from tests.support.runs import a_context, a_job, events
 from tests.wings.trees.values import offering
 from warmstart import plan, view
 from warmstart.errand import Errands
-from warmstart.host import detached
-from warmstart.host.deadline import after
 from warmstart.paths import NOTHING
 from warmstart.policy.compiled import Policy, User
 from warmstart.policy.match import Grant
@@ -26,7 +24,6 @@ from warmstart.request import Request, RequestInvalid
 from warmstart.runner import Prepared
 from warmstart.seed import node_cache, together
 from warmstart.seed.together import Cold, ProposedProfile, Settled
-from warmstart.seed.wanted import FETCHES, Wanted
 from warmstart.steps.contract import Context
 from warmstart.store import bundles
 from warmstart.store.bundles import FetchOverBudget
@@ -227,26 +224,18 @@ def test_nodes_that_decide_for_themselves_read_the_tree_itself(site: Shown) -> N
     assert (site.event(), site.started) == (("itself", "several-nodes"), [])
 
 
-def test_a_copy_that_does_not_come_in_time_comes_later(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job reads the tree itself; its fetch goes on, and the next job has the copy."""
+def test_a_copy_that_does_not_come_in_time_is_not_shown(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job reads the tree itself, and that is no failure."""
     site.publish()
 
-    def too_slow(*_: object) -> None:
+    def too_slow(*_: object, **__: object) -> None:
         raise FetchOverBudget(bundle="b", problem="it is too slow")
 
-    started: list[object] = []
-    monkeypatch.setattr(detached, "start", lambda argv, **_: started.append(argv))
     with monkeypatch.context() as patch:
-        patch.setattr(bundles._Pace, "__call__", too_slow)
+        patch.setattr(node_cache, "local_copy", too_slow)
         (notice,) = site.run()
-    assert (site.event(), site.sources, len(started)) == (("itself", "fetch-goes-on"), [NOTHING], 1)
-    assert notice.endswith("read-only; its copy did not come in time: it comes for later jobs")
-    paths = site.context.paths
-    errands = Errands(paths, FETCHES)
-    (item,) = errands.due()
-    wish = errands.read(item, Wanted)
-    assert wish
-    node_cache.fetch_wanted(paths.bundles, wish, store=site.context.store, rate=1 << 30, deadline=after(30))
+    assert (site.event(), site.sources) == (("itself", "fetch-over-budget"), [NOTHING])
+    assert "read-only; its copy did not come in time" in notice
     assert (site.run(), site.event()) == ((), ("copy", ""))
 
 
@@ -254,7 +243,7 @@ def test_a_copy_larger_than_all_that_a_node_keeps_is_not_fetched(site: Shown) ->
     """The policy has changed since it was packed. What caches may take counts for nothing."""
     site.publish()
     policy = site.context.policy
-    seed = policy.seed._replace(max_fetch=1, keep=1)
+    seed = policy.seed._replace(keep=1)
     for keep, expected in ((7, ("itself", "fetch-over-budget")), (8, ("copy", ""))):
         site.context = site.context._replace(policy=offering(policy, keep=keep)._replace(seed=seed))
         site.run()
@@ -295,8 +284,8 @@ def test_all_nodes_of_a_job_show_the_copy_or_none_does(site: Shown, monkeypatch:
     site.publish()
     nodes = Nodes(monkeypatch)
     assert (agreed(site), nodes.votes, list(nodes.own)) == (("copy", ""), [{}], [PROFILE])
-    nodes = Nodes(monkeypatch, cold="fetch-goes-on")
-    assert (agreed(site), site.sources[-1]) == (("itself", "fetch-goes-on"), NOTHING)
+    nodes = Nodes(monkeypatch, cold="fetch-over-budget")
+    assert (agreed(site), site.sources[-1]) == (("itself", "fetch-over-budget"), NOTHING)
 
 
 def test_a_node_that_sees_another_tree_says_so(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
