@@ -257,7 +257,7 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
 	}
 	if (verdict != NULL || view.text == NULL)
 		return 0;
-	if (stat("/", &node_root) < 0 || stat(view.cache, &node_cache) < 0)
+	if (look(AT_FDCWD, "/", &node_root) < 0 || look(AT_FDCWD, view.cache, &node_cache) < 0)
 		node_root.st_ino = node_cache.st_ino = 0;
 	node_run = open_parent(view.cache);
 	at_constant_path = false;
@@ -395,7 +395,7 @@ static bool is_in_container(void)
 {
 	struct stat root;
 
-	return node_root.st_ino != 0 && stat("/", &root) == 0 && !same(&root, &node_root);
+	return node_root.st_ino != 0 && look(AT_FDCWD, "/", &root) == 0 && !same(&root, &node_root);
 }
 
 /* Return whether a directory is a cache of the job's: the first one, or one of another image, RUN/sets/KEY/cache, which

@@ -48,6 +48,11 @@ void view_free(struct view *view);
 int open_trusted(const char *path);
 int open_beneath(int parent, const char *name, uid_t owner);
 
+/* trusted.c: device, inode, owner and mode of what a path leads to, or of `directory` itself for "". A file system of a
+ * user's (FUSE) is not asked, so it cannot hold the task: the kernel answers with what it knows. 0, or -1 with errno. */
+struct stat;
+int look(int directory, const char *path, struct stat *found);
+
 /* The job's owner. */
 struct owner {
 	uid_t uid;

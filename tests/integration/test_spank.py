@@ -18,6 +18,7 @@ from tests import spank
 from tests.cluster import processes
 from tests.cluster.accounts import ALICE
 from tests.cluster.teardown import unmount
+from tests.security.test_silent_fuse import answers, silent
 from tests.support.requirements import unavailable
 from warmstart import view
 from warmstart.host import linux
@@ -124,6 +125,16 @@ def view_of(node: Node, cache: Path) -> list[str]:
     """Return the view's lines as the prolog renders them where the policy says `constant_path: spank`."""
     paths = [str(node.base / "workspace"), str(node.constant), str(cache)]
     return [*paths, f"NUMBA_CACHE_DIR={node.constant}/numba", "PLAIN=a b", f"!WARMSTART_CACHE={node.constant}"]
+
+
+@ONCE
+@pytest.mark.report
+def test_roots_part_of_a_task_asks_no_file_system_of_the_users(node: Node) -> None:
+    """A FUSE daemon that never answers, over the job's cache, would hold slurmstepd where no signal ends it."""
+    cache = node.make_cache("7.aa", JOB)
+    node.write_view(*view_of(node, cache))
+    with silent(cache):
+        assert answers(lambda: node.task(AS_ROOT_ALONE="1"))
 
 
 def mounts(node: Node, lines: list[str]) -> list[str]:
