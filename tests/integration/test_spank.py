@@ -129,6 +129,7 @@ def view_of(node: Node, cache: Path) -> list[str]:
 
 @ONCE
 @pytest.mark.report
+@pytest.mark.threat(13)
 def test_roots_part_of_a_task_asks_no_file_system_of_the_users(node: Node) -> None:
     """A FUSE daemon that never answers, over the job's cache, would hold slurmstepd where no signal ends it."""
     cache = node.make_cache("7.aa", JOB)
