@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 
-from warmstart.doctor.containers import ENROOT, hook_problem
+from warmstart.doctor.containers import ENROOT, PROGRAMS, hook_problem
 from warmstart.doctor.finding import ADVICE, OK, WRONG, Finding
 from warmstart.doctor.node import Node
+from warmstart.doctor.slurm import LARGEST_SCRIPT
 from warmstart.doctor.wings import Checks
+from warmstart.host.files import read_small
 from warmstart.paths import Installation
 from warmstart.wings.ready_roots import trial
 
 HOOK = "05-warmstart-root.sh"
+# Inner words of enroot 4, by which the hook finds a container's file and root.
+WORDS = ('\'runtime::_start "$@"\' "${config}" "${rootfs}"', '"${ENROOT_RUNTIME_PATH}/overlay"')
 NEEDED = "use Linux 5.19 or later, and ext4 or xfs for paths.shelf; or leave out paths.shelf"
 
 
@@ -43,7 +48,17 @@ def hook(installation: Installation, enroot: str) -> Iterator[Finding]:
         found = f"{', '.join(before)} runs before {HOOK}: what it changes in a container's root is lost"
         yield Finding(WRONG, found, f"give it a name that sorts after {HOOK}")
     else:
-        yield Finding(OK, "containers start from the tree of their image")
+        yield _known(shutil.which("enroot", path=PROGRAMS) or "/usr/bin/enroot")
+
+
+def _known(program: str) -> Finding:
+    """Check that enroot still has what the hook looks for."""
+    path = f"{os.path.dirname(os.path.dirname(program))}/lib/enroot/runtime.sh"
+    text = read_small(path, LARGEST_SCRIPT).decode("utf-8", "replace")
+    if missing := [word for word in WORDS if word not in text]:
+        found = f"{HOOK} does not know this enroot, and no container starts from a tree: {path} lacks {missing[0]}"
+        return Finding(WRONG, found, "install a release of warmstart that knows it, or leave out paths.shelf")
+    return Finding(OK, "containers start from the tree of their image")
 
 
 CHECKS = Checks(node={"node.ready-roots": ready_roots})
