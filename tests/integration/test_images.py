@@ -49,9 +49,6 @@ from warmstart.images.imports.making import ImageNotOurs
 from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference, parse
-from warmstart.images.store import eviction
-from warmstart.images.store.eviction import ImageEntry
-from warmstart.images.store.layout import Charged
 from warmstart.store.layout import StoreFailed, StoreFull
 
 pytestmark = pytest.mark.threat(6)
@@ -466,26 +463,6 @@ def test_waiting_expires_and_names_the_producer(place: Place, store: Store) -> N
         result(child)
     assert f"pid {child[0]} on n1 for job 42" in str(raised.value)
     processes.wait_until("the programs' end", lambda: not processes_of(uid, place.base), 10)
-
-
-def test_an_import_lists_the_images_once(place: Place, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever quotas there are: how many images the store has is most of what that takes."""
-    noted = place.base / "inventories"
-    noted.touch()
-    noted.chmod(0o666)
-
-    def inventory(*args: str | float) -> list[ImageEntry]:
-        with noted.open("a") as file:
-            file.write("once\n")
-        return real(*args)  # type: ignore[arg-type]
-
-    real = eviction.inventory
-    monkeypatch.setattr(eviction, "inventory", inventory)
-    rules = RULES._replace(keep=RULES.keep._replace(user=1 << 40, account=1 << 40))
-    site = place.site(store.path, rules=rules, charged=Charged("alice", 64201, "physics"))
-    with site.store:
-        assert making.obtain(place.image(), site, after(60)).how == "imported"
-    assert noted.read_text() == "once\n"
 
 
 def test_a_warm_look_up_is_a_few_system_calls(place: Place, warm: Warm) -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from tests.cluster.accounts import ALICE, IMPORT
 from tests.support.image_place import Place, Ready, Store, opened_place, squashfs
-from tests.support.image_site import KEEP, RULES
 from warmstart.host.deadline import after
 from warmstart.images.imports import making
 from warmstart.images.query import Obtained, Site
@@ -58,15 +57,16 @@ def is_good(image: Obtained, place: Place, shared: Store) -> bool:
 
 
 @pytest.mark.threat(15)
-def test_a_users_quota_is_that_users_matter(place: Place, site: Site) -> None:
+def test_a_users_quota_is_that_users_matter(place: Place, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over quota a user is refused; the next user of the same image does not get that refusal."""
     size = (place.base / "ready.sqsh").stat().st_size
-    rules = RULES._replace(keep=KEEP._replace(user=size + 100))
-    alice = site._replace(rules=rules, charged=Charged("ws-alice", place.accounts[ALICE].uid, ""))
+    monkeypatch.setattr(eviction, "_space", lambda _: (4 * size, 2 * size))
+    monkeypatch.setattr(eviction, "USER_PERCENT", 30)
+    alice = site._replace(charged=Charged("ws-alice", place.accounts[ALICE].uid))
     assert making.obtain(place.image("team/a:1"), alice, after(30)).how == "imported"
     with pytest.raises(eviction.ImageQuotaExceeded):
         making.obtain(place.image("team/a:2"), alice, after(30))
-    bob = site._replace(rules=rules, charged=Charged("ws-bob", 64202, ""))
+    bob = site._replace(charged=Charged("ws-bob", 64202))
     assert making.obtain(place.image("team/a:2"), bob, after(30)).how == "imported"
 
 

@@ -253,7 +253,7 @@ class HookSite:
 
     def _request(self) -> None:
         request = ImportRequest(
-            reference=WANTED, kind=KIND, private="", user=USER[0], uid=USER[1], account="", cluster="test",
+            reference=WANTED, kind=KIND, private="", user=USER[0], uid=USER[1], cluster="test",
             job_id=JOB, asked=time.time(),
         )  # fmt: skip
         assert requests.submit(self.paths, request, 3600) == ""

@@ -64,7 +64,7 @@ class Node:
         self._users.add(uid)
         for number in range(IMPORTS.most):
             request = ImportRequest(
-                f"reg.io/u{uid}/{number}:1", "x86_64.oci1", "", f"u{uid}", uid, "", "c", number, self._own.now
+                f"reg.io/u{uid}/{number}:1", "x86_64.oci1", "", f"u{uid}", uid, "c", number, self._own.now
             )
             assert requests.submit(self._paths, request, 100 * DEADLINE_S) == ""
             self._asked[request.key] = self._own.now
@@ -146,7 +146,7 @@ class RealNode:
     def _ask(self, one: Asked) -> None:
         kind = f"{os.uname().machine}.{choice.recipe('oci')}"
         request = ImportRequest(
-            one.reference, kind, "", f"u{one.uid}", one.uid, "", "c", 1, time.time()
+            one.reference, kind, "", f"u{one.uid}", one.uid, "c", 1, time.time()
         )  # fmt: skip
         assert requests.submit(self._paths, request, DEADLINE_S) == ""
         self._since[request.key] = one, time.monotonic()

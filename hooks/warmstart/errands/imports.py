@@ -127,7 +127,7 @@ class _Import:
         # The run is this process's own: the epilog of the job that asked removes what its own run left.
         requester = Requester(session.node, session.run_id, request.job_id, request.cluster)
         site = Site.of(session.policy, session.paths, store, requester)
-        site = site._replace(charged=Charged(request.user, request.uid, request.account))
+        site = site._replace(charged=Charged(request.user, request.uid))
         if not request.private:
             return site
         credentials = session.policy.images.credentials

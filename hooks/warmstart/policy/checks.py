@@ -193,9 +193,6 @@ def _keep(model: PolicyModel) -> Iterator[Fault]:
         yield _fault(("images", "keep", "low"), f"{keep.low}% is not below keep.high, {keep.high}%")
     if keep.floor > 100 - keep.high:
         yield _fault(("images", "keep", "floor"), f"{keep.floor}% is more than keep.high, {keep.high}%, leaves free")
-    if keep.account is not None and model.trust.account != "enforced":
-        problem = "needs trust.account: enforced; otherwise users can use up another account's quota"
-        yield _fault(("images", "keep", "account"), problem)
 
 
 def _credentials(model: PolicyModel) -> Iterator[Fault]:

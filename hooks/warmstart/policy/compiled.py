@@ -50,14 +50,12 @@ class Condition(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """Limits for eviction, and quotas."""
+    """Limits for eviction."""
 
     high: int  # percent of the store's file system
     low: int  # percent
     floor: int  # percent
     lease: int  # seconds
-    user: int | None  # bytes; None: no quota
-    account: int | None  # bytes; None: no quota
 
 
 class PrivateRepository(NamedTuple):

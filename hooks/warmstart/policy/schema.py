@@ -259,12 +259,6 @@ class Keep(Section):
     lease: Duration = key(
         "7d", "How long a node's last use protects an image from eviction. Set it longer than your longest job."
     )
-    user: Size | None = key(
-        None,
-        "Bytes of images that one user's jobs may have brought in. Beyond that the user's own oldest "
-        "images are evicted; if none of them can go, the import is refused.",
-    )
-    account: Size | None = key(None, "The same for an account. Needs `trust.account: enforced`.")
 
 
 class PrivateRepository(Section):

@@ -15,7 +15,6 @@ from warmstart.images.single_flight import STORE_FAILED
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, Charged
 from warmstart.lean import TYPE_CHECKING, Callable, Mapping, NamedTuple, partial, suppress
-from warmstart.policy import trust
 from warmstart.record import CLAIMED, RecordChange
 from warmstart.steps.contract import Context, Outcome
 
@@ -151,11 +150,9 @@ class _Job:
         site = Site.of(policy, context.paths, store, requester)._replace(job_end=partial(_job_end, context, options))
         if options.refresh:
             site = site._replace(rules=site.rules._replace(tag_ttl=min(site.rules.tag_ttl, REFRESH_S)))
-        # Another account's quota is not the user's.
-        account = "" if "account" in trust.unproven(policy) else record.account
         self._context = context
         self._options = options
-        self._site = site._replace(charged=Charged(record.user, record.uid, account))
+        self._site = site._replace(charged=Charged(record.user, record.uid))
         self.deadline = Deadline(context.deadline.at - options.later).within(policy.images.wait)
         self.images: dict[str, Obtained] = {}  # by canonical reference
         self.failures: dict[str, WarmstartError] = {}  # the same

@@ -41,7 +41,7 @@ def importing(site: EntrySite) -> Iterator[None]:
 def ask(site: EntrySite, reference: str, uid: int = 1000) -> ImportRequest:
     """Write a hook's request."""
     request = ImportRequest(
-        reference=reference, kind="x86_64.oci2", private="", user="ws-alice", uid=uid, account="",
+        reference=reference, kind="x86_64.oci2", private="", user="ws-alice", uid=uid,
         cluster="test", job_id=7, asked=time.time(),
     )  # fmt: skip
     assert requests.submit(site.paths, request, 7200) == ""

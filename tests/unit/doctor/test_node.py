@@ -424,7 +424,7 @@ def test_stuck_and_failed_imports_are_told(here: Node) -> None:
     os.makedirs(place.state)
     assert one(node.imports, here).status == "ok"
     request = ImportRequest(
-        reference="reg.io/a:1", kind="k", private="", user="a", uid=1, account="", cluster="c", job_id=7,
+        reference="reg.io/a:1", kind="k", private="", user="a", uid=1, cluster="c", job_id=7,
         asked=time.time(),
     )  # fmt: skip
     assert requests.submit(place, request, 7200) == ""
@@ -502,7 +502,7 @@ def test_units_are_named_where_systemd_runs(
     os.makedirs(place.state)
     deferred.defer(place, REMOVALS, a_record(), long_ago)
     request = ImportRequest(
-        reference="reg.io/b:1", kind="k", private="", user="a", uid=1, account="", cluster="c", job_id=7, asked=long_ago
+        reference="reg.io/b:1", kind="k", private="", user="a", uid=1, cluster="c", job_id=7, asked=long_ago
     )
     Errands(place, IMPORTS).put(Errand("1", int(long_ago), 0, request.key), request)
 

@@ -48,7 +48,7 @@ def ask(site: EntrySite, /, attempts: int = 0, **changes: Any) -> ImportRequest:
     os.makedirs(site.paths.state, exist_ok=True)
     kind = f"{os.uname().machine}.{choice.recipe(site.policy.images.importer)}"
     request = ImportRequest(
-        reference=IMAGE, kind=kind, private="", user="ws-alice", uid=os.getuid(), account="",
+        reference=IMAGE, kind=kind, private="", user="ws-alice", uid=os.getuid(),
         cluster="test", job_id=7, asked=time.time(),
     )._replace(**changes)  # fmt: skip
     Errands(site.paths, IMPORTS).put(Errand(str(request.uid), int(request.asked), attempts, request.key), request)
@@ -116,7 +116,7 @@ def test_the_scratch_is_the_imports_own(entry_site: EntrySite, monkeypatch: pyte
     assert (requester.node, requester.job_id) == ("n1", 7)
     assert requester.run_id != "0a1b2c3d"
     assert flight.producer.job == 7
-    assert flight.site.charged == ("ws-alice", os.getuid(), "")
+    assert flight.site.charged == ("ws-alice", os.getuid())
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_one_import_is_made_for_all(
     assert left(entry_site) == [*[request] * stay, other] or left(entry_site) == [other, *[request] * stay]
 
 
-@pytest.mark.parametrize("error", [ImageQuotaExceeded(bytes=1, whose="a", taken=1, quota=1), None])
+@pytest.mark.parametrize("error", [ImageQuotaExceeded(bytes=1, user="a", taken=1, quota=1), None])
 def test_what_concerns_one_user_ends_no_others_request(
     entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, error: WarmstartError | None
 ) -> None:

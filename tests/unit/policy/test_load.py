@@ -27,7 +27,7 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
     assert (images.tag_ttl, images.max_size, images.max_files) == (86400, 100 << 30, 10**6)
     assert images.registries == ()
     assert (images.proxy, images.credentials) == (None, None)
-    assert (images.keep.high, images.keep.lease, images.keep.user) == (85, 7 * 86400, None)
+    assert (images.keep.high, images.keep.lease) == (85, 7 * 86400)
     assert (harvest.budget, harvest.max_size, harvest.deferred, harvest.only_successful) == (30, 5 << 30, 8, False)
     assert (policy.limits.min_uid, policy.trust.qos) == (1000, "claimed")
     assert (policy.on_error.store, policy.on_error.image, policy.on_error.bug) == (
@@ -83,7 +83,6 @@ images:
         ("images: {keep: {high: 100%}}", "3:23: images.keep.high: '100%' is not a share"),
         ("images: {keep: {low: 90%}}", "3:22: images.keep.low: 90% is not below keep.high, 85%"),
         ("images: {keep: {floor: 20%}}", "3:24: images.keep.floor: 20% is more than keep.high, 85%, leaves free"),
-        ("images: {keep: {account: 1GiB}}", "3:26: images.keep.account: needs trust.account: enforced"),
         ("images: {insecure: [a.org]}", "3:21: images.insecure[0]: a.org is not in images.registries"),
         ("rules:\n  - profiles: [numba]", "4:5: rules[0].name: missing"),
         ("rules:\n  - {name: a, profiles: [nunba]}", "4:26: rules[0].profiles[0]: no profile 'nunba'; did you mean"),

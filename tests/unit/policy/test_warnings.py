@@ -54,7 +54,7 @@ def test_a_tool_that_takes_others_caches_along() -> None:
     "sections",
     [
         {"maintenance": {"keep": "1d"}},
-        {"images": {"keep": {"lease": "1d", "user": "64MiB"}}},
+        {"images": {"keep": {"lease": "1d"}}},
     ],
 )
 def test_limits_that_fit(sections: dict[str, Any]) -> None:

@@ -94,7 +94,7 @@ def test_who_pays_for_an_image(context: Context, monkeypatch: pytest.MonkeyPatch
     flights = fly(monkeypatch)
     record = context.record._replace(account="physics")
     image.run(context._replace(record=record), Options((FIRST, SECOND), by_policy=frozenset({SECOND})))
-    assert [site.charged for _, site, _ in flights.asked] == [Charged("ws-alice", record.uid, "physics"), NOBODY]
+    assert [site.charged for _, site, _ in flights.asked] == [Charged("ws-alice", record.uid), NOBODY]
     assert {site.requester for _, site, _ in flights.asked} == {Requester("n1", "0a1b2c3d", 7, "test")}
 
 

@@ -54,7 +54,6 @@ class ImportRequest(NamedTuple):
     private: str  # name of the store of private images, "" for the shared one
     user: str  # who is charged; as in `layout.Charged`
     uid: int
-    account: str
     cluster: str  # of the job that asked first
     job_id: int
     asked: float
@@ -64,9 +63,8 @@ class ImportRequest(NamedTuple):
     def of(cls, query: ImageQuery, site: Site) -> ImportRequest:
         """Return the request for an image by a hook."""
         who, charged = site.requester, site.charged
-        whose = (charged.user, charged.uid, charged.account)
         image = (query.reference.canonical(), query.kind, site.private)
-        return cls(*image, *whose, who.cluster, who.job_id, time.time(), query.fresh_after)
+        return cls(*image, *charged, who.cluster, who.job_id, time.time(), query.fresh_after)
 
     @property
     def image(self) -> str:

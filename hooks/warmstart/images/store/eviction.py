@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -49,14 +49,15 @@ from warmstart.store.locks import lock_or_proceed
 OUT_OF_SIGHT = ".evicted-"
 LOCK = "evict.lock"
 PATIENCE_S = 60.0  # with another process that makes room; two at once are safe, but may evict more than they need
+USER_PERCENT = 50  # of the store's file system that images imported for one user's jobs may take
 NEW_S = 3600.0  # a new image is protected that long: its producer may not have recorded a use yet
 
 
 class ImageQuotaExceeded(UserError):
-    """The images imported for a user's or an account's jobs take up the quota, and all are in use."""
+    """The images imported for a user's jobs take up that user's share of the store, and all are in use."""
 
     code = "image-quota-exceeded"
-    template = "image of {bytes} bytes refused: the images of {whose} take {taken} of {quota} bytes, all still in use"
+    template = "image of {bytes} bytes refused: the images of {user} take {taken} of {quota} bytes, all still in use"
     hint = "use fewer different images; images that no job has used for a while are evicted by themselves"
 
 
@@ -84,7 +85,6 @@ class ImageEntry(NamedTuple):
     reference: str
     importer: str
     user: str
-    account: str
     sha256: str
     uid: int
     private: str  # its store of private images, "" for the shared one; set by callers that list all stores
@@ -103,11 +103,8 @@ def make_room(store: str, need: int, keep: Keep, charged: Charged) -> list[str]:
         pass  # is there
     with lock_or_proceed(f"{store}/{IMAGES}/{LOCKS}", LOCK, PATIENCE_S):  # another process may be making room
         _finish(room)
-        if keep.user and charged.uid != -1:
-            _within_quota(there, need, keep.user, charged.user, lambda image: image.uid == charged.uid)
-        if keep.account and charged.account:
-            whose = f"account {charged.account}"
-            _within_quota(there, need, keep.account, whose, lambda image: image.account == charged.account)
+        if charged.uid != -1:
+            _within_quota(there, need, charged)
         _below_watermark(there, need, keep)
     _check_floor(store, need, keep.floor)
     return there.gone
@@ -155,36 +152,23 @@ def _finish(room: Room) -> None:
             _remove_hidden(room, name.removeprefix(OUT_OF_SIGHT).removesuffix(IMAGE))
 
 
-def _within_quota(there: _There, need: int, limit: int, whose: str, is_theirs: Callable[[ImageEntry], bool]) -> None:
-    theirs = [image for image in there.images() if is_theirs(image)]
+def _within_quota(there: _There, need: int, charged: Charged) -> None:
+    capacity, free = _space(there.store)
+    quota = capacity * USER_PERCENT // 100
+    if capacity - free + need <= quota:
+        return
+    theirs = [image for image in there.images() if image.uid == charged.uid]
     taken = sum(image.bytes for image in theirs)
-    freed = there.evict_until(theirs, taken + need - limit)
-    if taken + need - freed > limit:
-        raise ImageQuotaExceeded(bytes=need, whose=whose, taken=taken - freed, quota=limit)
+    taken -= there.evict_until(theirs, taken + need - quota)
+    if taken + need > quota:
+        raise ImageQuotaExceeded(bytes=need, user=charged.user, taken=taken, quota=quota)
 
 
 def _below_watermark(there: _There, need: int, keep: Keep) -> None:
     capacity, free = _space(there.store)
     used = capacity - free + need
     if used > capacity * keep.high // 100:
-        images = there.images()
-        order = sorted(images, key=_over_quota(images, keep), reverse=True)  # stable: least recently used first
-        there.evict_until(order, used - capacity * keep.low // 100)
-
-
-def _over_quota(images: Iterable[ImageEntry], keep: Keep) -> Callable[[ImageEntry], bool]:
-    users: dict[int, int] = {}
-    accounts: dict[str, int] = {}
-    for image in images:
-        users[image.uid] = users.get(image.uid, 0) + image.bytes
-        accounts[image.account] = accounts.get(image.account, 0) + image.bytes
-
-    def is_over(image: ImageEntry) -> bool:
-        by_user = image.uid != -1 and keep.user is not None and keep.user < users[image.uid]
-        by_account = image.account != "" and keep.account is not None and keep.account < accounts[image.account]
-        return by_user or by_account
-
-    return is_over
+        there.evict_until(there.images(), used - capacity * keep.low // 100)
 
 
 def _check_floor(store: str, need: int, floor: int) -> None:
@@ -303,7 +287,7 @@ def describe(store: str, name: str, lease: float) -> ImageEntry | None:
         tags=[],
         store=store,
         digest=digest_of(name),
-        **{key: str(known.get(key, "")) for key in ("reference", "importer", "user", "account", "sha256")},
+        **{key: str(known.get(key, "")) for key in ("reference", "importer", "user", "sha256")},
     )
 
 

@@ -57,11 +57,10 @@ class ImageQuery(NamedTuple):
 
 
 class Charged(NamedTuple):
-    """The user and account whose quotas an import counts against; nobody's if a rule of the policy names the image."""
+    """The user whose quota an import counts against; nobody's if a rule of the policy names the image."""
 
     user: str = ""
     uid: int = -1
-    account: str = ""
 
 
 NOBODY = Charged()

@@ -158,7 +158,7 @@ def test_one_users_quota_is_not_remembered(site: Site, monkeypatch: pytest.Monke
     """A refusal that is about the user and not about the image ends nobody's next import."""
 
     def refused(*_: object) -> NoReturn:
-        raise ImageQuotaExceeded(bytes=1, whose="alice", taken=1, quota=1)
+        raise ImageQuotaExceeded(bytes=1, user="alice", taken=1, quota=1)
 
     monkeypatch.setattr(making, "_import", refused)
     with pytest.raises(ImageQuotaExceeded):

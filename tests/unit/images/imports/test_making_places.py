@@ -51,7 +51,7 @@ def test_others_are_kept_from_importing(site: Site) -> None:
 def test_images_of_the_policy_are_shown(site: Site, uid: int, shown: list[str]) -> None:
     """None that a user chose."""
     seen: list[str] = []
-    site = site._replace(places=lambda: (Elsewhere(seen),), charged=Charged("u", uid, ""))
+    site = site._replace(places=lambda: (Elsewhere(seen),), charged=Charged("u", uid))
     made = Obtained("x", f"{site.store.path}/images/x.sqsh", f"sha256:{image_site.HEX}", 1, "imported", 0.0)
     making._point(flight_of(site), made, 1.0)
     assert seen == shown

@@ -19,7 +19,7 @@ from warmstart.paths import NodePaths
 
 LIFETIME_S = 7200
 ASKED = ImportRequest(
-    reference="reg.io/a:1", kind="x86_64.oci1", private="", user="alice", uid=2001, account="",
+    reference="reg.io/a:1", kind="x86_64.oci1", private="", user="alice", uid=2001,
     cluster="c", job_id=7, asked=0.0,
 )  # fmt: skip
 FAILURE = RememberedFailure("registry-unreachable", {}, "away")
@@ -63,7 +63,7 @@ def test_a_key_names_image_kind_store_and_user() -> None:
     """Each user has a request of its own, and the image one import."""
     others = [ASKED._replace(reference="reg.io/b:1"), ASKED._replace(kind="k"), ASKED._replace(private="team")]
     assert len({request.image for request in (ASKED, *others)}) == 4
-    assert ASKED._replace(job_id=9, user="bob", account="x").key == ASKED.key
+    assert ASKED._replace(job_id=9, user="bob").key == ASKED.key
     assert ASKED._replace(uid=5).key != ASKED.key
     assert requests.image_of(ASKED._replace(uid=5).key) == ASKED.image
 

@@ -75,11 +75,11 @@ def told(site: Site, error: WarmstartError, uid: int = -1) -> None:
 def test_a_missing_image_is_asked_for_and_awaited(site: Site, started: list[Callable[[], object]]) -> None:
     """The request names who wants it; the hook goes on when the image is there."""
     started.append(lambda: put_image(site))
-    site = site._replace(charged=Charged("alice", 2001, "physics"))
+    site = site._replace(charged=Charged("alice", 2001))
     found = single_flight.obtain(WANTED, site, after(5))
     assert (found.how, found.digest) == ("waited", f"sha256:{HEX}")
     (request,) = asked(site)
-    assert request[:8] == (WANTED.canonical(), image_site.KIND, "", "alice", 2001, "physics", "", 7)
+    assert request[:7] == (WANTED.canonical(), image_site.KIND, "", "alice", 2001, "", 7)
 
 
 def test_a_warm_image_asks_for_nothing(site: Site) -> None:
@@ -151,9 +151,9 @@ def test_what_is_definitive_is_not_tried_again(site: Site, started: list[Callabl
 
 def test_a_quota_is_its_users_matter(site: Site, started: list[Callable[[], object]]) -> None:
     """Another user's import fails for it, and this user's is tried on its own."""
-    refusal = ImageQuotaExceeded(bytes=1, whose="bob", taken=1, quota=1)
+    refusal = ImageQuotaExceeded(bytes=1, user="bob", taken=1, quota=1)
     started.append(lambda: told(site, refusal, 2002))
-    alice = site._replace(charged=Charged("alice", 2001, ""))
+    alice = site._replace(charged=Charged("alice", 2001))
     with pytest.raises(ImageWaitExpired):
         single_flight.obtain(WANTED, alice, after(1.2))
     started.append(lambda: told(site, refusal, 2001))

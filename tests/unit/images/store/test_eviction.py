@@ -71,9 +71,9 @@ def test_nothing_goes_below_the_high_mark(store: Path, monkeypatch: pytest.Monke
 
 
 def test_the_images_are_listed_once(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the user's quota, the account's and the mark; what went for one of them is not counted for the next."""
+    """For the user's quota and the mark; what went for one of them is not counted for the other."""
     for number in range(9):
-        put(store, f"i{number}", 9000 - number, uid=7, account="a")
+        put(store, f"i{number}", 9000 - number, uid=7)
     fill(monkeypatch, store, 10)
     listed: list[str] = []
 
@@ -82,11 +82,11 @@ def test_the_images_are_listed_once(store: Path, monkeypatch: pytest.MonkeyPatch
         return inventory(where, lease)
 
     monkeypatch.setattr(eviction, "inventory", listing)
-    keep = KEEP._replace(user=8 * SIZE, account=7 * SIZE, high=60)
-    gone = eviction.make_room(str(store), SIZE, keep, Charged("u", 7, "a"))
+    monkeypatch.setattr(eviction, "USER_PERCENT", 80)
+    gone = eviction.make_room(str(store), SIZE, KEEP._replace(high=60), Charged("u", 7))
     assert gone == ["i0", "i1", "i2", "i3", "i4"]
     assert listed == ["once"]
-    assert eviction.make_room(str(store), 0, KEEP, NOBODY) == []
+    assert eviction.make_room(str(store), 0, KEEP, Charged("u", 7)) == []
     assert listed == ["once"]
 
 
@@ -192,38 +192,18 @@ def test_a_store_without_inodes_says_so(store: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_quota_takes_the_owners_own_images(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over its quota, a user makes room with its own oldest image, and with nobody else's."""
+    """Row 15 of docs/threats.md: a user's many tags drive out that user's own images, and nobody else's."""
     put(store, "theirs", 9000, uid=2)
     put(store, "mine-old", 8000, uid=1)
     put(store, "mine-new", 7000, uid=1)
-    fill(monkeypatch, store, 100)
-    charged = Charged("alice", 1, "a")
-    keep = KEEP._replace(user=2 * SIZE)
-    assert eviction.make_room(str(store), SIZE, keep, charged) == ["mine-old"]
+    fill(monkeypatch, store, 4)
+    keep, alice = KEEP._replace(high=100, floor=0), Charged("alice", 1)
+    assert eviction.make_room(str(store), SIZE, keep, alice) == ["mine-old"]
     uses.record(str(store), "mine-new", "n1")
     with pytest.raises(eviction.ImageQuotaExceeded) as raised:
-        eviction.make_room(str(store), 2 * SIZE, keep, charged)
-    assert raised.value.fields == {"bytes": 2 * SIZE, "whose": "alice", "taken": SIZE, "quota": 2 * SIZE}
+        eviction.make_room(str(store), 2 * SIZE, keep, alice)
+    assert raised.value.fields == {"bytes": 2 * SIZE, "user": "alice", "taken": SIZE, "quota": 2 * SIZE}
     assert there(store) == ["mine-new", "theirs"]
-
-
-def test_an_account_has_a_quota_too(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is counted over all of the account's users."""
-    put(store, "one", 9000, uid=1, account="ml")
-    put(store, "two", 8000, uid=2, account="ml")
-    put(store, "other", 9500, uid=2, account="hpc")
-    fill(monkeypatch, store, 100)
-    charged = Charged("carol", 3, "ml")
-    assert eviction.make_room(str(store), SIZE, KEEP._replace(account=2 * SIZE), charged) == ["one"]
-
-
-def test_the_images_of_an_owner_over_its_quota_go_first(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row 15 of docs/threats.md: one user's many tags do not drive out everybody else's images."""
-    put(store, "old", 9000, uid=2)
-    for number in range(8):
-        put(store, f"tag{number}", 8000 - number, uid=1)
-    fill(monkeypatch, store, 10)
-    assert make_room(store, user=2 * SIZE) == ["tag0", "tag1", "tag2", "tag3"]
 
 
 def test_a_mark_made_while_it_was_going_brings_an_image_back(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

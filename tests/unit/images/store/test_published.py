@@ -114,7 +114,6 @@ def test_publishes_the_bytes_and_what_is_known(store: Path, source: int) -> None
         ("unpacked", 9000),
         ("user", "alice"),
         ("uid", -1),
-        ("account", ""),
         ("size", 4096),
         ("sha256", sha256),
     ]
@@ -292,7 +291,7 @@ def test_old_failures_are_forgotten(tmp_path: Path) -> None:
 
 def test_an_error_is_remembered_by_its_code_and_fields() -> None:
     """A quota is its user's alone; a node's own failure is nothing that others are told."""
-    error = ImageQuotaExceeded(bytes=1, whose="alice", taken=2, quota=3)
+    error = ImageQuotaExceeded(bytes=1, user="alice", taken=2, quota=3)
     failure = RememberedFailure.of(error, 2001)
     assert (failure.uid, failure.text) == (2001, str(error))
     again = published.as_error(failure)

@@ -103,7 +103,7 @@ def test_what_lies_there_is_nobodys_image(place: Place, shared: Store, launchers
 def test_one_users_name_does_not_become_anothers(place: Place, launchers: Path, site: Site) -> None:
     """Launchers name `team/popular` and `team_popular` alike: a user's request gets no name there."""
     reference = place.image("team/popular_1:x")
-    alices = site._replace(charged=Charged("ws-alice", place.accounts[ALICE].uid, ""))
+    alices = site._replace(charged=Charged("ws-alice", place.accounts[ALICE].uid))
     assert making.obtain(reference, alices, after(30)).how == "imported"
     assert [path.name for path in launchers.iterdir() if path.is_symlink()] == []
     named = making.obtain(place.image(NAME), site, after(30))
