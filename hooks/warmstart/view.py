@@ -21,6 +21,7 @@ from warmstart.host.files import (
     opened_trusted,
     read_small,
     remove_tree,
+    share_reading,
     unlink_if_there,
     write_all,
 )
@@ -137,14 +138,18 @@ def remove_spare(directory: str, name: str) -> None:
         remove_tree(parent, name, after(REMOVAL_SECONDS))
 
 
-def show(run_fd: int, shown: Shown) -> None:
-    """Add to what a run shows: a whole line or, on a full disk, none. Raises `OSError`: `EINVAL` for its path."""
+def show(run_fd: int, shown: Shown, uid: int) -> None:
+    """Add to what a run shows: a whole line or, on a full disk, none. Raises `OSError`: `EINVAL` for its path.
+
+    Nobody but the job's user can read it, where the file system has access control lists.
+    """
     line = "\t".join(shown)
     if line.count("\t") != len(shown) - 1 or "\n" in line or "" in shown:
         raise OSError(errno.EINVAL, "its path has a tab or a newline", shown.target)
-    fd = os.open(SHOWN, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=run_fd)
+    fd = os.open(SHOWN, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=run_fd)
     try:
-        before = os.fstat(fd).st_size
+        if not (before := os.fstat(fd).st_size):
+            share_reading(fd, uid)
         try:
             write_all(fd, os.fsencode(f"{line}\n"))
         except BaseException:

@@ -58,15 +58,15 @@ class Node(NamedTuple):
         cache.mkdir(parents=True)
         (cache / "marker").write_text(f"{uid}\n")
         cache.chmod(0o700)
-        self.show(run, Shown("rw", "root", "cache", NOTHING, str(self.constant), NOTHING))
+        self.show(run, Shown("rw", "root", "cache", NOTHING, str(self.constant), NOTHING), uid)
         for path in (cache, cache / "marker"):
             os.chown(path, uid, uid)
         return cache
 
-    def show(self, run: str, shown: Shown) -> None:
+    def show(self, run: str, shown: Shown, uid: int = JOB) -> None:
         """Add to what a run shows, as the prolog does."""
         with opened_dir(str(self.base / "workspace" / "n1" / run)) as fd:
-            view.show(fd, shown)
+            view.show(fd, shown, uid)
 
     def write_view(self, *lines: object, job: int = 7, uid: int = JOB) -> Path:
         """Write the view that the prolog renders, or that its owner forged."""

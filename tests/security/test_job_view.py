@@ -71,6 +71,21 @@ def test_a_job_that_names_another_users_job(site: Site) -> None:
     others_learn_nothing_after_the_end(site, job_id)
 
 
+@pytest.mark.report
+@pytest.mark.threat(17)
+def test_nobody_else_reads_what_a_job_is_shown(site: Site) -> None:
+    """The list names paths of the job's models and trees. Its user reads it in containers, and cannot change it."""
+    with running(site, BOB) as (_, run):
+        own = site.cluster.run(["cat", str(run / "shown")], BOB)
+        assert (own.returncode, own.stdout.split("\t")[2]) == (0, "cache")
+        as_root = ["unshare", "--user", "--map-root-user", "cat", str(run / "shown")]  # as enroot's hooks
+        assert site.cluster.run(as_root, BOB).stdout == own.stdout
+        for command in ("echo x >>{0}", "rm -f {0}", "chmod 777 {0}", "mv {0} {0}.old"):
+            assert site.cluster.run(["sh", "-c", command.format(run / "shown")], BOB).returncode != 0, command
+        foreign = site.cluster.run(["cat", str(run / "shown")], ALICE)
+        assert (foreign.returncode != 0, foreign.stdout) == (True, "")
+
+
 def others_learn_nothing_after_the_end(site: Site, job_id: int) -> None:
     """Of a job of ws-bob: ws-bob is told of it on a host without its state, and can change nothing."""
     site.flush()

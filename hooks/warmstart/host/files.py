@@ -216,6 +216,16 @@ def allow_reading(fd: int, uid: int, gid: int) -> None:
         os.fchown(fd, uid, gid)
 
 
+def share_reading(fd: int, uid: int) -> None:
+    """Let a user read our own file, which stays ours to write: all users, if the file system has no such lists."""
+    try:
+        _allow(fd, uid, _READ | _WRITE, _READ)
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        os.fchmod(fd, 0o644)
+
+
 def allow_entering(fd: int, uid: int) -> None:
     """Let a user list and enter our own directory, which nobody else may, and not change it.
 

@@ -99,7 +99,7 @@ def _build(node: int, record: Record, profiles: tuple[str, ...], constant: str) 
             for name in own:
                 os.chown(name, record.uid, record.gid, dir_fd=run_fd, follow_symlinks=False)
             try:
-                view.show(run_fd, Shown("rw", "root", "cache", NOTHING, constant, NOTHING))
+                view.show(run_fd, Shown("rw", "root", "cache", NOTHING, constant, NOTHING), record.uid)
             except OSError as error:
                 # All else takes only inodes. The job has its cache, at the cache's own path; its containers have none.
                 if error.errno not in FULL:

@@ -186,7 +186,7 @@ def show(context: Context, *shown: Shown) -> None:
     """Write what steps of the prolog add to the run's list."""
     with opened_dir(context.record.run_directory) as fd:
         for item in shown:
-            view.show(fd, item)
+            view.show(fd, item, context.record.uid)
 
 
 def test_a_file_is_at_its_own_path(context: Context, container: Container) -> None:

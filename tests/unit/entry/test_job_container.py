@@ -53,7 +53,7 @@ def show_in(run: str, *items: Shown) -> None:
     """Write what steps of the prolog add to the run's list."""
     with opened_dir(run) as fd:
         for item in items:
-            view.show(fd, item)
+            view.show(fd, item, os.getuid())
 
 
 @pytest.mark.timed

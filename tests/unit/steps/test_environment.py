@@ -255,7 +255,7 @@ def test_what_is_set_under_apptainers_older_name_is_the_users(context: Context, 
     """Ours would make Apptainer ignore it: a module's binds would be missing in the container."""
     os.makedirs(f"{context.record.run_directory}/cache")
     with opened_dir(context.record.run_directory) as fd:
-        view.show(fd, Shown("ro", "job", NONE, NONE, "/l/env", NONE))
+        view.show(fd, Shown("ro", "job", NONE, NONE, "/l/env", NONE), os.getuid())
     policy = context.policy._replace(constant_path="containers")
     environment.run(context._replace(policy=policy, record=context.record._replace(cache="/c")), NOTHING)
     ours = {line.partition("=")[0] for line in printed(tmp_path)[1]}
@@ -268,7 +268,7 @@ def test_who_keeps_the_runs_mounts_from_apptainer_is_told(context: Context, tmp_
     """The batch script says it, once. Inherited from the submitting job is not set."""
     os.makedirs(f"{context.record.run_directory}/cache")
     with opened_dir(context.record.run_directory) as fd:
-        view.show(fd, Shown("ro", "job", NONE, NONE, "/l/env", NONE))
+        view.show(fd, Shown("ro", "job", NONE, NONE, "/l/env", NONE), os.getuid())
     policy = context.policy._replace(constant_path="containers")
     environment.run(context._replace(policy=policy, record=context.record._replace(cache="/c")), NOTHING)
 
@@ -289,9 +289,9 @@ def test_apptainer_binds_what_the_run_shows(context: Context, tmp_path: Path) ->
     os.makedirs(f"{run}/cache")
     with opened_dir(run) as fd:
         for target in ("/l/m/a", "/l/m/a:b", "/l/m/a,b", "/l/m/a\x1b"):
-            view.show(fd, Shown("ro", "job", "mounted/m/tree/0", NONE, target, NONE))
-        view.show(fd, Shown("ro", "job", NONE, NONE, "/l/env", NONE))
-        view.show(fd, Shown("ro", "root", "mounted/image", NONE, NONE, NONE))
+            view.show(fd, Shown("ro", "job", "mounted/m/tree/0", NONE, target, NONE), os.getuid())
+        view.show(fd, Shown("ro", "job", NONE, NONE, "/l/env", NONE), os.getuid())
+        view.show(fd, Shown("ro", "root", "mounted/image", NONE, NONE, NONE), os.getuid())
     record = context.record._replace(cache="/c")
     policy = context.policy._replace(constant_path="containers")
     environment.run(context._replace(policy=policy, record=record), NOTHING)

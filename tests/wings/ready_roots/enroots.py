@@ -111,7 +111,9 @@ class Place:
             source = view.mount_for(run, os.urandom(4).hex(), clone, self.job)
             os.close(clone)
             status = self.file.stat()
-            view.show(run, Shown("ro", "root", source, f"{status.st_dev} {status.st_ino}", NOTHING, NOTHING))
+            view.show(
+                run, Shown("ro", "root", source, f"{status.st_dev} {status.st_ino}", NOTHING, NOTHING), self.job[0]
+            )
         return self.run / source
 
     def start(

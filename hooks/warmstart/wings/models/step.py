@@ -196,7 +196,7 @@ def _mount(context: Context, seen: Look, copies: int, number: int) -> None:
         finally:
             os.close(clone)
         for index, file in enumerate(seen.files):
-            view.show(base, Shown("ro", "job", f"{place}/{index}", file.identity, file.path, NOTHING))
+            view.show(base, Shown("ro", "job", f"{place}/{index}", file.identity, file.path, NOTHING), record.uid)
 
 
 def _listed(context: Context, seen: Look) -> int:

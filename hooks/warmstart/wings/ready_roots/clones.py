@@ -81,7 +81,7 @@ def give(context: Context, image: StepImage, namespaces: list[int], tree: Unpack
             attach_in_namespace(
                 namespace, record.run_directory, [os.path.dirname(source)], context.deadline.within(ATTACHING_S)
             )
-        view.show(run, Shown("ro", "root", source, file, NOTHING, NOTHING))
+        view.show(run, Shown("ro", "root", source, file, NOTHING, NOTHING), record.uid)
     return Given(source)
 
 

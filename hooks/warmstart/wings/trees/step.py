@@ -179,7 +179,8 @@ def run(context: Context, options: Options) -> Outcome:
             if found.copy:
                 shown.mount(base, found.copy.root, (record.uid, record.gid) if tree.home.shared else None)
             source = shown.SOURCE if found.copy else NOTHING
-            view.show(base, Shown("ro", "job", source, tree.seen.identity or NOTHING, tree.seen.path, ANOTHER))
+            line = Shown("ro", "job", source, tree.seen.identity or NOTHING, tree.seen.path, ANOTHER)
+            view.show(base, line, record.uid)
     except OSError as error:
         raise TreeUnusable(tree=options.tree, problem=f"it cannot be mounted: {error.strerror}") from error
     finally:

@@ -56,7 +56,7 @@ class Shown:
         self.sources: list[str] = []  # of what the run shows
         self.started: list[object] = []
         monkeypatch.setattr(shown, "mount", lambda *_: None)
-        monkeypatch.setattr(view, "show", lambda _run, item: self.sources.append(item.source))
+        monkeypatch.setattr(view, "show", lambda _run, item, _uid: self.sources.append(item.source))
         monkeypatch.setattr(requests, "start_due", self.started.append)
         monkeypatch.setattr(node_cache, "mounted", self._mounted)
 
