@@ -44,7 +44,6 @@ from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
 
-NO_POLICY = "no policy is in force"
 GOOD, PROBLEMS, SEVERE, NOT_RUN = range(4)  # the exit statuses
 _WINGS = of_wings()
 _OF_WINGS = {name: check for part in _WINGS for name, check in part.node.items()}
@@ -125,23 +124,20 @@ def examine(installation: Installation, conf_path: str | None = None) -> list[Re
     policy = None
     with suppress(Exception):  # of which policy.in-force tells
         policy = current_policy(installation).policy
-    return [
-        *run(site_policy.CHECKS, installation),
-        *part("node", _node, installation, policy),
-        *part("store", _store, installation, policy),
-        *part("slurm", _slurm, installation, policy, conf_path),
-    ]
-
-
-def _node(installation: Installation, policy: Policy | None) -> list[Result]:
+    results = run(site_policy.CHECKS, installation)
     if policy is None:
-        return [left_out("node", NODE, NO_POLICY)]
+        why = "no policy is in force"
+        results += [left_out("node", NODE, why), left_out("store", STORE, why)]
+    else:
+        results += part("node", _node, installation, policy) + part("store", _store, installation, policy)
+    return results + part("slurm", _slurm, installation, policy, conf_path)
+
+
+def _node(installation: Installation, policy: Policy) -> list[Result]:
     return run(NODE, Node(installation, policy))
 
 
-def _store(installation: Installation, policy: Policy | None) -> list[Result]:
-    if policy is None:
-        return [left_out("store", STORE, NO_POLICY)]
+def _store(installation: Installation, policy: Policy) -> list[Result]:
     if os.geteuid() not in (0, policy.store_user.uid):
         # Only the store's owner can read the store, and only root can become that owner.
         return [left_out("store", STORE, "only root can read the store as its owner", AS_ROOT)]

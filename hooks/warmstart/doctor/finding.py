@@ -73,10 +73,9 @@ def _findings(check: Callable[[_Subject], Iterable[Finding]], subject: _Subject)
         yield from check(subject)
     except WorkerSilent as error:
         yield Finding(WRONG, str(error), error.hint)
-    except PermissionError as error:
-        yield Finding(UNKNOWN, f"{error.filename}: {error.strerror}", AS_ROOT if os.geteuid() else "")
     except OSError as error:
-        yield Finding(UNKNOWN, f"{error.filename or 'a system call'}: {error.strerror}")
+        change = AS_ROOT if isinstance(error, PermissionError) and os.geteuid() else ""
+        yield Finding(UNKNOWN, f"{error.filename or 'a system call'}: {error.strerror}", change)
     except WarmstartError as error:
         yield Finding(UNKNOWN, on_one_line(error), error.hint)
     except Exception as error:  # noqa: BLE001 - a bug

@@ -99,8 +99,6 @@ def make_room(store: str, need: int, keep: Keep, charged: Charged) -> list[str]:
     """
     room = Room(store, keep.lease)
     there = _There(room)
-    with opened_folder(store, LOCKS):
-        pass  # is there
     with lock_or_proceed(f"{store}/{IMAGES}/{LOCKS}", LOCK, PATIENCE_S):  # another process may be making room
         _finish(room)
         if charged.uid != -1:
