@@ -319,12 +319,22 @@ def environment(policy: Policy, job: Job, grant: Grant, requested: Request, prep
     defaults: dict[str, str] = {}
     for name in profiles(policy, grant, requested) if cache else ():
         profile = registry.get(name, policy.profiles)
-        variables.update(profile.environment(cache))
+        variables.update(profile.environment(cache, partial(_home, job.uid)))
         defaults.update(profile.defaults)
     notices = [*prepared.notices, *_refused(policy, requested)]
     notices += filter(None, [slip_of(policy, job)])
     options = step.Options(variables, dict(grant.env), tuple(notices), grant.override, defaults)
     return Step(step.NAME, partial(step.run, options=options))
+
+
+def _home(uid: int) -> str:
+    """Return a user's home by the node's NSS; "" if there is none, or none that a variable can name."""
+    import pwd
+
+    home = ""
+    with suppress(KeyError):
+        home = pwd.getpwuid(uid).pw_dir
+    return home.rstrip("/") if home.startswith("/") and home.isprintable() else ""
 
 
 def _refused(policy: Policy, requested: Request) -> list[str]:
@@ -364,7 +374,7 @@ def is_of_head(policy: Policy, name: str) -> bool:
     """
     if name == FILES or name not in registry.names(policy.profiles):
         return True
-    return registry.get(name, policy.profiles).keeps == "larger"
+    return bool(registry.get(name, policy.profiles).lock)
 
 
 def _after_success(policy: Policy, record: Record) -> frozenset[str]:

@@ -1,6 +1,6 @@
 """Profiles whose tools are not installed: their files are written by hand, everything else is real.
 
-A single file that grows, the CUDA driver's cache, files that jobs declare, a profile of the site's own.
+A single file under a lock, files that jobs declare, a profile of the site's own.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.accounts import ALICE, BOB
+from tests.cluster.accounts import BOB
 from tests.cluster.site import Site
 from tests.support.hand_jobs import a_job
 
 RTX = "rules:\n  - {name: all, profiles: [trt-rtx]}\n"
-CUDA = "rules:\n  - {name: all, profiles: [cuda-computecache]}\n"
 HIDDEN = """\
 files: {include: ["**"], facts: [], only_successful: false, hidden: true}
 rules:
@@ -41,7 +40,7 @@ rules:
 """
 
 
-def test_a_single_file_that_grows(site: Site) -> None:
+def test_a_single_file_takes_the_place_of_the_last_one(site: Site) -> None:
     """Each job finds what the one before made of it; what is not new, or was overtaken, replaces nothing."""
     site.write_policy(RTX)
     with a_job(site, 930001) as first:
@@ -57,16 +56,10 @@ def test_a_single_file_that_grows(site: Site) -> None:
     with a_job(site, 930004, "n2") as idle:
         assert idle.run('cat "$WARMSTART_TRT_RTX_CACHE"') == "v1+v2"
     with a_job(site, 930005) as smaller:
-        smaller.run('printf v > "$WARMSTART_TRT_RTX_CACHE"')
-    with a_job(site, 930006) as third:
-        third.run('printf +v3 >> "$WARMSTART_TRT_RTX_CACHE"')
-    assert [(job.published(), job.rejected()) for job in (idle, smaller, third)] == [
-        (0, {}),
-        (0, {"smaller": 1}),
-        (1, {}),
-    ]
+        smaller.run('printf v3 > "$WARMSTART_TRT_RTX_CACHE"')
+    assert [(job.published(), job.rejected()) for job in (idle, smaller)] == [(0, {}), (1, {})]
     with a_job(site, 930007) as last:
-        assert last.run('cat "$WARMSTART_TRT_RTX_CACHE"') == "v1+v2+v3"
+        assert last.run('cat "$WARMSTART_TRT_RTX_CACHE"') == "v3"
     with a_job(site, 930008, user=BOB) as other:
         other.run('test ! -e "$WARMSTART_TRT_RTX_CACHE"')
 
@@ -95,29 +88,6 @@ def test_a_lock_that_is_a_link_leads_nowhere(site: Site, tmp_path: Path) -> None
         job.run(f'printf vv > "$WARMSTART_TRT_RTX_CACHE"; ln -s {secret} "$WARMSTART_TRT_RTX_CACHE.lock"')
     assert (job.rejected()["symbolic link"], job.published()) == (2, 0)
     assert secret.read_text() == "root's"
-
-
-CUDA_JOB = """#!/bin/sh
-find "$CUDA_CACHE_PATH" -type f -exec cat {{}} +
-mkdir -p "$CUDA_CACHE_PATH/a/b"
-printf kernel > "$CUDA_CACHE_PATH/a/b/{kernel}"
-printf index >> "$CUDA_CACHE_PATH/index"
-exit {status}
-"""
-
-
-def test_the_drivers_cache_is_one_entry_of_successful_jobs(site: Site) -> None:
-    """Whole with its index, or not at all. A failed job may leave half a kernel, so its cache is not taken."""
-    site.write_policy(CUDA)
-    ended = []
-    for node, kernel, status in (("n1", "0001", 1), ("n2", "0002", 0), ("n1", "0003", 0), ("n2", "0004", 0)):
-        script = CUDA_JOB.format(kernel=kernel, status=status)
-        ended.append(site.finish(site.cluster.submit(script, ALICE, f"--nodelist={node}")))
-    found = ["".join(sorted(job.output.replace("kernel", "k").replace("index", "i"))) for job in ended]
-    assert found == ["", "", "ik", "iikk"]
-    assert [len(site.events(job.job_id, "bundle.published")) for job in ended] == [0, 1, 1, 1]
-    (left_out,) = site.events(ended[0].job_id, "harvest.left-out")
-    assert left_out["profiles"] == ["cuda-computecache"]
 
 
 def test_hidden_and_empty_files_come_back_where_the_policy_says_so(site: Site) -> None:

@@ -58,7 +58,7 @@ def started(job: LiveJob, tool: str, program: str) -> subprocess.Popen[bytes]:
     cache = job.cache.parent
     environment = {"PATH": os.defpath, "HOME": str(job.root), "TMPDIR": str(job.root)}
     for name in (tool, *registry.get(tool).refers_to):
-        environment |= registry.get(name).environment(str(cache))
+        environment |= registry.get(name).environment(str(cache), str)
     name, *arguments = program.split()
     argv = [sys.executable, str(JOBS / f"{name}_job.py"), *arguments]
     return subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -38,7 +38,7 @@ def run_script() -> Iterator[RunScript]:
     with loaded("import torch.utils.cpp_extension") as run:
 
         def run_script(script: Path, cache: Path) -> str:
-            environment = {"PATH": "/usr/bin:/bin", "HOME": str(cache.parent), **PROFILE.environment(str(cache))}
+            environment = {"PATH": "/usr/bin:/bin", "HOME": str(cache.parent), **PROFILE.environment(str(cache), str)}
             done = run([str(script)], environment)
             assert done.returncode == 0, done.stderr
             return done.stdout

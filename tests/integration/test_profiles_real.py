@@ -40,7 +40,7 @@ Entries = dict[str, list[str]]
 def run_job(tool: str, cache: Path, *arguments: str) -> dict[str, Any]:
     """Run the tool's job with its cache at `cache`. Return the line that it prints."""
     environment = {"PATH": os.defpath, "HOME": str(cache.parent), "TMPDIR": str(cache.parent)}
-    environment |= registry.get(tool).environment(str(cache))
+    environment |= registry.get(tool).environment(str(cache), str)
     command = [sys.executable, str(JOBS / f"{tool}_job.py"), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

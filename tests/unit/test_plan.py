@@ -1,12 +1,13 @@
 """Which profiles a job has depends on where its node puts caches."""
 
+import pwd
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from tests.support.policy_site import a_rule, defaults
-from tests.support.runs import a_job, a_policy, a_record
+from tests.support.runs import a_context, a_job, a_policy, a_record
 from warmstart import plan, wing
 from warmstart.cli.plan import preview
 from warmstart.images.reference import ImageReferenceInvalid, ImageRefused
@@ -17,7 +18,7 @@ from warmstart.profiles import numba, registry
 from warmstart.profiles.defined import DefinedProfile
 from warmstart.record import CacheSet, Seeded
 from warmstart.request import Request, RequestInvalid
-from warmstart.runner import Step
+from warmstart.runner import Prepared, Step
 from warmstart.steps.contract import Outcome
 from warmstart.steps.image import Options
 
@@ -160,17 +161,15 @@ def test_the_preview_says_what_was_never_run_with_its_tool(tmp_path: Path) -> No
 
 def test_a_failed_job_gives_nothing_that_needs_success(tmp_path: Path) -> None:
     """The controller is asked only where a profile, or the policy, wants to know."""
-    seeded = {name: Seeded("ns", []) for name in ("numba", "cuda-computecache", "gone")}
+    seeded = {name: Seeded("ns", []) for name in ("numba", "own", "gone")}
     record = a_record(head=True, publish_scope="user-1-a", cache="/c", seeded=seeded)
-    (step, *_) = plan.epilog(a_policy(tmp_path), record)
+    own = DefinedProfile("own", {"X": "{dir}"}, "relocatable", ["image"], ["**"], [], [], {}, 1, after_success=True)
+    (step, *_) = plan.epilog(a_policy(tmp_path, profiles=(own,)), record)
     assert step.name == "harvest"
     options = step.run.keywords["options"]  # type: ignore[attr-defined]
-    assert options.after_success == {"cuda-computecache"}
+    assert options.after_success == {"own"}
     assert options.failure
-    own = DefinedProfile("gone", {"X": "{dir}"}, "relocatable", ["image"], ["**"], [], [], {}, 1, after_success=True)
-    (step, *_) = plan.epilog(a_policy(tmp_path, profiles=(own,)), record)
-    assert step.run.keywords["options"].after_success == {"cuda-computecache", "gone"}  # type: ignore[attr-defined]
-    (step, *_) = plan.epilog(a_policy(tmp_path), record._replace(seeded={"numba": Seeded("ns", [])}))
+    (step, *_) = plan.epilog(a_policy(tmp_path), record)
     assert step.run.keywords["options"].failure is None  # type: ignore[attr-defined]
 
 
@@ -190,7 +189,7 @@ def test_the_preview_names_what_is_left_out(tmp_path: Path) -> None:
 
 def test_every_node_harvests_but_for_what_one_node_has_to_say(tmp_path: Path) -> None:
     """Of a file that each rank makes as a whole, and of files that the job names, the head node's is kept."""
-    seeded = {name: Seeded("n", []) for name in ("numba", "vllm", "cuda-computecache", "files", "gone")}
+    seeded = {name: Seeded("n", []) for name in ("numba", "vllm", "trt-rtx", "files", "gone")}
     record = a_record(publish_scope="user-1-a", cache="/x", seeded=seeded, nodelist="n[1-2]")
     policy = a_policy(tmp_path)
 
@@ -199,11 +198,39 @@ def test_every_node_harvests_but_for_what_one_node_has_to_say(tmp_path: Path) ->
         return [step.run.keywords["options"].of_head for step in steps if step.name == "harvest"]  # type: ignore[attr-defined]
 
     assert wanted() == [frozenset()]
-    assert (
-        wanted(head=False) == wanted(sets=[CacheSet("0a", "c0ffee00", "i")]) == [{"cuda-computecache", "files", "gone"}]
-    )
+    assert wanted(head=False) == wanted(sets=[CacheSet("0a", "c0ffee00", "i")]) == [{"trt-rtx", "files", "gone"}]
     assert wanted(head=False, seeded={"files": seeded["files"]}) == [{"files"}]  # it says that it has nothing
     assert wanted(head=False, nodelist="") == []  # the record of an earlier release
+
+
+@pytest.mark.parametrize(
+    ("home", "where"),
+    [
+        ("/home/alice", {"CUDA_CACHE_PATH": "/home/alice/.nv/ComputeCache"}),
+        ("/home/a\nb", {}),
+        ("/", {}),
+        ("", {}),
+        (None, {}),
+    ],
+)
+def test_the_drivers_cache_stays_in_the_users_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None, where: dict[str, str]
+) -> None:
+    """SGLang would take it along. Without a home that a variable can name, and without an account, it does."""
+
+    def account(uid: int) -> SimpleNamespace:
+        if home is None:
+            raise KeyError(uid)
+        return SimpleNamespace(pw_dir=home)
+
+    monkeypatch.setattr(pwd, "getpwuid", account)
+    context = a_context(tmp_path)
+    policy = context.policy._replace(constant_path="spank", rules=(a_rule(profiles=("sglang",)),))
+    prepared = Prepared(context._replace(record=context.record._replace(cache="/c")), [])
+    step = plan.environment(policy, a_job(), GRANT._replace(profiles=["sglang"]), Request((), ()), prepared)
+    variables = step.run.keywords["options"].profiles  # type: ignore[attr-defined]
+    assert {name: value for name, value in variables.items() if name == "CUDA_CACHE_PATH"} == where
+    assert variables["SGLANG_CACHE_DIR"] == "/c/sglang"
 
 
 def agreed(policy: Policy, job: Job, words: str = "image=reg.example.com/a:1") -> set[str] | None:

@@ -211,7 +211,7 @@ def _profiles(policy: Policy, grant: Grant, requested: Request) -> list[Json]:
         {
             "name": name,
             "from": "policy" if name in grant.profiles else "job",
-            "variables": registry.get(name, policy.profiles).environment(CACHE),
+            "variables": registry.get(name, policy.profiles).environment(CACHE, lambda: "~"),
             "experimental": registry.get(name, policy.profiles).experimental,
         }
         for name in names

@@ -86,7 +86,7 @@ def profiles(policy: Policy, one: Record) -> list[str]:
     """
     known = {*registry.names(policy.profiles)} - {FILES}
     found = [registry.get(name, policy.profiles) for name in one.seeded if name in known]
-    taken = [profile for profile in found if profile.keeps == "changed" and not profile.after_success]
+    taken = [profile for profile in found if not profile.lock and not profile.after_success]
     return [profile.name for profile in sorted(taken, key=lambda profile: bool(profile.refers_to))]
 
 

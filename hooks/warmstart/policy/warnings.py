@@ -173,14 +173,14 @@ def _experimental(rule: Rule, number: int) -> Iterator[Fault]:
 
 
 def _moved_away(model: PolicyModel, number: int) -> Iterator[Fault]:
-    """Yield profiles whose tool takes others' caches along, into the job's own, where nothing keeps these."""
+    """Yield sglang without flashinfer, whose cache it takes along into the job's own, where nothing keeps it."""
     profiles = model.rules[number].profiles
-    if "sglang" in profiles:
-        for name, variable in (("flashinfer", "FLASHINFER_WORKSPACE_BASE"), ("cuda-computecache", "CUDA_CACHE_PATH")):
-            if not any(name in rule.profiles or variable in rule.env for rule in model.rules):
-                problem = f"sglang moves {name}'s cache into the job's, and nothing keeps it there: "
-                problem += f"give the profile {name}, too, or set {variable} in env"
-                yield Fault(("rules", number, "profiles", profiles.index("sglang")), problem)
+    if "sglang" in profiles and not any(
+        "flashinfer" in rule.profiles or "FLASHINFER_WORKSPACE_BASE" in rule.env for rule in model.rules
+    ):
+        problem = "sglang moves flashinfer's cache into the job's, and nothing keeps it there: "
+        problem += "give the profile flashinfer, too, or set FLASHINFER_WORKSPACE_BASE in env"
+        yield Fault(("rules", number, "profiles", profiles.index("sglang")), problem)
 
 
 def _revoked(model: PolicyModel, number: int) -> Iterator[Fault]:

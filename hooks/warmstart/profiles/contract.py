@@ -16,8 +16,6 @@ Fact = Literal["cpu", "declared", "driver", "gpu", "image", "machine"]
 # "constant-path": entries are of use only at the path where they were made. To put another path into each of them would
 # take each job time for each entry.
 Relocation = Literal["relocatable", "constant-path"]
-# "changed": what a job changed takes the place of what it was seeded with. "larger": only if it grew.
-Keeps = Literal["changed", "larger"]
 
 # What a job did with a profile's cache (`use` of `cache.harvested`; docs/reference/profiles.md, Seen hits).
 BUILT = "built"  # it made entries
@@ -33,10 +31,10 @@ class Profile(NamedTuple):
     """One tool's cache.
 
     `name` is also that of its directory below the job's cache root. `variables` maps names to templates in which
-    `{dir}` is the directory's absolute path; one without `{dir}` is a switch of the tool. `defaults` are what the tool
-    takes without them, by its source: `~` is the home, `{VARIABLE:PATH}` what a variable says, or if it is not set a
-    path, `{user}` the user's name, and "" what the tool reads as not set. `facts` are what a namespace of this profile
-    must contain besides its name.
+    `{dir}` is the directory's absolute path, and `{home}` the user's home; one without either is a switch of the tool.
+    `defaults` are what the tool takes without them, by its source: `~` is the home, `{VARIABLE:PATH}` what a variable
+    says, or if it is not set a path, `{user}` the user's name, and "" what the tool reads as not set. `facts` are what
+    a namespace of this profile must contain besides its name.
 
     `entry_of` maps the path of a regular file, relative to the directory and with `/` between parts, to the
     entry that it belongs to, or to None for what is never harvested. It sees names only, any string
@@ -46,18 +44,13 @@ class Profile(NamedTuple):
     `validate` raises `EntryInvalid` unless the staged files are a complete, well-formed entry; it runs
     under the validator's uid, never runs, imports or unpickles content, and holds bounded memory.
 
-    `keeps` is "larger" for caches that only grow: a job's smaller version was begun anew, and does not take the place
-    of the one that the job was seeded with (docs/reference/profiles.md, What a job changes). `lock` is what the tool
-    appends to a file's name for its flock(2) lock file: the file is copied under that lock, shared. `after_success`:
-    what a job leaves that failed or was killed is not harvested, for nothing tells that it is whole.
+    `lock` is what the tool of a single-file cache appends to the file's name for its flock(2) lock file: the file is
+    copied under that lock, shared. `after_success`: what a job leaves that failed or was killed is not harvested, for
+    nothing tells that it is whole.
 
     `refers_to` are the profiles, itself among them, whose entries its own name: a tool writes what it names first. Of a
     job that runs its entries are taken only where none of these changes, and all of these were taken
     (docs/adr/0061).
-
-    `last_use` maps an entry to the file in which the tool keeps when it last used the entry, as eight bytes, to make
-    room by removing what it has not used for longest. Bundles have it for each entry, all zeros
-    (`profiles.last_use`), and what a job removed is not retired: it may be of use to every other job.
 
     `leaves_trace`: below an overlay the tool writes something wherever it hits, a lock or a directory: a cache without
     a trace was not used. `looked_up` maps such a trace's path to the entry that the tool looked up, "" if that is not
@@ -87,11 +80,9 @@ class Profile(NamedTuple):
     facts: tuple[Fact, ...]
     entry_of: Callable[[str], str | None]
     validate: Callable[[EntryFiles], None]
-    keeps: Keeps = "changed"
     lock: str = ""
     after_success: bool = False
     refers_to: tuple[str, ...] = ()
-    last_use: Callable[[str], str] | None = None
     leaves_trace: bool = False
     looked_up: Callable[[str], str] | None = None
     in_step: bool = False
@@ -104,12 +95,21 @@ class Profile(NamedTuple):
     @property
     def suits_overlay(self) -> bool:
         """Whether an overlay serves it: no exact times are needed, and one file that is made anew gains nothing."""
-        return not self.exact_times and self.keeps == "changed"
+        return not self.exact_times and not self.lock
 
-    def environment(self, cache_root: str) -> dict[str, str]:
-        """Return the variables with their values for a job whose cache root is `cache_root`."""
+    def environment(self, cache_root: str, home: Callable[[], str]) -> dict[str, str]:
+        """Return the variables with their values for a job whose cache root is `cache_root`.
+
+        One that names the home is left out for a user without one: `home` returns "" then.
+        """
         directory = f"{cache_root}/{self.name}"
-        return {name: value.replace("{dir}", directory) for name, value in self.variables.items()}
+        values = {name: value.replace("{dir}", directory) for name, value in self.variables.items()}
+        for name in [name for name, value in values.items() if "{home}" in value]:
+            if found := home():
+                values[name] = values[name].replace("{home}", found)
+            else:
+                del values[name]
+        return values
 
 
 def named_by(*patterns: str) -> Callable[[str], str | None]:

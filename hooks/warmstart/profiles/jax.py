@@ -8,8 +8,8 @@ XLA's own caches are switched off. Their directory is a path in the compiler's o
 JAX 0.10, so a cache at another path would be cold (11 of 11 misses with them, 11 hits without). The results of
 autotuning are in the executable.
 
-If the job sets a maximum size, JAX removes what it has not used for longest: `-atime` beside an entry, nanoseconds as
-a 64-bit integer, tells when it did. Without that file beside each entry it stores nothing (`lru_cache.py`).
+If the job sets a maximum size, JAX stores nothing in a cache where `-atime`, the time of its last use, is not beside
+each entry (`lru_cache.py`), and bundles have none.
 
 Repeats: nothing. Measured with JAX 0.10 on CPU: of 4 entries 2 differ in the next run, because the time that a
 compilation took is in them; with the cache at another path their names differ, too.
@@ -41,10 +41,6 @@ def validate(files: EntryFiles) -> None:
     compressed.check(files, files.names[0], least=_LEAST)
 
 
-def _last_use(entry: str) -> str:
-    return entry.removesuffix("-cache") + "-atime"
-
-
 PROFILE = Profile(
     name="jax",
     variables={"JAX_COMPILATION_CACHE_DIR": "{dir}", "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"},
@@ -56,6 +52,5 @@ PROFILE = Profile(
     facts=("image", "cpu", "gpu"),
     entry_of=named_by(_FILE),  # the path of one executable
     validate=validate,
-    last_use=_last_use,
     in_step=True,
 )

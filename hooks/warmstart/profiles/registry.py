@@ -15,7 +15,6 @@ from warmstart.profiles.defined import DefinedProfile, profile_of
 
 # Each is PROFILE of the module with its name, `_` for `-`.
 _SHIPPED = (
-    "cuda-computecache",
     "cudnn-frontend",
     "cupy",
     "cute-dsl",

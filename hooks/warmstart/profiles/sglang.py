@@ -8,8 +8,10 @@ and SHA-256. SGLang makes the directory by rename and names it after the hash of
 before it uses the entry;
 `cute_aot/<sha256>.o`.
 
-Never harvested: `.staging-*`, `*.lock`, `nv/` (the driver's cache), FlashInfer's directory (it needs the constant
-path), the index of SGLang's own compile cache.
+The CUDA driver's cache would be `nv/`. It is not harvested, so it stays where the driver has it without SGLang.
+
+Never harvested: `.staging-*`, `*.lock`, FlashInfer's directory (it needs the constant path), the index of SGLang's own
+compile cache.
 """
 
 from __future__ import annotations
@@ -71,12 +73,14 @@ PROFILE = Profile(
         "SGLANG_DG_CACHE_DIR": "{dir}/deep_gemm",
         "SGLANG_JIT_CACHE_DIR": "{dir}/jit",
         "SGLANG_CUTE_AOT_CACHE_DIR": "{dir}/cute_aot",
+        "CUDA_CACHE_PATH": "{home}/.nv/ComputeCache",
     },
     defaults={
         "SGLANG_CACHE_DIR": "~/.cache/sglang",
         "SGLANG_DG_CACHE_DIR": "~/.cache/sglang/deep_gemm",
         "SGLANG_JIT_CACHE_DIR": "~/.cache/sglang/jit",
         "SGLANG_CUTE_AOT_CACHE_DIR": "~/.cache/sglang/cute_aot",
+        "CUDA_CACHE_PATH": "~/.nv/ComputeCache",
     },
     relocation="constant-path",  # Triton's
     facts=("image", "gpu", "cpu"),

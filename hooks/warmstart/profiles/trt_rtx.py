@@ -1,10 +1,10 @@
-"""TensorRT-RTX's runtime cache: one growing file (docs/cache-formats.md, TensorRT-RTX).
+"""TensorRT-RTX's runtime cache: one file (docs/cache-formats.md, TensorRT-RTX).
 
 From the source of Torch-TensorRT; not tried.
 
 Torch-TensorRT reads and writes the file whole while it holds an exclusive flock(2) on `<file>.lock`, which it never
-removes. It writes `<file>.tmp` and renames it. Every job that compiles something new leaves a larger file, which
-supersedes the one that the job was seeded with; one that shrank does not (`keeps`). Root copies it under the same lock.
+removes. It writes `<file>.tmp` and renames it. A job that compiles something new leaves another file, which takes the
+place of the one that the job was seeded with. Root copies it under the same lock.
 
 The tool has no variable for the path: the job must pass the value of `WARMSTART_TRT_RTX_CACHE` to it.
 """
@@ -44,7 +44,6 @@ PROFILE = Profile(
     facts=("image", "gpu"),
     entry_of=entry_of,
     validate=validate,
-    keeps="larger",
     lock=".lock",
     in_step=True,
     experimental=True,

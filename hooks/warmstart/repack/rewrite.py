@@ -32,7 +32,7 @@ from warmstart.host.files import ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.host.space import Reservation, room
 from warmstart.host.untrusted import UNREADABLE
-from warmstart.profiles import last_use, registry
+from warmstart.profiles import registry
 from warmstart.profiles.defined import OWNERS, is_whole
 from warmstart.seed.extract import Bounds, Source, extract, parents
 from warmstart.store.bundles import BundleDamaged, Offer, Published
@@ -48,9 +48,6 @@ DAYS = 30  # to scrub the whole store once
 _TRUST = {"user": 0, "account": 1, "site": 2}
 _STAGE = "bundles"  # one process at a time, by the store's maintenance lock; leftovers are removed first
 _REMOVAL = 60.0  # seconds
-_UNNAMED = (
-    1 << 20
-)  # most bytes of an unpacked file that no manifest names; such files are not copied (`profiles.last_use`)
 
 
 class PromotionRefused(UserError):
@@ -164,7 +161,7 @@ def promote(
     target = where._replace(scope=scope)
     chosen = _to_promote(settings, where, bundle, entries, deadline, scope=scope)
     draft = draft_of(chosen.manifest, [chosen])
-    with packed_again(settings, chosen, target, draft, deadline) as fd:
+    with packed_again(settings, chosen, target, deadline) as fd:
         return settings.store.publish(target, fd, draft, deadline)
 
 
@@ -235,7 +232,7 @@ def draft_of(first: Manifest, selections: Sequence[BundleSelection]) -> Draft:
 
 @contextmanager
 def packed_again(
-    settings: RepackSettings, chosen: BundleSelection, target: Namespace, draft: Draft, deadline: Deadline
+    settings: RepackSettings, chosen: BundleSelection, target: Namespace, deadline: Deadline
 ) -> Iterator[int]:
     """Yield, for a `with`, a descriptor of a bundle to publish with what was chosen; raises the errors of `unpacked`.
 
@@ -245,7 +242,7 @@ def packed_again(
         with _whole(settings, chosen, deadline) as fd:
             yield fd
     else:
-        with unpacked(settings, [chosen], deadline) as stage, packed_stage(stage, target, draft, deadline) as fd:
+        with unpacked(settings, [chosen], deadline) as stage, packed_stage(stage, deadline) as fd:
             yield fd
 
 
@@ -272,15 +269,13 @@ def publish_stage(
 ) -> Published:
     """Pack `entries/` of the stage and publish the bundle as the store's owner."""
     publish = settings.store.publish_compacted if draft.replaces else settings.store.publish
-    with packed_stage(stage, where, draft, deadline) as fd:
+    with packed_stage(stage, deadline) as fd:
         return publish(where, fd, draft, deadline)
 
 
 @contextmanager
-def packed_stage(stage: str, where: Namespace, draft: Draft, deadline: Deadline) -> Iterator[int]:
+def packed_stage(stage: str, deadline: Deadline) -> Iterator[int]:
     """Pack `entries/` of the stage for a `with`; yields a descriptor of the bundle."""
-    with opened_dir(f"{stage}/entries") as entries_fd:
-        last_use.make(where.profile, entries_fd, draft.entries)
     fd = pack(f"{stage}/entries", f"{stage}/bundle.sqsh", deadline)
     try:
         yield fd
@@ -342,7 +337,7 @@ def _fill(
         os.mkdir("unpacked", 0o700, dir_fd=top)
         with opened_dir("unpacked", top) as unpacked_fd:
             os.fchown(unpacked_fd, settings.validator.uid, settings.validator.gid)
-            bounds = Bounds(max([_UNNAMED, *sizes]), partial(_require_room, settings))
+            bounds = Bounds(max(sizes, default=0), partial(_require_room, settings))
             space.hold(sum(sizes))
             extract(sources, unpacked_fd, "all", settings.validator, deadline, bounds)
         for source in sources:

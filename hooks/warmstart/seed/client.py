@@ -17,7 +17,7 @@ from warmstart.host.worker import Worker
 if TYPE_CHECKING:
     from warmstart.seed.node_cache import Copy
 
-ROOMS = ("warmstart.seed.extract:", "warmstart.profiles.last_use:")
+ROOMS = ("warmstart.seed.extract:",)
 
 
 class JobClient:
@@ -30,11 +30,9 @@ class JobClient:
     def unpack(self, copies: list[Copy], cache: int, subdir: str, deadline: Deadline) -> None:
         """Extract the offered entries of these copies into `subdir` of the cache, named after their profile.
 
-        Modes and times are restored, and the tool's own times of last use are made (`profiles.last_use`).
-
-        Raises `ExtractionFailed`, `ProgramTooSlow` or `BundleDamaged`; the caller then removes `subdir`.
+        Modes and times are restored. Raises `ExtractionFailed`, `ProgramTooSlow` or `BundleDamaged`; the caller then
+        removes `subdir`.
         """
-        from warmstart.profiles import last_use
         from warmstart.seed.extract import ExtractionFailed, Source, extract, restore_times
 
         times: dict[str, int] = {}
@@ -48,8 +46,6 @@ class JobClient:
         try:
             with self._worker(cache) as worker:
                 worker.run(deadline, restore_times, cache, subdir, times)
-                entries = [entry for copy in copies for entry in copy.offer.entries]
-                worker.run(deadline, last_use.make_in_cache, subdir, cache, entries)
         except (WarmstartError, OSError) as error:  # the user can cause any of these, so never a node's error
             raise ExtractionFailed(path=subdir, problem=f"modes and times: {error}") from error
 

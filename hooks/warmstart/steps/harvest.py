@@ -45,7 +45,7 @@ from warmstart.lean import (
     contextmanager,
     suppress,
 )
-from warmstart.profiles import contract, last_use, registry
+from warmstart.profiles import contract, registry
 from warmstart.profiles.client import Validator
 from warmstart.record import Record, RecordChange, SeededBundle, incarnation
 from warmstart.seed import node_cache
@@ -53,7 +53,7 @@ from warmstart.seed.overlay import opened_overlay, was_shown
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import bundles, parts
 from warmstart.store.layout import Namespace, StoreFailed, StoreFull, is_user_scope
-from warmstart.store.manifest import Draft, Entries, File, Producer, content_digest
+from warmstart.store.manifest import Draft, Entries, Producer, content_digest
 from warmstart.store.parts import RunParts
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
 
 NAME = "harvest"
 SUPERSEDED = "superseded"  # another job's version took the place of the seeded one meanwhile
-SMALLER = "smaller"
 CLEANED_UP = "removed with most others, as by a cleaner; it stays published"
 CUT_SHORT = "removed, but the harvest was cut short; it stays published"
 # Before a variable's name, in the cache: a value of the job's own stood there (task prolog, enroot's hook).
@@ -364,7 +363,8 @@ class _ProfileHarvest:
         self._context = context
         self._limits = limits
         self._profile = registry.get(profile_name, policy.profiles)
-        self._own = [name for name in self._profile.variables if name in given.own]
+        led = [name for name, value in self._profile.variables.items() if "{home}" not in value]
+        self._own = [name for name in led if name in given.own]
         self._is_same_boot = given.is_same_boot
         self._namespace = Namespace(policy.paths.store, record.publish_scope, profile_name, seeded.namespace)
         self._quota = bundles.quota(record.publish_scope, policy.maintenance)
@@ -426,7 +426,7 @@ class _ProfileHarvest:
         with stage as (path, entries_fd), Reservation(entries_fd) as space:
             collected = self._collect(Stage(entries_fd, space), collecting)
             is_whole = not (collected.unsettled or collected.truncated)
-            valid, last = self._judge(entries_fd, self._not_smaller(entries_fd, collected.entries))
+            valid, last = self._judge(entries_fd, collected.entries)
             changed = {*collected.changed}
             judged = place_of(last, changed) if last else collected.reached or self._limits.after
             retired = self._retired(collected)
@@ -551,7 +551,7 @@ class _ProfileHarvest:
         Who removes more cleans up: a site's epilog, a reaper by age, `rm -rf` at a script's end.
         """
         removed = [entry for entry in collected.changed if entry not in collected.entries]
-        if not removed or self._profile.last_use or self._is_live or not self._is_heard or self._limits.after:
+        if not removed or self._is_live or not self._is_heard or self._limits.after:
             return []  # a harvest that goes on does not see all that was removed
         given = self._seeded.given()
         kept = [entry for entry in removed if entry in given]
@@ -655,19 +655,6 @@ class _ProfileHarvest:
         self._reject(reasons, examples)
         return valid, "" if len(verdicts) == len(files) else next(reversed(verdicts))
 
-    def _not_smaller(self, entries_fd: int, entries: Entries) -> Entries:
-        """Return the entries without changed ones that shrank, of a cache that only grows: these were begun anew."""
-        if self._profile.keeps != "larger":
-            return entries
-        shrunk = [entry for entry, files in entries.items() if _size(files) < _size(self._given_files(entry))]
-        for entry in shrunk:
-            Stage(entries_fd).discard(list(entries[entry]))
-        self._reject_all(shrunk, SMALLER)
-        return {entry: files for entry, files in entries.items() if entry not in shrunk}
-
-    def _given_files(self, entry: str) -> dict[str, File]:
-        return self._seeded.files(entry) if entry in self._seeded.names else {}
-
     def _hand_over(self, stage: str, entries: Entries, space: Reservation) -> str | None:
         """Pack `stage`/entries, and publish the bundle or hand it in.
 
@@ -675,8 +662,6 @@ class _ProfileHarvest:
         `_Late`, and the store's errors; after most of these the bundle is spooled.
         """
         deadline = self._limits.deadline
-        with opened_dir(f"{stage}/entries") as fd:
-            last_use.make(self._profile.name, fd, entries)
         with _in_time(deadline):
             bundle = f"{stage}/{spool.BUNDLE}"
             fd = pack(f"{stage}/entries", bundle, deadline, space.while_written(bundle))
@@ -789,10 +774,6 @@ def _staged(context: Context, what: str, degraded: list[WarmstartError]) -> Iter
                 remove_tree(parent, name, after(CLEANING_SECONDS))
             except OSError as error:
                 degraded.append(StageLeft(path=f"{directory}/{name}", problem=error.strerror or str(error)))
-
-
-def _size(files: dict[str, File]) -> int:
-    return sum(file.size for file in files.values())
 
 
 @contextmanager

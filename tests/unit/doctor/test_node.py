@@ -528,8 +528,8 @@ def test_how_jobs_ended_matters_where_the_policy_says_so(here: Node, tmp_path: P
     """The status depends on whether a rule, the policy or only a job's request needs squeue."""
     policy = here.policy._replace(paths=here.policy.paths._replace(scontrol=str(tmp_path / "scontrol")))
     found = one(kernel.job_ends, here._replace(policy=policy))
-    assert (found.status, "cuda-computecache, files" in found.found) == ("advice", True)
-    careful = policy._replace(rules=(policy.rules[0]._replace(profiles=("numba", "cuda-computecache")),))
+    assert (found.status, "of files is harvested" in found.found) == ("advice", True)
+    careful = policy._replace(rules=(policy.rules[0]._replace(profiles=("numba", "files")),))
     everything = policy._replace(harvest=policy.harvest._replace(only_successful=True))
     for wrong in (careful, everything):
         assert one(kernel.job_ends, here._replace(policy=wrong)).status == "wrong"

@@ -13,7 +13,7 @@ from warmstart.harvest.live import Taken
 from warmstart.record import Record, Seeded
 from warmstart.store.manifest import File
 
-NAMES = ("numba", "inductor", "triton", "trt-rtx", "cuda-computecache", "files", "vllm", "no-more")
+NAMES = ("numba", "inductor", "triton", "trt-rtx", "files", "vllm", "no-more")
 
 
 def test_which_profiles_wait_for_the_end(tmp_path: Path) -> None:

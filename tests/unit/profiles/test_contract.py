@@ -12,22 +12,25 @@ from warmstart.profiles import registry
 from warmstart.profiles.contract import named_by
 
 NAMES = registry.names()
+READ_AS_NOT_SET = {"JAX_COMPILATION_CACHE_DIR", "NEMO_HYBRIDEP_JIT_CACHE", "NUMBA_CACHE_DIR"}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_variables_lead_into_the_profiles_own_directory(name: str) -> None:
-    """Below the job's cache, wherever that is; a switch of the tool is the same everywhere."""
+    """Below the job's cache, wherever that is, or to the user's home; a switch of the tool is the same everywhere."""
     profile = registry.get(name)
     assert re.fullmatch(r"[a-z0-9-]+", profile.name)
-    here, there = profile.environment("/w/cache"), profile.environment("/x")
+    here, there = profile.environment("/w/cache", lambda: "/home/a"), profile.environment("/x", lambda: "/home/a")
     assert here.keys() == there.keys() == profile.variables.keys()
+    at_home = {variable for variable, template in profile.variables.items() if "{home}" in template}
+    assert profile.environment("/x", str).keys() == there.keys() - at_home
     for variable, template in profile.variables.items():
         assert re.fullmatch(r"[A-Z][A-Z0-9_]*", variable)
         if "{dir}" in template:
             assert f"/w/cache/{profile.name}" in here[variable]
             assert here[variable].replace("/w/cache", "/x") == there[variable]
         else:
-            assert here[variable] == there[variable] == template
+            assert here[variable] == there[variable] == template.replace("{home}", "/home/a")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -38,16 +41,15 @@ def test_each_variable_has_what_the_tool_takes_without_it(name: str) -> None:
     for variable, default in profile.defaults.items():
         assert re.fullmatch(r"(~|\{[A-Z_]+:[~/][a-z./]*\})?[^{}:~]*(\{user\}[^{}:~]*)?", default)
         assert default != profile.variables[variable]
-        assert default or variable in {"JAX_COMPILATION_CACHE_DIR", "NEMO_HYBRIDEP_JIT_CACHE", "NUMBA_CACHE_DIR"}
+        assert default or variable in READ_AS_NOT_SET
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_profile_does_not_contradict_itself(name: str) -> None:
-    """What needs one path has no other; what grows has one entry."""
+    """What needs one path has no other; what is copied under a lock is no overlay."""
     profile = registry.get(name)
     assert profile.follows_links is False or profile.relocation == "constant-path"
-    assert not profile.lock or profile.keeps == "larger"
-    assert profile.suits_overlay == (not profile.exact_times and profile.keeps == "changed")
+    assert profile.suits_overlay == (not profile.exact_times and not profile.lock)
     assert "image" in profile.facts
     assert len({*profile.facts}) == len(profile.facts)
 

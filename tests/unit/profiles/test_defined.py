@@ -215,7 +215,7 @@ def test_the_registry_knows_both_kinds() -> None:
     assert registry.get("numba", [shadow]).name == "numba"
     assert registry.get("numba", [shadow]).variables == registry.get("numba").variables
     assert {"mytool", "numba"} < {*registry.names([mine])}
-    assert registry.get("mytool", [mine]).environment("/c") == {"MYTOOL_CACHE": "/c/mytool"}
+    assert registry.get("mytool", [mine]).environment("/c", str) == {"MYTOOL_CACHE": "/c/mytool"}
 
 
 class Counted(str):

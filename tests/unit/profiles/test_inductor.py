@@ -121,7 +121,7 @@ def test_an_unfit_header_is_refused(verdict: Judge, offset: int, layout: str, va
 
 def test_no_job_builds_headers_that_go_with_it() -> None:
     """Torch puts them below TMPDIR: with its default a job that compiles nothing would build them."""
-    variables = registry.get("inductor").environment("/cache")
+    variables = registry.get("inductor").environment("/cache", str)
     assert variables == {
         "TORCHINDUCTOR_CACHE_DIR": "/cache/inductor",
         "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",

@@ -32,7 +32,6 @@ NOISE = random.Random(7).randbytes(20_000)
 LOG = f"{OPS}/cached_ops/x/.ninja_log"
 DEPS = f"{OPS}/cached_ops/x/.ninja_deps"
 RTX = {"runtime_cache.bin": NOISE}
-DRIVER = {"index": NOISE[:5000], "a/f/0123456789abcdef": NOISE}
 
 # What is damaged: the profile, an entry that is valid, the file of it, and what is found of each kind of damage.
 ROWS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
@@ -43,8 +42,6 @@ ROWS: dict[str, tuple[str, dict[str, bytes], str, str]] = {
     "ninja's log": ("flashinfer", operation(BUILT), LOG, "29/29 20/20 20/20 26/40"),
     "ninja's dependencies": ("flashinfer", operation(BUILT), DEPS, "28/29 12/15 20/20 20/40"),
     "TensorRT-RTX runtime cache": ("trt-rtx", RTX, "runtime_cache.bin", "0/29 14/20 0/20 0/40"),
-    "CUDA driver's kernel": ("cuda-computecache", DRIVER, "a/f/0123456789abcdef", "0/29 0/20 0/20 0/40"),
-    "CUDA driver's index": ("cuda-computecache", DRIVER, "index", "0/29 0/20 0/20 0/40"),
 }
 
 

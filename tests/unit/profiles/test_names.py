@@ -24,14 +24,6 @@ TUNED = ".cache/flashinfer/autotune/v2/0123456789abcdef"
 OPS = ".cache/flashinfer/0.7.2.post1/90a_100a"
 
 ENTRIES = {
-    "cuda-computecache": {
-        "index": "ComputeCache",
-        "a/f/0123456789abcdef": "ComputeCache",
-        "ab/cd/0123456789abcdef0123456789abcdef": "ComputeCache",
-        "ab/0123456789abcdef": None,
-        "index.tmp": None,
-        "g/h/0123": None,
-    },
     "cute-dsl": {
         f"quack/{'a' * 64}/{'b' * 64}.o": f"quack/{'a' * 64}/{'b' * 64}.o",
         f"flash-attention/{'a' * 64}/{'b' * 64}.o": f"flash-attention/{'a' * 64}/{'b' * 64}.o",

@@ -73,18 +73,6 @@ def test_a_whole_bundle_is_unpacked_without_a_list(copy: Copy, cache: int, tmp_p
     assert sum(path.is_file() for path in (tmp_path / "cache").rglob("*")) == 3
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_tools_own_times_are_made(copy: Copy, cache: int, tmp_path: Path, whole: bool) -> None:
-    """JAX wants one for each entry, whatever the bundle has."""
-    taken = copy._replace(offer=offer(["e", "f"] if whole else ["f"], whole=whole))
-    JobClient(ME, ME).unpack([taken], cache, "jax", after(30))
-    made = {path.name: path for path in (tmp_path / "cache/jax").glob("*-atime")}
-    assert {name: path.read_bytes() for name, path in made.items()} == {
-        f"{entry}-atime": bytes(8) for entry in ("ef" if whole else "f")
-    }
-    assert {path.stat().st_mode & 0o777 for path in made.values()} == {0o644}
-
-
 def test_an_index_that_lies_is_found_out(copy: Copy, cache: int) -> None:
     """Before anything is unpacked."""
     with pytest.raises(BundleDamaged):

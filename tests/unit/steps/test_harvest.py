@@ -39,7 +39,7 @@ from warmstart.store.parts import Listing, RunParts
 
 SCOPE = "user-64201-ws-alice"
 PLENTY = Options(30, 1 << 30, 1000)
-DRIVER = {"index": b"i", "a/f/0123456789abcdef": b"kernel"}
+RTX = {"runtime_cache.bin": b"kernel"}
 ENTRY = next(iter(numba_files())).removesuffix(".nbi")
 SECOND = numba_entry(1)[0]
 
@@ -390,50 +390,45 @@ def test_what_a_killed_epilog_left_defers_where_it_takes_long(job: Job, monkeypa
 
 def test_limits_hold_over_all_profiles(job: Job) -> None:
     """What one took is not there for the next: bytes and entries."""
-    job.seeded(cuda_computecache=Seeded("ns", []), numba=Seeded("ns", []))
+    job.seeded(trt_rtx=Seeded("ns", []), numba=Seeded("ns", []))
     job.write("numba", numba_files())
-    job.write("cuda-computecache", DRIVER)
+    job.write("trt-rtx", RTX)
     outcome = job.harvest(PLENTY._replace(max_entries=1))
-    assert (outcome.detail, job.offered("cuda-computecache"), job.offered()) == ({"entries": 1}, ["ComputeCache"], [])
+    assert (outcome.detail, job.offered("trt-rtx"), job.offered()) == ({"entries": 1}, ["runtime_cache.bin"], [])
     assert [bool(told["truncated"]) for told in events(job.context, "cache.harvested")] == [False, True]
 
 
 def test_only_what_a_success_left_where_that_matters(job: Job) -> None:
     """For the profiles that want it; the reason is audited, and asked only once."""
-    job.seeded(cuda_computecache=Seeded("ns", []), numba=Seeded("ns", []))
+    job.seeded(trt_rtx=Seeded("ns", []), numba=Seeded("ns", []))
     job.write("numba", numba_files())
-    job.write("cuda-computecache", DRIVER)
-    failed = PLENTY._replace(failure=lambda _deadline: "the job failed", after_success=frozenset({"cuda-computecache"}))
+    job.write("trt-rtx", RTX)
+    failed = PLENTY._replace(failure=lambda _deadline: "the job failed", after_success=frozenset({"trt-rtx"}))
     assert job.harvest(failed).detail == {"entries": 1}
-    assert (job.offered("cuda-computecache"), job.offered()) == ([], [ENTRY])
+    assert (job.offered("trt-rtx"), job.offered()) == ([], [ENTRY])
     (told,) = events(job.context, "harvest.left-out")
-    assert (told["reason"], told["profiles"]) == ("the job failed", ["cuda-computecache"])
+    assert (told["reason"], told["profiles"]) == ("the job failed", ["trt-rtx"])
     assert job.harvest(failed._replace(after_success=None)) == Outcome("skipped")
     assert job.harvest(failed._replace(failure=lambda _deadline: "")).detail == {"entries": 1}
 
 
 def test_what_a_job_changed_supersedes_what_it_was_seeded_with(job: Job) -> None:
-    """The same again is no new bundle; what another job has superseded meanwhile, or what shrank, is refused."""
-    job.seeded(cuda_computecache=Seeded("ns", []))
-    job.write("cuda-computecache", DRIVER)
+    """The same again is no new bundle; what another job has superseded meanwhile is refused."""
+    job.seeded(trt_rtx=Seeded("ns", []))
+    job.write("trt-rtx", RTX)
     job.harvest()
-    (first,) = bundles.offers(job.store, [SCOPE], "cuda-computecache", "ns", "n1-test").offers
-    given = SeededBundle(SCOPE, first.bundle, first.sha256, ["ComputeCache"])
-    job.seeded(cuda_computecache=Seeded("ns", [given]))
+    (first,) = bundles.offers(job.store, [SCOPE], "trt-rtx", "ns", "n1-test").offers
+    given = SeededBundle(SCOPE, first.bundle, first.sha256, ["runtime_cache.bin"])
+    job.seeded(trt_rtx=Seeded("ns", [given]))
     assert job.harvest().detail == {"entries": 0}
     assert job.rejections() == []
-    job.write("cuda-computecache", {"a/f/0123456789abcdff": b"another"})
+    job.write("trt-rtx", {"runtime_cache.bin": b"another"})
     assert job.harvest().detail == {"entries": 1}
-    (second,) = bundles.offers(job.store, [SCOPE], "cuda-computecache", "ns", "n1-test").offers
+    (second,) = bundles.offers(job.store, [SCOPE], "trt-rtx", "ns", "n1-test").offers
     assert second.bundle != first.bundle
-    job.write("cuda-computecache", {"a/f/0123456789abcdfe": b"a third"})
+    job.write("trt-rtx", {"runtime_cache.bin": b"3"})
     job.harvest()
     assert job.rejections() == [{harvest.SUPERSEDED: 1}]
-    job.write("cuda-computecache", {"index": b""})
-    for name in ("a/f/0123456789abcdff", "a/f/0123456789abcdfe"):
-        Path(job.context.record.run_directory, "cache/cuda-computecache", name).unlink()
-    job.harvest()
-    assert job.rejections()[1:] == [{harvest.SMALLER: 1}]
 
 
 def two_given(job: Job) -> SeededBundle:
@@ -523,16 +518,16 @@ def test_what_is_missing_was_not_always_removed_by_the_job(job: Job, missing: st
 
 def test_a_fresh_job_brings_back_what_is_published(job: Job) -> None:
     """It knows of nothing, so its version takes the place; the same content is no new bundle."""
-    job.write("cuda-computecache", DRIVER)
-    job.seeded(cuda_computecache=Seeded("ns"))
+    job.write("trt-rtx", RTX)
+    job.seeded(trt_rtx=Seeded("ns"))
     job.harvest()
     job.context = job.context._replace(record=job.context.record._replace(fresh=True))
     job.harvest()
     assert len(events(job.context, "bundle.published")) == 1
-    job.write("cuda-computecache", {"index": b"0"})
+    job.write("trt-rtx", {"runtime_cache.bin": b"0"})
     job.harvest()
     assert len(events(job.context, "bundle.published")) == 2
-    assert job.offered("cuda-computecache") == ["ComputeCache"]
+    assert job.offered("trt-rtx") == ["runtime_cache.bin"]
 
 
 @pytest.mark.timed

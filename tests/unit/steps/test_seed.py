@@ -48,7 +48,7 @@ class Node:
         record = context.record._replace(read_scopes=SCOPES, cache=f"{context.record.run_directory}/cache")
         self.context: Context = context._replace(record=record)
         self.cache = Path(record.cache)
-        for profile in ("numba", "jax", "cuda-computecache", "torch-extensions"):
+        for profile in ("numba", "jax", "trt-rtx", "torch-extensions"):
             (self.cache / profile).mkdir(parents=True)
 
     def publish(self, entries: packed.Entries, profile: str = "numba", scope: str = SCOPES[1]) -> str:
@@ -309,25 +309,25 @@ def test_a_store_that_fails_leaves_the_job_cold(node: Node) -> None:
 def test_a_damaged_bundle_leaves_its_profile_cold(node: Node) -> None:
     """And the others warm."""
     bundle = node.publish(ENTRIES)
-    node.publish({"ComputeCache": {"index": b"i", "a/f/0123456789abcdef": b"k"}}, "cuda-computecache")
+    node.publish({"runtime_cache.bin": {"runtime_cache.bin": b"k"}}, "trt-rtx")
     (path,) = Path(node.context.store.path).rglob(f"{bundle}.sqsh")
     path.chmod(0o600)
     path.write_bytes(b"x" * path.stat().st_size)
-    outcome = node.run(Options(("numba", "cuda-computecache")))
+    outcome = node.run(Options(("numba", "trt-rtx")))
     assert [type(error) for error in outcome.degraded] == [bundles.BundleDamaged]
-    assert (outcome.detail["warm"], outcome.detail["cold"]) == (["cuda-computecache"], {"numba": "bundle-damaged"})
-    assert node.cached().keys() == {"cuda-computecache/index", "cuda-computecache/a/f/0123456789abcdef"}
+    assert (outcome.detail["warm"], outcome.detail["cold"]) == (["trt-rtx"], {"numba": "bundle-damaged"})
+    assert node.cached().keys() == {"trt-rtx/runtime_cache.bin"}
 
 
 def test_what_each_entry_is_from_is_recorded(node: Node) -> None:
     """For the harvest: the bundle, its scope and its copy on this node. A job that starts cold has none."""
-    bundle = node.publish({"ComputeCache": {"index": b"i", "a/f/0123456789abcdef": b"k"}}, "cuda-computecache")
+    bundle = node.publish({"runtime_cache.bin": {"runtime_cache.bin": b"k"}}, "trt-rtx")
     node.publish(ENTRIES)
-    found = seeded(node.run(Options(("cuda-computecache", "numba"))))
-    (given,) = found["cuda-computecache"].bundles
-    assert (given.scope, given.bundle, given.entries) == (SCOPES[1], bundle, ["ComputeCache"])
+    found = seeded(node.run(Options(("trt-rtx", "numba"))))
+    (given,) = found["trt-rtx"].bundles
+    assert (given.scope, given.bundle, given.entries) == (SCOPES[1], bundle, ["runtime_cache.bin"])
     assert os.path.exists(f"{node.context.paths.bundles}/{given.sha256}.files.json")
-    cold = node.run(Options(("cuda-computecache", "numba"), fresh=True))
+    cold = node.run(Options(("trt-rtx", "numba"), fresh=True))
     assert "fresh" in cold.record
     assert [found.bundles for found in seeded(cold).values()] == [[], []]
 
@@ -384,7 +384,7 @@ def test_the_cache_is_given_away_whatever_failed(node: Node, monkeypatch: pytest
     monkeypatch.setattr(seed._Seeding, "mount", bug)
     with pytest.raises(ZeroDivisionError):
         node.run()
-    assert sorted(given[:-1]) == ["cuda-computecache", "jax", "numba", "torch-extensions"]
+    assert sorted(given[:-1]) == ["jax", "numba", "torch-extensions", "trt-rtx"]
     assert given[-1] == "cache"
 
 
