@@ -186,21 +186,6 @@ def is_of_users_daemon(fd: int) -> bool:
     return kind.startswith("fuse") and "user_id=0" not in options.split(",")
 
 
-def data_size(fd: int, enough: int) -> int:
-    """Return how many bytes of a file are data and no holes (lseek(2), SEEK_DATA); stops at `enough`."""
-    found = at = 0
-    while found < enough:
-        try:
-            begin = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # holes to the end
-                break
-            raise
-        at = os.lseek(fd, begin, os.SEEK_HOLE)
-        found += at - begin
-    return found
-
-
 def allow_reading(fd: int, uid: int, gid: int) -> None:
     """Let a user read our own file, which nobody else may, and not change it.
 
@@ -393,12 +378,13 @@ def _extents(source: int, size: int) -> Iterator[tuple[int, int]]:
     """Yield start and end of each part of the first `size` bytes that is no hole; at last an empty one at the end."""
     end = 0
     while end < size:
-        start = min(_seek(source, end, os.SEEK_DATA, size), size)
-        end = min(_seek(source, start, os.SEEK_HOLE, size), size) if start < size else size
+        start = min(seek(source, end, os.SEEK_DATA, size), size)
+        end = min(seek(source, start, os.SEEK_HOLE, size), size) if start < size else size
         yield start, end
 
 
-def _seek(source: int, offset: int, whence: int, size: int) -> int:
+def seek(source: int, offset: int, whence: int, size: int) -> int:
+    """Return where data (`SEEK_DATA`) or a hole (`SEEK_HOLE`) begins in a file of a size. Raises `ReadFailed`."""
     try:
         return os.lseek(source, offset, whence)
     except OSError as error:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _FLOOR = 1 << 30  # bytes, or a twentieth of the disk if that is less
 _STEP = 16 << 20  # bytes; fewer are not worth a system call
-_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE (linux/falloc.h)
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE (linux/falloc.h)
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EISDIR})
 
 
@@ -175,3 +175,12 @@ def allocate(fd: int, size: int, *, keep_length: bool = False) -> bool:
             raise
         return False
     return True
+
+
+def give_back(fd: int, begin: int, size: int) -> None:
+    """Make a hole in a file, where the file system can. Raises `OSError`."""
+    try:
+        libc("fallocate", fd, _KEEP_SIZE | _PUNCH_HOLE, begin, size)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise

@@ -122,3 +122,19 @@ def test_what_may_not_go_still_counts() -> None:
     """A holder who uses much now has the other things removed first."""
     items = [Held("a", 2), Held("b", 1), Held("b", 5, may_go=False)]
     assert list(fair_order(items)) == [1, 0]
+
+
+def test_a_hole_is_made_where_the_file_system_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file stays as long as it is, and the rest keeps its room."""
+    with (tmp_path / "file").open("wb") as file:
+        assert space.allocate(file.fileno(), 2 * MIB)
+        space.give_back(file.fileno(), 0, MIB)
+        status = os.fstat(file.fileno())
+        assert (status.st_size, status.st_blocks * 512) == (2 * MIB, MIB)
+
+        def unsupported(*_: object) -> None:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+        monkeypatch.setattr(space, "libc", unsupported)
+        space.give_back(file.fileno(), MIB, MIB)
+        assert os.fstat(file.fileno()).st_blocks * 512 == MIB

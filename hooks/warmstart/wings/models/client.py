@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import time
 
-from warmstart.host.deadline import Deadline
-from warmstart.host.files import write_all
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import seek, write_all
 from warmstart.host.identity import ROOT, Identity
+from warmstart.host.space import give_back
 from warmstart.host.worker import Worker
 from warmstart.lean import TYPE_CHECKING, sha256
 from warmstart.policy.shared import is_below
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 ROOMS = tuple(f"{__package__}.{module}:" for module in ("client", "look"))
 RECEIVE_S = 5.0  # what was sent is there
+LONGEST_S = 3600.0  # for one file: others wait meanwhile
+PACE_S = 60.0  # after which a file's pace tells whether that is enough
 _BLOCK = 8 << 20  # bytes; after so many they go to the disk, and out of the page cache
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -80,14 +83,15 @@ class ModelClient:
         self._worker.run(deadline, _check, self._model, file)
 
 
-def copy_in_child(source: int, target: int, size: int, rate: int, deadline: Deadline) -> str:
+def copy_in_child(source: int, target: int, size: int, rate: int) -> str:
     """Copy so many bytes of an open file, at most `rate` a second; return their SHA-256. Target -1: only read them.
 
-    They go past the page cache. Raises `OSError`, and `WorkerSilent` at the deadline.
+    They go past the page cache; holes stay holes. Raises `OSError`, also for a file that is too slow or mostly holes,
+    and `WorkerSilent`.
     """
     rooms, files = (f"{__name__}:",), [fd for fd in (source, target) if fd >= 0]
     with Worker(ROOT, "the file system of a model", rooms=rooms, keep=files) as worker:
-        return worker.run(deadline, _copy, source, target, size, rate)
+        return worker.run(after(LONGEST_S), _copy, source, target, size, rate)
 
 
 def _is_plain(path: str) -> bool:
@@ -116,11 +120,27 @@ def _compare(found: os.stat_result, model: str, file: ModelFile) -> None:
 
 
 def _copy(source: int, target: int, size: int, rate: int) -> str:
-    digest, began, done = sha256(), time.monotonic(), 0
+    digest, began, done, holes = sha256(), time.monotonic(), 0, 0
     while done < size:
-        data = os.pread(source, min(_BLOCK, size - done), done)
+        took = time.monotonic() - began
+        if took > PACE_S and done / took * LONGEST_S < size:
+            raise OSError(None, "too slow to be copied, an hour is not enough for it")
+        begin = min(seek(source, done, os.SEEK_DATA, size), size)
+        if begin > done:
+            holes += begin - done
+            if holes > size // 2:
+                raise OSError(None, "it consists mostly of holes")
+            for offset in range(done, begin, _BLOCK):
+                digest.update(bytes(min(_BLOCK, begin - offset)))
+            if target >= 0:
+                give_back(target, done, begin - done)
+                os.lseek(target, begin, os.SEEK_SET)
+            done = begin
+            continue
+        end = min(seek(source, done, os.SEEK_HOLE, size), done + _BLOCK, size)
+        data = os.pread(source, end - done, done)
         if not data:
-            raise OSError(None, "a file has become shorter")
+            raise OSError(None, "it has become shorter")
         digest.update(data)
         os.posix_fadvise(source, done, len(data), os.POSIX_FADV_DONTNEED)
         if target >= 0:
@@ -128,6 +148,6 @@ def _copy(source: int, target: int, size: int, rate: int) -> str:
             os.fdatasync(target)
             os.posix_fadvise(target, done, len(data), os.POSIX_FADV_DONTNEED)
         done += len(data)
-        time.sleep(max(0.0, began + done / rate - time.monotonic()))
+        time.sleep(max(0.0, began + (done - holes) / rate - time.monotonic()))
     found: str = digest.hexdigest()
     return found

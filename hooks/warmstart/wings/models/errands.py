@@ -18,7 +18,7 @@ from warmstart.errand import Errands
 from warmstart.errands.loop import DONE, LATER, MORE, Outcome, Turn, Work
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import after
-from warmstart.host.files import data_size, is_of_users_daemon, opened_dir
+from warmstart.host.files import is_of_users_daemon, opened_dir
 from warmstart.host.identity import Identity
 from warmstart.host.space import no_room, room
 from warmstart.paths import NodePaths
@@ -34,7 +34,6 @@ from warmstart.wings.models.shelf import About
 LOOK_S = 120.0
 OPEN_S = 60.0
 TURN_S = 60.0
-LONGEST_S = 3600.0  # for one file: others wait meanwhile
 SHARE = 2  # a user's own copies have at most this part of models.keep
 
 
@@ -205,8 +204,10 @@ def _copy_or_prove(request: ModelRequest, here: _Here, file: ModelFile, key: str
         _check_shared(request, file, source)
         if key:
             target = shelf.reserve(here.shelf, key, file.size)
-        deadline = after(LONGEST_S)
-        digest = copy_in_child(source, target, file.size, here.given.rate, deadline)
+        try:
+            digest = copy_in_child(source, target, file.size, here.given.rate)
+        except OSError as error:
+            raise ModelNotCopied(model=request.model, problem=f"{file.path}: {error.strerror}") from error
         here.client.check(file, after(OPEN_S))
         if file.sha256 and digest != file.sha256:
             problem = f"the SHA-256 of {file.path} is not the one in its name, but {digest}"
@@ -220,12 +221,10 @@ def _copy_or_prove(request: ModelRequest, here: _Here, file: ModelFile, key: str
 
 
 def _require_ours(request: ModelRequest, file: ModelFile, source: int) -> None:
-    """Raise `ModelNotCopied` for a file that root would read at a user's pace, or that is mostly holes."""
+    """Raise `ModelNotCopied` for a file that root would read at a user's pace."""
     if is_of_users_daemon(source):
         problem = f"{file.path} is on a file system that a user mounted (FUSE)"
         raise ModelNotCopied(model=request.model, problem=problem)
-    if data_size(source, file.size // 2) < file.size // 2:
-        raise ModelNotCopied(model=request.model, problem=f"{file.path} consists mostly of holes")
 
 
 def _check_shared(request: ModelRequest, file: ModelFile, source: int) -> None:

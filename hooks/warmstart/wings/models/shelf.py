@@ -176,7 +176,7 @@ def give_up(shelf: int, keys: Sequence[str] | None = None) -> None:
 def total(shelf: int) -> int:
     """Return the bytes of all copies, and of those that are being made. Raises `OSError`."""
     with opened_dir(FILES, shelf) as fd:
-        return sum(status.st_size for name in os.listdir(fd) if (status := _status(fd, name)))
+        return sum(_taken(name, status) for name in os.listdir(fd) if (status := _status(fd, name)))
 
 
 def add(shelf: int, name: str, about: About) -> None:
@@ -271,8 +271,13 @@ def _remove(shelf: int, item: Set) -> int:
         for key in {*item.about.files}:
             if (status := _status(fd, key)) and status.st_nlink == 1:
                 os.unlink(key, dir_fd=fd)
-                freed += status.st_size
+                freed += _taken(key, status)
     return freed
+
+
+def _taken(name: str, status: os.stat_result) -> int:
+    """Return the bytes of a copy but for its holes; of one that is being made all."""
+    return status.st_size if name.endswith(COPYING) else min(status.st_size, status.st_blocks * 512)
 
 
 def _status(fd: int, name: str) -> os.stat_result | None:

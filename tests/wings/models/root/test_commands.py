@@ -45,7 +45,8 @@ def test_copies_and_what_waits(here: ModelSite, monkeypatch: pytest.MonkeyPatch)
     here.copy(second)
     done = run(here, "list")
     assert done.exit_code == 0
-    assert f"{second} waits on {NODE} to be copied for {ALICE.name}: Input/output error" in done.output
+    problem = f"{second}/model.bin: Input/output error"
+    assert f"{second} waits on {NODE} to be copied for {ALICE.name}: {problem}" in done.output
     assert json.loads(run(here, "rm", str(second), "--json").stdout) == {"removed": 0, "withdrawn": 1, "jobs": []}
     assert "waits" not in run(here, "list").output
 

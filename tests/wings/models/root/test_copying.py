@@ -10,9 +10,10 @@ import pytest
 from tests.wings.models.values import ALICE, BOB, ModelSite, snapshot
 from warmstart import record as records
 from warmstart.errand import Errands
+from warmstart.host.files import opened_dir
 from warmstart.policy.compiled import User
 from warmstart.policy.shared import SharedPath
-from warmstart.wings.models import errands
+from warmstart.wings.models import client, errands, shelf
 from warmstart.wings.models.client import copy_in_child
 from warmstart.wings.models.requests import COPIES, ModelRequest
 
@@ -281,3 +282,39 @@ def test_a_user_has_a_share_of_the_room(here: ModelSite) -> None:
         assert here.copy(here.model(name, WEIGHTS)) == ""
     assert "a user's half of models.keep" in here.copy(here.model("a3", WEIGHTS))
     assert here.copy(here.model("b1", WEIGHTS, BOB), BOB) == ""
+
+
+@pytest.mark.report
+@pytest.mark.threat(62)
+def test_a_copy_has_the_holes_of_its_file(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take no room on the disk, and none of models.keep; its hash is the whole file's."""
+    monkeypatch.setattr(client, "_BLOCK", 1 << 20)
+    data = {0: os.urandom(5 << 19), 4 << 20: os.urandom(2 << 20)}  # a hole of 1.5 MiB after each
+    whole = b"".join(part + bytes(3 << 19) for part in data.values())
+    model = snapshot(here.models / "hub", whole)
+    with (model / "model.safetensors").resolve().open("wb") as file:
+        for offset, part in data.items():
+            file.seek(offset)
+            file.write(part)
+        file.truncate(len(whole))
+    here.own(here.models / "hub")
+    assert here.copy(model) == ""
+    (made,) = here.sets()
+    assert here.take(made.name) == [whole]
+    with opened_dir(str(here.shelf)) as fd:
+        assert 9 << 19 <= shelf.total(fd) < len(whole) - (2 << 20)
+
+
+@pytest.mark.report
+def test_a_file_that_an_hour_is_not_enough_for(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first minute tells; others wait no longer for it, and its user hears why it is never copied."""
+    monkeypatch.setattr(client, "_BLOCK", 1 << 16)
+    monkeypatch.setattr(client, "PACE_S", 0.1)
+    here.policy_of(rate="1MiB")
+    model = here.model("one", bytes(1 << 20))
+    monkeypatch.setattr(client, "LONGEST_S", 0.5)
+    assert f"{model}/model.bin: too slow to be copied, an hour is not enough for it" in here.copy(model)
+    assert here.files() == []
+    monkeypatch.setattr(client, "LONGEST_S", 60.0)
+    here.due()
+    assert here.copy(model) == ""
