@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
@@ -72,10 +72,6 @@ class StoreReplaced(StoreError):
     code = "store-replaced"
     template = "the store in {path} has the id {found}, but this host has used the one with the id {known}"
     hint = "mount the right file system; if the store was made anew, remove store-id in warmstart's state"
-
-
-class _ToldToEnd(SystemExit):
-    """SIGTERM has come."""
 
 
 class Session(NamedTuple):
@@ -145,9 +141,9 @@ def open_session(installation: Installation, hook: str, node: str = "") -> Itera
     journal.emit(events.HOOK_STARTED)
     started = time.monotonic()
     outcome = "failed"
-    former = signal.getsignal(signal.SIGTERM)
-    if former is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, partial(_end, os.getpid()))
+    is_ended = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if is_ended:
+        signal.signal(signal.SIGTERM, partial(_end, journal, os.getpid(), started))
     try:
         with StoreClient.of(policy, f"{node}-{run_id}") as store:
             session = Session(installation, policy, paths, node, journal, run_id, store, [])
@@ -156,25 +152,25 @@ def open_session(installation: Installation, hook: str, node: str = "") -> Itera
     except WarmstartError as error:
         journal.emit(events.STEP_FAILED, step=hook, error=error.as_audit())
         raise
-    except _ToldToEnd:
-        outcome = "ended"
-        raise
     finally:
         from warmstart import journals  # structlog is slow to import, and a look at the images needs none
 
-        journal.finish(outcome=outcome, duration_ms=round((time.monotonic() - started) * 1000, 3))
+        if is_ended:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _finish(journal, outcome, started)
         journals.move(policy, paths, node, after(journals.STORE_SECONDS))
-        if former is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, former)
-            if outcome == "ended":
-                os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _end(own: int, number: int, _frame: object) -> NoReturn:
-    if os.getpid() != own:  # a child that has forked
-        os._exit(128 + number)
-    signal.signal(number, signal.SIG_IGN)
-    raise _ToldToEnd(128 + number)
+def _finish(journal: Journal, outcome: str, started: float) -> None:
+    journal.finish(outcome=outcome, duration_ms=round((time.monotonic() - started) * 1000, 3))
+
+
+def _end(journal: Journal, own: int, started: float, number: int, _frame: object) -> None:
+    """End this process as the signal does alone, with no more than its journal finished: it may die at any point."""
+    if os.getpid() == own:  # no child that has forked
+        _finish(journal, "ended", started)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def keep(paths: NodePaths) -> int | None:
