@@ -62,7 +62,7 @@ class Look(NamedTuple):
 
     path: str  # without links
     files: tuple[ModelFile, ...]
-    left_out: tuple[str, ...] = ()  # some names in it of large files that lie below none of the prefixes
+    left_out: tuple[str, ...] = ()  # some names of large files, and links to directories, below none of the prefixes
 
     @property
     def size(self) -> int:
@@ -84,11 +84,11 @@ def look(model: str, prefixes: list[str]) -> Look:
             raise ModelUnusable(model=model, problem=f"it leads to {path}, which is below none of models.prefixes")
         found: dict[str, ModelFile] = {}
         left_out: list[str] = []
-        for name in _files(model, path):
-            real = os.path.realpath(name, strict=True)
+        for name in _files(model, path, prefixes):
+            real, claimed = os.path.realpath(name, strict=True), _claimed(name)
             if not is_below(real, prefixes):
                 left_out.append(name.removeprefix(f"{path}/"))
-            elif file := _opened(real, _claimed(name)):
+            elif (claimed or real not in found) and (file := _opened(real, claimed)):
                 found[real] = file
             if len(found) > MOST_FILES:
                 problem = f"it has more than {MOST_FILES} files of {LEAST >> 20} MiB or more"
@@ -134,9 +134,9 @@ def is_guarded(status: os.stat_result) -> bool:
     return not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _files(model: str, path: str) -> Iterator[str]:
-    """Yield what may be a large file."""
-    names, directories = 0, [(path, 1)]
+def _files(model: str, path: str, prefixes: list[str]) -> Iterator[str]:
+    """Yield what may be a large file, and links to directories below none of the prefixes; others are followed."""
+    names, known, directories = 0, {path}, [(path, 1)]
     while directories:
         directory, depth = directories.pop()
         with os.scandir(directory) as entries:
@@ -144,9 +144,15 @@ def _files(model: str, path: str) -> Iterator[str]:
                 names += 1
                 if names > MOST_NAMES:
                     raise ModelUnusable(model=model, problem=f"it has more than {MOST_NAMES} names")
-                if entry.is_dir(follow_symlinks=False):
-                    if depth < DEEPEST:
-                        directories.append((entry.path, depth + 1))
+                if entry.is_dir():
+                    real = os.path.realpath(entry.path)
+                    if real in known or is_below(path, [real]):  # a loop
+                        continue
+                    if not is_below(real, prefixes):
+                        yield entry.path
+                    elif depth < DEEPEST:
+                        known.add(real)
+                        directories.append((real, depth + 1))
                 elif entry.is_file() and entry.stat().st_size >= LEAST:
                     yield entry.path
 

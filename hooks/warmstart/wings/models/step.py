@@ -137,13 +137,15 @@ def run(context: Context, wanted: Wanted) -> Outcome:
             duration_ms=round((time.monotonic() - started) * 1000, 3),
         )
         detail[model] = _told(found)
+        names = ", ".join(found.look.left_out[:MOST_NAMED]) if found.look else ""
+        left_out = [f"no copies of what lies below none of models.prefixes, such as {names}"] if names else []
         if found.failure:
             failures.append(found.failure)
         elif not found.is_copy:
-            notices.append(f"model {model} is read from the shared file system: {found.outlook}")
-        elif found.look and found.look.left_out:
-            names = ", ".join(found.look.left_out[:MOST_NAMED])
-            notices.append(f"model {model}: no copies of what lies below none of models.prefixes, such as {names}")
+            told = "; ".join([found.outlook, *left_out])
+            notices.append(f"model {model} is read from the shared file system: {told}")
+        elif left_out:
+            notices.append(f"model {model}: {left_out[0]}")
     return Outcome("changed", detail, degraded=failures, notices=tuple(notices))
 
 

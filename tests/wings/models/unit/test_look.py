@@ -159,3 +159,29 @@ def test_links_to_another_models_files(tmp_path: Path, *, whole: bool) -> None:
     claims = sorted(file.sha256 for file in found.files)
     assert claims == (["", hashlib.sha256(LARGE).hexdigest()] if whole else [""])
     assert found.left_out == (() if whole else ("base.safetensors",))
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("whole", [True, False])
+def test_links_to_directories(tmp_path: Path, *, whole: bool) -> None:
+    """`blobs` that was moved to another disk, and a base's directory; links up lead nowhere, and loops end."""
+    made = snapshot(tmp_path / "hub", LARGE)
+    top = made.parent.parent
+    moved = tmp_path / "disk" / "moved"
+    moved.parent.mkdir()
+    (top / "blobs").rename(moved)
+    (top / "blobs").symlink_to(moved)
+    (moved / "loop").symlink_to(moved)
+    model = tmp_path / "tuned" / "model"
+    model.mkdir(parents=True)
+    (model / "adapter.bin").write_bytes(LARGE + b".")
+    (model / "base").symlink_to(top)
+    (model / "up").symlink_to("..")
+    (tmp_path / "tuned" / "other.bin").write_bytes(LARGE)
+    adapter, digest = ("", f"{model}/adapter.bin"), hashlib.sha256(LARGE).hexdigest()
+    found = seen(model, tmp_path if whole else tmp_path / "tuned")
+    own = [(file.sha256, file.path) for file in found.files]
+    assert sorted(own) == sorted([adapter, (digest, f"{moved}/{digest}")] if whole else [adapter])
+    assert found.left_out == (() if whole else ("base",))
+    if whole:
+        assert [file.path for file in seen(made, tmp_path).files] == [f"{moved}/{digest}"]

@@ -194,3 +194,16 @@ def test_what_is_no_path(value: str) -> None:
 def test_several_models() -> None:
     """Each once."""
     assert step.asked(Request((), (), words={"model": "/a /b/ /a"})) == ["/a", "/b"]
+
+
+@pytest.mark.report
+def test_what_has_no_copy_is_named(context: Context, model: Path, tmp_path: Path) -> None:
+    """Before there are copies of the rest, and after."""
+    (tmp_path / "elsewhere").mkdir()
+    (model / "base").symlink_to(tmp_path / "elsewhere")
+    left_out = "no copies of what lies below none of models.prefixes, such as base"
+    first, _ = shown(context, model)
+    assert first.notices[0].endswith(f"when a job names it here again within a day; {left_out}")
+    copied(context, model)
+    second, _ = shown(context, model)
+    assert second.notices == (f"model {model}: {left_out}",)
