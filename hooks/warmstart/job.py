@@ -50,7 +50,6 @@ class Job(NamedTuple):
     account: str  # "" when unset
     nodelist: str  # Slurm's compressed host list, "" when unknown
     het_id: int | None  # the leader's job id of a heterogeneous job
-    constraints: str  # claimed
     comment: str  # claimed
     pyxis_image: str  # claimed
     comment_known: bool = True  # slurmd passes the comment since 22.05
@@ -67,11 +66,6 @@ class Job(NamedTuple):
     cpus_per_node: str = ""  # as Slurm writes it: 4(x2),2
     oversubscribe: str = ""  # since 23.02; "NO": the job has its nodes exclusively, if `exclusive` is ""
     exclusive: str = ""  # since 26.05: NODE, TOPO, USER, MCS or NO
-
-    @property
-    def constraint(self) -> str:
-        """The attribute `constraint` of rules."""
-        return self.constraints
 
     @property
     def view_id(self) -> int:
@@ -109,7 +103,6 @@ def from_environment(environ: Mapping[str, str]) -> Job:
         # 22.05 sets only SLURM_NODELIST; SLURM_JOB_NODELIST exists since 23.02.
         nodelist=environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", ""),
         het_id=_number(environ, "SLURM_HET_JOB_ID", least=1) if het else None,
-        constraints=_unset(environ.get("SLURM_JOB_CONSTRAINTS", "")),
         comment=_unset(environ.get("SLURM_JOB_COMMENT", "")),
         pyxis_image=environ.get(PYXIS_IMAGE, ""),
         warm_image=environ.get(WARM_IMAGE, ""),

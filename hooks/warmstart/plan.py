@@ -202,7 +202,7 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
     """Return the steps before `environment`. Its options depend on their results, so `environment()` comes later."""
     names, job_images = profiles(policy, grant, requested), images(policy, grant, requested)
     early, late = _of_wings(policy, job, grant, requested)
-    meeting = meeting_of(job, grant)
+    meeting = meeting_of(job)
     if not (names or job_images or grant.env or early or late or requested.words):
         return []
     from warmstart.runner import Step
@@ -263,9 +263,9 @@ def _of_wings(policy: Policy, job: Job, grant: Grant, requested: Request) -> tup
     return early, late
 
 
-def meeting_of(job: Job, grant: Grant) -> Meeting | None:
-    """Return where the nodes of a job agree on what they show it; None if each decides for itself."""
-    if not (grant.together and nodes.has_several(job.nodelist)):
+def meeting_of(job: Job) -> Meeting | None:
+    """Return where the nodes of a job agree on what they show it; None if it has one."""
+    if not nodes.has_several(job.nodelist):
         return None
     from warmstart.store.board import run_of
     from warmstart.store.meeting import Meeting
@@ -284,7 +284,7 @@ def _agreed_images(policy: Policy, job: Job, requested: Request, job_images: lis
         return own
     there = job._replace(node=head)
     granted = combine(policy, matching(policy, there, partial(groups, job)), there)
-    if granted.reason or not granted.together:
+    if granted.reason:
         return frozenset()
     return own.intersection(images(policy, granted, requested))
 
@@ -359,7 +359,7 @@ def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:
         failure = _outcome_query(policy, record, slurm_conf) if after_success else None
         is_head = record.head and not record.sets  # of all its sets, that is
         of_head = frozenset(name for name in record.seeded if not is_head and is_of_head(policy, name))
-        options = harvest.Options(bounds.budget, bounds.max_size, bounds.max_entries, failure, after_success, of_head)
+        options = harvest.Options(bounds.budget, bounds.max_size, failure, after_success, of_head)
         steps.append(Step(harvest.NAME, partial(harvest.run, options=options)))
     steps.append(Step(release.NAME, partial(release.run, options=release.Options())))
     steps.append(Step(spool.NAME, partial(spool.run, options=spool.Options(SPOOL_SECONDS))))

@@ -17,9 +17,8 @@ import time
 
 from warmstart import record as records
 from warmstart.audit import events
-from warmstart.errors import NodeError, StoreError, UserError, WarmstartError
+from warmstart.errors import NodeError, UserError, WarmstartError
 from warmstart.lean import Callable, Iterable, NamedTuple
-from warmstart.policy.compiled import Policy
 from warmstart.record import Record
 from warmstart.steps.contract import Context, Outcome
 
@@ -55,7 +54,7 @@ def run_prolog(context: Context, steps: Iterable[Step]) -> Prepared:
         for failure in degraded:
             if isinstance(failure, UserError | NodeError):
                 raise failure
-            if not step.optional and _is_verdict(context.policy, step.name, failure):
+            if step.name == "image" and not step.optional and context.policy.on_error.image != "run-without":
                 raise Refused(failure, step.name) from failure
             notices.append(f"warmstart: {failure}; the job runs without it")
     return Prepared(context, list(dict.fromkeys(notices)))  # several profiles may have the same reason
@@ -96,12 +95,6 @@ class Refused(UserError):
         """Have the words of the failure that is its cause, and its advice."""
         super().__init__(reason=str(cause), cause=cause.code, step=step)
         self.hint = cause.hint or self.hint
-
-
-def _is_verdict(policy: Policy, step: str, error: WarmstartError) -> bool:
-    if step == "image":
-        return policy.on_error.image != "run-without"
-    return isinstance(error, StoreError) and policy.on_error.store == "fail-job"
 
 
 def _run(context: Context, step: Step, degraded: list[WarmstartError], notices: list[str]) -> tuple[Context, Outcome]:

@@ -147,13 +147,3 @@ def test_a_bug(site: Site, faulty: Path) -> None:
     assert "ZeroDivisionError: planted" in crash["traceback"]
     assert {event["step"] for event in site.events(920006, "step.finished")} == {"workspace", "seed"}
     assert site.run_hook("epilog", site.variables(920006), faulty).returncode == 0
-
-
-def test_a_bug_where_the_site_would_rather_refuse(site: Site, faulty: Path) -> None:
-    """The job fails with a message. Its epilog removes the verdict."""
-    policy = (faulty / "etc/warmstart/policy.yaml").read_text()
-    installation.write_policy(faulty, f"{policy}\non_error: {{bug: fail-job}}\n")
-    assert site.run_hook("prolog", site.variables(920007), faulty).returncode == 0
-    task = task_prolog(site, 920007, faulty)
-    assert (task.returncode, task.stdout.startswith("print warmstart: an internal error")) == (1, True)
-    assert site.run_hook("epilog", site.variables(920007), faulty).returncode == 0

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tests.cluster.site import Site
 
 RULES = f"{profiles(alpha='*.bin')}    in_step: true\nrules: [{{name: all, profiles: [alpha]}}]\n"
-EACH = RULES.replace("profiles: [alpha]", "profiles: [alpha], together: false")
 SHOW = """#!/bin/sh
 srun --ntasks-per-node=1 sh -c 'cd "$ALPHA_CACHE" && echo "$SLURMD_NODENAME: $(ls | tr "\\n" " ")"' | sort
 """
@@ -83,14 +82,6 @@ def test_a_node_that_cannot_be_warm_makes_all_cold(warm: Site) -> None:
     assert seen == {"n1": "", "n2": ""}
     assert {node: cold["alpha"]["nodes"] for node, cold in agreed(warm, job).items()} == {"n1": ["n2"], "n2": ["n2"]}
     assert show(warm)[1] == {"n1": "first.bin", "n2": "first.bin"}
-
-
-def test_each_node_decides_for_itself_where_the_policy_says_so(warm: Site) -> None:
-    """A rule can switch it off."""
-    warm.write_policy(EACH)
-    with warm.full_node_cache("n2"):
-        job, seen = show(warm)
-    assert (seen, agreed(warm, job)) == ({"n1": "first.bin", "n2": ""}, {})
 
 
 @contextmanager

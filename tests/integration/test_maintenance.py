@@ -195,7 +195,7 @@ def harvest(node: Node, monkeypatch: pytest.MonkeyPatch, store: str) -> Outcome:
     with StoreClient(node.site.owner, store, "n1-0a1b2c3d") as client:
         audit = Journal(node.paths.journal, {"hook": "epilog", "run_id": "0a1b2c3d", "node": "n1"})
         context = Context(policy, node.paths, record, audit, after(30), client)
-        outcome = step.run(context, step.Options(30, 1 << 30, 100))
+        outcome = step.run(context, step.Options(30, 1 << 30))
         audit.finish()
     return outcome
 

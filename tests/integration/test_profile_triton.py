@@ -75,7 +75,7 @@ def built(context: Context, shown: str) -> None:
 
 def harvested(context: Context) -> tuple[int, dict[str, int]]:
     """Harvest; return how many entries were published, and how many were refused for which reason."""
-    outcome = harvest.run(context, harvest.Options(30, 1 << 30, 1000))
+    outcome = harvest.run(context, harvest.Options(30, 1 << 30))
     assert outcome.degraded == []
     reasons = {name: count for event in events(context, "entry.rejected") for name, count in event["reasons"].items()}
     return outcome.detail["entries"], reasons  # type: ignore[return-value]

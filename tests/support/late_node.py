@@ -67,7 +67,7 @@ class LateNode:
         locked = records.job_lock(self.paths.state, record.job_id, after(1))
         with StoreClient(self.site.owner, policy.paths.store, record.run_name) as store, locked:
             context = Context(policy, self.paths, record, audit, after(30), store)
-            outcome = harvest.run(context, harvest.Options(budget, 1 << 30, 100))
+            outcome = harvest.run(context, harvest.Options(budget, 1 << 30))
             context = context._replace(record=record._replace(**outcome.record))
             records.save(self.paths.state, context.record)
             release.run(context, release.Options())

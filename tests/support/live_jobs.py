@@ -92,11 +92,11 @@ class LiveJob:
     def look(self, settled_ns: int = 0, number: int = 0) -> Outcome:
         """Harvest it while it runs, what has not changed since; `number` is the round's."""
         settled_ns = settled_ns or self.now()
-        return harvest.run_live(self._now(), Options(30, 1 << 30, 1000, settled_ns=settled_ns, number=number))
+        return harvest.run_live(self._now(), Options(30, 1 << 30, settled_ns=settled_ns, number=number))
 
     def end(self) -> Outcome:
         """Harvest it as its epilog does."""
-        return harvest.run(self._now(), Options(30, 1 << 30, 1000))
+        return harvest.run(self._now(), Options(30, 1 << 30))
 
     def _now(self) -> Context:
         return self.context._replace(deadline=after(60))

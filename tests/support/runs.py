@@ -33,7 +33,6 @@ def a_job(**changes: object) -> Job:
         account="",
         nodelist="n1",
         het_id=None,
-        constraints="",
         comment="",
         pyxis_image="",
     )
@@ -84,7 +83,7 @@ def a_policy(root: Path, **changes: object) -> Policy:
         validate_user=me,
         paths=policy.paths._replace(**paths),
         images=image_site.RULES._replace(registries=("reg.example.com",), tag_ttl=3600),
-        harvest=policy.harvest._replace(max_size=1 << 30, max_entries=1000, spool=1 << 30),
+        harvest=policy.harvest._replace(max_size=1 << 30, spool=1 << 30),
         profiles=(),
     )
     return policy._replace(**changes)  # type: ignore[arg-type]

@@ -229,7 +229,6 @@ EMPTIED = {
 # What the nodes of a job hand in: nothing yet of run 7; of run 8 the first node has handed in.
 
 EMPTY, HALF = "1.c.7.0", "1.c.8.0"
-LIMITS = repack_parts.MergeLimits(1 << 30, 1000)
 
 
 def hand_in(store: StoreClient, run: str, node: str, **versions: str) -> None:
@@ -256,7 +255,7 @@ def merge_parts(store: StoreClient) -> None:
         if listing is None:
             return
         for group in repack_parts.by_namespace(listing).values():
-            repack_parts.merge(settings(store), place, group, after(60), head="n1", limits=LIMITS)
+            repack_parts.merge(settings(store), place, group, after(60), head="n1")
             store.worker.run(after(60), parts.remove, place, [part.bundle for part in group])
         store.worker.run(after(60), parts.remove, place, [])
 

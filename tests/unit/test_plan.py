@@ -245,14 +245,13 @@ def agreed(policy: Policy, job: Job, words: str = "image=reg.example.com/a:1") -
 
 
 def test_the_nodes_of_a_job_agree_on_its_images(tmp_path: Path) -> None:
-    """On what tags mean: a digest means one thing, a job on one node asks nobody, and a rule can switch it off."""
+    """On what tags mean: a digest means one thing, and a job on one node asks nobody."""
     policy, on_two = a_policy(tmp_path, rules=(a_rule(),)), a_job(node="n2", nodelist="n[1-2]")
     digest = f"image=reg.example.com/a@sha256:{'ab' * 32}"
     assert agreed(policy, on_two) == {"reg.example.com/a:1"}
     assert agreed(policy, on_two, f"image=reg.example.com/b:2 {digest} fresh") == {"reg.example.com/b:2"}
     assert agreed(policy, on_two, digest) is None
     assert agreed(policy, a_job()) is None
-    assert agreed(policy._replace(rules=(a_rule(together=False),)), on_two) is None
 
 
 def test_nobody_waits_for_a_head_node_that_does_not_look(tmp_path: Path) -> None:
@@ -263,7 +262,6 @@ def test_nobody_waits_for_a_head_node_that_does_not_look(tmp_path: Path) -> None
     assert agreed(policy, job) is None
     policy = policy._replace(rules=(a_rule(), *policy.rules))
     assert agreed(policy, job) == {"reg.example.com/a:1"}
-    assert agreed(policy._replace(rules=(a_rule(together=False), policy.rules[1]._replace(together=True))), job) is None
 
 
 def test_a_step_for_a_word_is_planned_where_a_job_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

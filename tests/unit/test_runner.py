@@ -85,15 +85,6 @@ def test_a_missing_image_is_a_verdict_unless_the_policy_says_otherwise(context: 
     assert run_prolog(context._replace(policy=lenient), [step("image", [], OfStore())]).notices
 
 
-def test_a_site_may_refuse_jobs_while_its_store_is_down(context: Context, tmp_path: Path) -> None:
-    """on_error.store: fail-job; a full disk still fails none."""
-    strict = context._replace(policy=a_policy(tmp_path, on_error=ON_ERROR._replace(store="fail-job")))
-    with pytest.raises(Refused):
-        run_prolog(strict, [step("seed", [], OfStore())])
-    assert run_prolog(strict, [step("seed", [], OfResource())]).notices
-    assert run_prolog(strict, [step("seed", [], OfStore())._replace(optional=True)]).notices
-
-
 def test_bugs_pass_through(context: Context) -> None:
     """Only `entry` decides about those."""
     broken = Step("seed", lambda _: Outcome("changed", record={"no_such_field": 1}))  # type: ignore[typeddict-unknown-key]

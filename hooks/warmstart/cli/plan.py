@@ -32,7 +32,7 @@ from warmstart.record import Record, Seeded
 from warmstart.request import NOTHING, Request, known_words
 
 REFUSED = 1
-SHOWN = ("partition", "account", "qos", "job_name", "constraint", "node", "comment")
+SHOWN = ("partition", "account", "qos", "job_name", "node", "comment")
 NO_JOB = 1  # any id will do: the preview looks up no job
 CACHE = "$WARMSTART_CACHE"  # stands for the job's cache, whose path depends on the run id
 NO_STEPS: dict[str, list[str]] = {"prolog": [], "epilog": []}
@@ -44,7 +44,6 @@ NO_STEPS: dict[str, list[str]] = {"prolog": [], "epilog": []}
 @click.option("--account", default="", help="The job's account.")
 @click.option("--qos", default="", help="The job's QOS.")
 @click.option("--job-name", default="", help="The job's name.")
-@click.option("--constraint", default="", help="The job's value of --constraint.")
 @click.option("--node", help="The node that the job runs on; default: this host.")
 @click.option("--comment", default="", help='The job\'s comment, e.g. "warmstart: image=… profiles=…".')
 @click.option("--image", default="", help="The job's value of --container-image.")
@@ -58,7 +57,6 @@ def plan(
     account: str,
     qos: str,
     job_name: str,
-    constraint: str,
     node: str | None,
     comment: str,
     image: str,
@@ -72,7 +70,7 @@ def plan(
     Exit status: 0 the job would run; 1 it would be refused; 2 wrong usage, or no policy can be read.
     """
     job = _owned_by(user)._replace(partition=partition, account=account, comment=comment, pyxis_image=image)
-    job = job._replace(node=node or job.node, qos=qos, job_name=job_name, constraints=constraint)
+    job = job._replace(node=node or job.node, qos=qos, job_name=job_name)
     try:
         policy = current_policy(installation)
     except PolicyError as error:
@@ -105,7 +103,7 @@ def _owned_by(user: str | None) -> Job:
     here = os.uname().nodename.partition(".")[0]
     return Job(
         id=NO_JOB, uid=passwd.pw_uid, gid=passwd.pw_gid, user=passwd.pw_name, node=here, cluster="", partition="",
-        account="", nodelist="", het_id=None, constraints="", comment="", pyxis_image="",
+        account="", nodelist="", het_id=None, comment="", pyxis_image="",
     )  # fmt: skip
 
 

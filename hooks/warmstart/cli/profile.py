@@ -22,6 +22,7 @@ from warmstart.policy.current import current_policy, hint_for
 from warmstart.profiles import registry
 from warmstart.profiles.client import Validator
 from warmstart.profiles.entry_files import REASONS
+from warmstart.store.manifest import MOST_ENTRIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +93,7 @@ def try_command(installation: Installation, /, directory: str, name: str, draft:
 def tried(policy: Policy, profile: Profile, directory: str) -> Taken:
     """Collect and judge the entries in a directory, as an epilog does, in a stage that is removed."""
     deadline = after(SECONDS)
-    limits = HarvestLimits(policy.harvest.max_size, policy.harvest.max_entries, deadline)
+    limits = HarvestLimits(policy.harvest.max_size, MOST_ENTRIES, deadline)
     # Nobody but root can become the validator; for others it is their own process that reads their files.
     me = Identity("you", os.geteuid(), os.getegid())
     validator = Validator(policy.validate_user if me.uid == 0 else me)

@@ -178,12 +178,9 @@ def flags(slurm: Slurm) -> Iterator[Finding]:
 
 def _together(slurm: Slurm, cost: str) -> str:
     """Return what the flags cost jobs whose nodes agree on what they show them; "" if there can be none."""
-    policy, places = slurm.policy, slurm.conf.all("Nodes")
-    rules = policy.rules if policy is not None else ()
-    never = any(rule.together is False and not rule.match for rule in rules)
-    agree = policy is not None and (not never or any(rule.together for rule in rules))
+    places = slurm.conf.all("Nodes") if slurm.policy is not None else []
     several = any(place.lower() == "all" or nodes.has_several(place) for place in places)
-    return f"; {cost} (`together`)" if agree and several else ""
+    return f"; {cost}" if several else ""
 
 
 def _run_in_job(slurm: Slurm) -> Finding:

@@ -54,8 +54,6 @@ def _prepare_run(hook: Hook, end: Deadline) -> None:
             raise
         except Exception:
             _undo(hook, record, end)
-            if hook.policy.on_error.bug == "fail-job":
-                _refuse_for_bug(hook, record)
             raise
 
 
@@ -166,13 +164,6 @@ def _refuse(hook: Hook, record: Record, error: UserError) -> None:
     record = record._replace(verdict=str(error), workspace=workspace, topics=latest.topics)
     text = f"warmstart: {error}\n" + (f"warmstart: {error.hint}\n" if error.hint else "")
     _publish(hook, record, view.VERDICT, text)
-
-
-def _refuse_for_bug(hook: Hook, record: Record) -> None:
-    from warmstart import view
-
-    reason = "an internal error in warmstart; this site's policy fails the job in that case (on_error.bug)"
-    _publish(hook, record._replace(verdict=reason), view.VERDICT, f"warmstart: {reason}\n")
 
 
 def _tell_job(hook: Hook, record: Record, line: str) -> None:

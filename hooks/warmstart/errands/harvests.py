@@ -47,7 +47,7 @@ def finish(turn: Turn) -> Outcome:
 def _harvest(session: Session, record: Record, audit: Journal, seconds: float) -> Record:
     """Harvest one run. Return its record, with what remains to be done."""
     rules = session.policy.harvest
-    options = harvest.Options(seconds, rules.max_size, rules.max_entries)
+    options = harvest.Options(seconds, rules.max_size)
     audit = audit.bind(step=harvest.NAME)
     outcome = harvest.run(Context(session.policy, session.paths, record, audit, after(seconds), session.store), options)
     for failure in outcome.degraded:

@@ -10,7 +10,7 @@ from warmstart.errands.loop import DONE, LATER, Outcome, Turn, Work
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.repack import parts as merge
-from warmstart.repack.parts import Merged, MergeLimits
+from warmstart.repack.parts import Merged
 from warmstart.repack.rewrite import RepackSettings, absorb, clear_stage
 from warmstart.session import Session
 from warmstart.slurm.nodes import first
@@ -100,12 +100,11 @@ class _Merge:
         """Publish the parts of one namespace, and remove them."""
         session, rules = self._session, self._session.policy
         settings = RepackSettings(session.paths.merging, session.store, rules.validate_user)
-        limits = MergeLimits(bundles.MOST_BYTES, rules.harvest.max_entries)
         head = first(self._listing.standing.nodelist)
         left = {part.bundle: part for part in group}
         while left:
             try:
-                merged = merge.merge(settings, self._run, [*left.values()], after(MERGE_S), head=head, limits=limits)
+                merged = merge.merge(settings, self._run, [*left.values()], after(MERGE_S), head=head)
             except (BundleDamaged, ManifestUnreadable) as error:
                 bad = str(error.fields["bundle"])
                 if bad not in left:

@@ -47,7 +47,7 @@ def look(turn: Turn) -> Outcome:
         context = Context(session.policy, session.paths, record, audit, after(ROUND_S), session.store)
         rules = session.policy.harvest
         number = later.attempts
-        options = harvest.Options(ROUND_S, rules.max_size, rules.max_entries, settled_ns=settled_ns, number=number)
+        options = harvest.Options(ROUND_S, rules.max_size, settled_ns=settled_ns, number=number)
         outcome = harvest.run_live(context, options)
         for failure in outcome.degraded:
             audit.emit(events.STEP_FAILED, error=failure.as_audit())

@@ -354,7 +354,7 @@ def registry_of(reference: str) -> str:
 
 def claimed(model: PolicyModel, match: Match, what: str, better: str) -> Iterator[Fault]:
     """Yield a fault for each key of a match that users can forge: `what` may not depend on it, but on `better`."""
-    remedies = {"constraint": "", "job_name": ""}
+    remedies = {"job_name": ""}
     if model.trust.account != "enforced":
         remedies["account"] = ", or set trust.account: enforced where slurmctld enforces associations"
     if model.trust.qos != "enforced":

@@ -112,7 +112,6 @@ class Harvest(NamedTuple):
 
     budget: int  # seconds
     max_size: int  # bytes
-    max_entries: int
     spool: int  # bytes
     deferred: int  # runs
     only_successful: bool
@@ -143,11 +142,9 @@ class Trust(NamedTuple):
 
 
 class OnError(NamedTuple):
-    """`store`: run-cold|fail-job, `image`: fail-job|run-without, `bug`: run-without|fail-job."""
+    """What a failure does to the job; all others run cold."""
 
-    store: str
-    image: str
-    bug: str
+    image: str  # fail-job | run-without
 
 
 class User(NamedTuple):
@@ -170,8 +167,6 @@ class Rule(NamedTuple):
     env: dict[str, str]
     override: tuple[str, ...]
     mode: str | None = None  # observe | enforce
-    together: bool | None = None  # whether nodes of a job agree on what they show it
-    cache: str | None = None  # a name that parts these jobs' caches from others
     own: dict[str, Json] = {}  # noqa: RUF012 - what wings read of it, by key; never mutated
 
 

@@ -46,10 +46,9 @@ class Grant(NamedTuple):
     reason: str  # why the job is left alone; "" if it is not
     override: frozenset[str] = frozenset()  # variables that the user cannot override
     rules: tuple[str, ...] = ()  # names of the rules that match
-    together: bool = True  # the job's nodes agree on what they show it
     observed: bool = False  # hooks say what they would do, and touch nothing
     own: dict[str, list[Json]] = {}  # noqa: RUF012 - what wings read of the rules that match, by key, in their order
-    cache: str = ""  # the fact `cache` of its namespaces: a rule's name, and the job's own; "" if nobody gives one
+    cache: str = ""  # the fact `cache` of its namespaces: a name that the job gives, "" if it gives none
 
 
 def matching(policy: Policy, job: Job, groups: Groups) -> list[Matched]:
@@ -89,10 +88,8 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
         reason="",
         override=frozenset(name for rule in rules for name in rule.override),
         rules=tuple(rule.name for rule in rules),
-        together=next((rule.together for rule in reversed(rules) if rule.together is not None), True),
         observed=is_observed(policy, matches, job),
         own=_own(rules),
-        cache=next((f"rule:{rule.cache}" for rule in reversed(rules) if rule.cache), ""),
     )
 
 
@@ -101,11 +98,7 @@ def parted(job: Job, grant: Grant, name: str) -> Grant:
     if not name or grant.reason:
         return grant
     own = scope_key("user", job)
-    return grant._replace(
-        read_scopes=[own],
-        publish_scope=own,
-        cache=f"{grant.cache},job:{name}".lstrip(","),
-    )
+    return grant._replace(read_scopes=[own], publish_scope=own, cache=name)
 
 
 def _own(rules: Sequence[Rule]) -> dict[str, list[Json]]:

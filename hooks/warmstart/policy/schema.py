@@ -239,7 +239,6 @@ class Match(Section):
     user: Globs | None = key(None, "The job's user name. Verified.")
     group: Globs | None = key(None, "Any group that the user is in according to the node's own NSS. Verified.")
     node: HostLists | None = key(None, "The node's Slurm name, as a host list: `n[01-16]`, `gpu*`. Verified.")
-    constraint: Globs | None = key(None, "The job's `--constraint` as submitted, such as `a100&nvme`. Claimed.")
     qos: Globs | None = key(
         None,
         "The job's QOS, which slurmd tells since 26.05 ([before](#what-slurmd-does-not-tell)). Claimed, unless "
@@ -369,7 +368,6 @@ class Harvest(Section):
         "5GiB",
         "Bytes harvested from one job; from one profile at most 8 GiB. Later jobs bring what was left out.",
     )
-    max_entries: int = key(50_000, "Entries harvested from one job.", ge=1)
     spool: Size = key(
         "5GiB",
         "Bytes that a node keeps of [bundles that the store did not take](../operations/maintenance.md); "
@@ -432,12 +430,10 @@ class Trust(Section):
 class OnError(Section):
     """What a failure does to the job. None of these drains a node; only a fault of the node itself does."""
 
-    store: Literal["run-cold", "fail-job"] = key("run-cold", "The shared store does not work.")
     image: Literal["fail-job", "run-without"] = key(
         "fail-job",
         "The image is not available ([what then](images.md#a-job-whose-image-is-not-ready)).",
     )
-    bug: Literal["run-without", "fail-job"] = key("run-without", "A bug in warmstart.")
 
 
 class DefinedProfile(Section):
@@ -472,7 +468,8 @@ class DefinedProfile(Section):
     max_size: Size = key("1GiB", "Bytes of one entry. Larger entries are refused.")
     in_step: bool = key(
         False,
-        "The tool compiles in step with its job's other ranks: see a rule's `together`.",
+        "The tool compiles in step with its job's other ranks ([jobs on several "
+        "nodes](profiles.md#jobs-on-several-nodes)).",
     )
     only_successful: bool = key(False, "Harvest it only from jobs that [ended well](#which-jobs-count-as-successful).")
 
@@ -536,16 +533,6 @@ class Rule(Section):
     )
     override: list[Variable] = key(
         [], "Variables that users cannot change in these jobs: warmstart's value wins. Several rules add up."
-    )
-    cache: Label | None = key(
-        None,
-        "Parts these jobs' caches from others in every scope ([a cache with a "
-        "name](profiles.md#a-cache-with-a-name)). The last matching rule's counts.",
-    )
-    together: bool | None = key(
-        None,
-        "`false`: each node of a job decides for itself, [images](images.md#in-the-store) and "
-        "[caches](profiles.md#jobs-on-several-nodes). The last matching rule's counts; without any, `true`.",
     )
 
 

@@ -57,7 +57,7 @@ class Profile(NamedTuple):
     known: a job that looked up what it was not given compiled something that is no entry, and is no hit.
 
     `in_step`: the tool compiles in step with its job's other ranks, which hang or time out where some find their
-    entries and others do not. So a job on several nodes is shown them on all or on none (`together` of a rule).
+    entries and others do not. So a job on several nodes is shown them on all or on none.
 
     `exact_times`: the tool compares mtimes to the nanosecond, or sets them: its entries are extracted, not mounted.
 

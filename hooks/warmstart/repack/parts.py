@@ -19,19 +19,13 @@ from warmstart.host.deadline import Deadline
 from warmstart.repack.rewrite import BundleSelection, RepackSettings, publish_stage, unpacked
 from warmstart.seed.extract import parents
 from warmstart.slurm.nodes import first
+from warmstart.store import bundles
 from warmstart.store.bundles import Published
 from warmstart.store.layout import Namespace
-from warmstart.store.manifest import Base, Draft, Entries, File, Manifest, Origin, entry_weight
+from warmstart.store.manifest import MOST_ENTRIES, Base, Draft, Entries, File, Manifest, Origin, entry_weight
 from warmstart.store.parts import Handed, Listing, Part, RunParts
 
 _PER_ORIGIN = 300  # most bytes of JSON of an entry's origin, without the entry's name
-
-
-class MergeLimits(NamedTuple):
-    """Bounds of what one run publishes in one namespace."""
-
-    max_size: int  # bytes of all files
-    max_entries: int
 
 
 class Merged(NamedTuple):
@@ -52,15 +46,13 @@ def by_namespace(listing: Listing) -> dict[Namespace, list[Part]]:
     return groups
 
 
-def merge(
-    settings: RepackSettings, run: RunParts, parts: list[Part], deadline: Deadline, *, head: str, limits: MergeLimits
-) -> Merged:
+def merge(settings: RepackSettings, run: RunParts, parts: list[Part], deadline: Deadline, *, head: str) -> Merged:
     """Publish the parts of one namespace as one bundle. `head` is the job's first node.
 
     Raises `BundleDamaged` or `ManifestUnreadable` with the id of the part that cannot be used, and the errors of
     `rewrite.unpacked`, `pack` and `StoreClient.publish`.
     """
-    union = _Union(limits)
+    union = _Union()
     for part in parts:  # one at a time: a job chooses how long the names are
         handed = settings.store.part(run, part.bundle, deadline)
         union.add(parts[0].where, handed, is_head=part.producer.node == head)
@@ -78,8 +70,7 @@ def _fetch(settings: RepackSettings, run: RunParts, deadline: Deadline, selectio
 class _Union:
     """The entries of several parts, each once, as far as one bundle and one directory hold them."""
 
-    def __init__(self, limits: MergeLimits) -> None:
-        self._limits = limits
+    def __init__(self) -> None:
         self._entries: Entries = {}
         self._origins: dict[str, Origin] = {}
         self._based_on: dict[str, Base] = {}
@@ -129,8 +120,8 @@ class _Union:
         size = sum(file.size for file in files.values())
         weight = entry_weight(entry, files) + len(entry) + _PER_ORIGIN
         if (
-            len(self._entries) >= self._limits.max_entries
-            or self._size + size > self._limits.max_size
+            len(self._entries) >= MOST_ENTRIES
+            or self._size + size > bundles.MOST_BYTES
             or self._weight + weight > LONGEST_DRAFT
             or not self._files.isdisjoint(folders | files.keys())
             or not self._folders.isdisjoint(files)

@@ -53,7 +53,7 @@ from warmstart.seed.overlay import opened_overlay, was_shown
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import bundles, parts
 from warmstart.store.layout import Namespace, StoreFailed, StoreFull, is_user_scope
-from warmstart.store.manifest import Draft, Entries, Producer, content_digest
+from warmstart.store.manifest import MOST_ENTRIES, Draft, Entries, Producer, content_digest
 from warmstart.store.parts import RunParts
 
 if TYPE_CHECKING:
@@ -103,7 +103,6 @@ class Options(NamedTuple):
 
     budget: float  # seconds
     max_size: int  # bytes
-    max_entries: int
     failure: Callable[[Deadline], str] | None = None  # returns why the job failed, "" if it succeeded
     after_success: frozenset[str] | None = None  # the profiles to harvest only after success; None: all
     of_head: frozenset[str] = frozenset()  # the profiles to harvest on the head node of a set alone
@@ -209,7 +208,7 @@ def _harvest(context: Context, options: Options, deadline: Deadline, profile_nam
         # The harvest of a profile is one bundle. If it were larger than a job may fetch, nobody would get its entries.
         max_size = min(options.max_size - total.size, bundles.MOST_BYTES)
         before = context.record.judged.get(profile_name, "")
-        limits = HarvestLimits(max_size, options.max_entries - total.entries, deadline, before, options.settled_ns)
+        limits = HarvestLimits(max_size, MOST_ENTRIES - total.entries, deadline, before, options.settled_ns)
         try:
             harvested = _ProfileHarvest(context, profile_name, limits, given, total.degraded).run()
         except _Late:

@@ -436,8 +436,8 @@ def publish_as(where: Namespace, fd: int, draft: Draft, writer: str, with_id: _W
 
 
 def _check_caches(where: Namespace, draft: Draft) -> None:
-    _, is_own, name = draft.facts.get("cache", "").rpartition("job:")
-    if is_own and not os.path.exists(where.path):
+    name = draft.facts.get("cache", "")
+    if name and not os.path.exists(where.path):
         with suppress(FileNotFoundError):
             if (number := len(os.listdir(os.path.dirname(where.path)))) >= MOST_NAMESPACES:
                 raise TooManyCaches(name=name, scope=where.scope, number=number, profile=where.profile)

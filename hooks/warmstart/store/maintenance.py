@@ -43,7 +43,7 @@ from warmstart.store.layout import (
     store_errors,
 )
 from warmstart.store.locks import HeldLock, publish_lock, try_lock
-from warmstart.store.manifest import MOST_PER_BUNDLE, MOST_PER_USER
+from warmstart.store.manifest import MOST_ENTRIES, MOST_PER_BUNDLE, MOST_PER_USER
 
 HOUR, DAY = 3600.0, 86400.0
 IN_USE_SECONDS = 3 * 3600.0  # a whole used within it may be mounted by a job: nodes tell each half hour
@@ -52,7 +52,6 @@ GRACE_SECONDS = HOUR  # longer than any reader uses an index that it has read
 BOARD_SECONDS = 7 * DAY  # while a job runs, the node that began a topic tells each half hour
 MOST_SWEPT = 5_000  # of very many; the time for it is bounded, too
 QUARANTINE = "quarantine"
-MOST_ENTRIES = 50_000  # in a compacted bundle
 HIGH, LOW = 0.9, 0.8  # fractions of a scope's quota: above HIGH, maintenance removes down to LOW
 UNUSED = "unused for longer than maintenance.keep"
 OVER = "its scope is close to maintenance.{key}"
@@ -547,7 +546,7 @@ def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> li
             scopes.setdefault(bundle.scope, []).append(bundle)
             users.setdefault((bundle.scope, bundle.profile, bundle.namespace, bundle.user), []).append(bundle)
     for used in scopes.values():
-        named = [bundle for bundle in used if "job:" in bundle.cache and bundle.entries]
+        named = [bundle for bundle in used if bundle.cache and bundle.entries]
         latest: dict[str, float] = {}
         for bundle in named:
             latest[bundle.cache] = max(bundle.used, latest.get(bundle.cache, 0.0))

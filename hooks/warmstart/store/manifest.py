@@ -17,6 +17,7 @@ OTHER_FORMAT = "its format is"  # start of the problem in `ManifestUnreadable` f
 LARGEST = 64 << 20  # bytes of JSON
 # Bounds of `weight` at publication, in bytes: whoever reads a bundle or an index holds all of its names in memory, and
 # a job chooses the names (docs/threats.md, row 24). 50,000 entries of two files with ordinary names weigh 30 MB.
+MOST_ENTRIES = 50_000  # of one bundle, and of what is harvested from one job
 MOST_PER_BUNDLE = 32 << 20
 MOST_PER_USER = 64 << 20  # of one user's bundles in one namespace
 MOST_PER_NAMESPACE = 128 << 20

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.command_line import POLICY, installed
-from tests.support.policy_site import a_rule
 from warmstart.cli import doctor
 from warmstart.doctor import constant_path, containers, probe, slurm, slurm_conf
 from warmstart.doctor import installed as slurm_installed
@@ -304,9 +303,9 @@ PARTITIONS = {"all": "PartitionName=main Nodes=ALL\n", "some": "PartitionName=ma
 @pytest.mark.parametrize(
     ("flags", "partition", "told"),
     [
-        ("DeferBatch", "all", "a job on several nodes is cold (`together`)"),
-        ("Alloc", "some", "a batch job begins before its nodes have agreed what to show it (`together`)"),
-        ("Alloc,DeferBatch,NoHold", "all", "before its nodes have agreed what to show it (`together`)"),
+        ("DeferBatch", "all", "a job on several nodes is cold"),
+        ("Alloc", "some", "a batch job begins before its nodes have agreed what to show it"),
+        ("Alloc,DeferBatch,NoHold", "all", "before its nodes have agreed what to show it"),
     ],
 )
 def test_what_becomes_of_jobs_on_several_nodes(
@@ -315,19 +314,17 @@ def test_what_becomes_of_jobs_on_several_nodes(
     """The promise that all of their nodes are warm, or none, is told to be broken where it is made."""
     policy = current_policy(site).policy
 
-    def found(flags: str, partition: str, *, together: bool = True) -> str:
+    def found(flags: str, partition: str) -> str:
         (tmp_path / "slurm.conf").write_text(f"PrologFlags={flags}\n{partition}")
-        changed = policy._replace(rules=(a_rule(together=together),))
-        subject = Slurm(slurm_conf.read(str(tmp_path / "slurm.conf")), site, changed, (22, 5))
+        subject = Slurm(slurm_conf.read(str(tmp_path / "slurm.conf")), site, policy, (22, 5))
         return " ".join(one.found for one in slurm.flags(subject))
 
     assert told in found(flags, PARTITIONS[partition])
     for silent in (
-        found(flags, PARTITIONS[partition], together=False),
         found(flags, "PartitionName=main Nodes=n1\n"),
         found("Alloc,DeferBatch", PARTITIONS[partition]),
     ):
-        assert "`together`" not in silent
+        assert told not in silent
 
 
 def test_a_wrapper_that_runs_our_hook_is_taken(check: Check, site: Installation, tmp_path: Path) -> None:

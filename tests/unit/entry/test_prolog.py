@@ -75,7 +75,7 @@ def test_the_record_tells_whose_nodes_publish_together(
 ) -> None:
     """The nodes of one run, if there are several."""
     entry_site.environ(SLURM_JOB_NODELIST=nodelist, SLURM_JOB_RESTART_COUNT="2")
-    rules = tuple(rule._replace(together=False) for rule in entry_site.policy.rules)
+    rules = tuple(rule._replace(images=()) for rule in entry_site.policy.rules)
     entry_site.write(entry_site.policy._replace(rules=rules))
     record = run(entry_site)
     assert record
@@ -217,20 +217,6 @@ def test_a_failure_leaves_nothing_half_applied(
     assert os.listdir(entry_site.root / "workspace" / NODE) == []
     assert os.listdir(entry_site.paths.view) == []
     assert len(entry_site.events("hook.crashed")) == bug
-
-
-def test_a_bug_fails_the_job_where_the_policy_says_so(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a sentence that blames nobody else."""
-
-    def fail(*_: object, **__: object) -> None:
-        raise ZeroDivisionError
-
-    entry_site.write(entry_site.policy._replace(on_error=entry_site.policy.on_error._replace(bug="fail-job")))
-    monkeypatch.setattr(seed, "run", fail)
-    record = run(entry_site)
-    assert record
-    assert "internal error" in record.verdict
-    assert "internal error" in Path(entry_site.paths.view, "7", "verdict").read_text()
 
 
 def test_a_requeued_job_begins_anew(entry_site: EntrySite) -> None:

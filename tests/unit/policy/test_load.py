@@ -30,11 +30,7 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
     assert (images.keep.high, images.keep.lease) == (85, 7 * 86400)
     assert (harvest.budget, harvest.max_size, harvest.deferred, harvest.only_successful) == (30, 5 << 30, 8, False)
     assert (policy.limits.min_uid, policy.trust.qos) == (1000, "claimed")
-    assert (policy.on_error.store, policy.on_error.image, policy.on_error.bug) == (
-        "run-cold",
-        "fail-job",
-        "run-without",
-    )
+    assert policy.on_error.image == "fail-job"
     assert (policy.site_label, policy.constant_path, policy.constant_cache, policy.rules) == ("bare", "none", "", ())
     assert [profile.name for profile in policy.profiles] == ["files"]
 
@@ -60,8 +56,8 @@ images:
         ("rules:\n  - name: a\n    launching: {}", "5:5: rules[0].launching: unknown key; allowed: name,"),
         ("harvest: {budget: 30}", "3:19: harvest.budget: 30 is not a duration"),
         ("harvest: {max_size: 5GB}", "3:21: harvest.max_size: '5GB' is not a size"),
-        ("harvest: {max_entries: 0}", "3:24: harvest.max_entries: 0 is too low; at least 1"),
-        ("harvest: {max_entries: many}", "3:24: harvest.max_entries: expected a whole number, got 'many'"),
+        ("limits: {min_uid: 0}", "3:19: limits.min_uid: 0 is too low; at least 1"),
+        ("limits: {min_uid: many}", "3:19: limits.min_uid: expected a whole number, got 'many'"),
         ("limits: {min_uid: true}", "3:19: limits.min_uid: expected a whole number, got"),
         ("images:", "3:8: images: expected a mapping, got nothing; give it a value or leave the key out"),
         ("images: []", "3:9: images: expected a mapping, got a list"),
@@ -77,7 +73,6 @@ images:
         (CREDENTIALS.format("a.org", "{group: t}"), "6:57: images.credentials.repositories[0].repository: write"),
         ("site_label: 9", "3:13: site_label: expected a text, got 9; put it in quotes: '9'"),
         ("site_label: a b", "3:13: site_label: 'a b' is not a name"),
-        ("on_error: {store: ignore}", "3:19: on_error.store: expected 'run-cold' or 'fail-job'"),
         ("images: {registries: [NVCR.io]}", "3:23: images.registries[0]: 'NVCR.io' is not a registry"),
         ("images: {keep: {high: 85}}", "3:23: images.keep.high: 85 is not a share"),
         ("images: {keep: {high: 100%}}", "3:23: images.keep.high: '100%' is not a share"),
@@ -190,7 +185,6 @@ RIGHTS = [
     ("scope: account", "scope: account needs trust.account: enforced"),
     ("scope: site, match: {account: ml}", "match.account: scope site may not depend on a claimed attribute"),
     ("scope: site, match: {qos: high}", "match.qos: scope site may not depend on a claimed attribute"),
-    ("scope: site, match: {constraint: gpu}", "match.constraint: scope site may not depend on a claimed attribute"),
     ("mode: observe, match: {node: 'gpu*'}", "mode: a rule that matches node may only say enforce"),
     ("match: {node: 'n[1-'}", "match.node[0]: 'n[1-' is not a host list, such as n[01-16],login*: a bracket too many"),
     ("match: {node: 'n?'}", "match.node[0]: 'n?' is not a host list"),

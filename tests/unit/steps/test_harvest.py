@@ -38,7 +38,7 @@ from warmstart.store.layout import Namespace, StoreFailed, bundle_id
 from warmstart.store.parts import Listing, RunParts
 
 SCOPE = "user-64201-ws-alice"
-PLENTY = Options(30, 1 << 30, 1000)
+PLENTY = Options(30, 1 << 30)
 RTX = {"runtime_cache.bin": b"kernel"}
 ENTRY = next(iter(numba_files())).removesuffix(".nbi")
 SECOND = numba_entry(1)[0]
@@ -388,12 +388,13 @@ def test_what_a_killed_epilog_left_defers_where_it_takes_long(job: Job, monkeypa
     assert (outcome.record, outcome.degraded) == ({"deferred": ["numba"], "judged": {}}, [])
 
 
-def test_limits_hold_over_all_profiles(job: Job) -> None:
+def test_limits_hold_over_all_profiles(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one took is not there for the next: bytes and entries."""
     job.seeded(trt_rtx=Seeded("ns", []), numba=Seeded("ns", []))
     job.write("numba", numba_files())
     job.write("trt-rtx", RTX)
-    outcome = job.harvest(PLENTY._replace(max_entries=1))
+    monkeypatch.setattr(harvest, "MOST_ENTRIES", 1)
+    outcome = job.harvest()
     assert (outcome.detail, job.offered("trt-rtx"), job.offered()) == ({"entries": 1}, ["runtime_cache.bin"], [])
     assert [bool(told["truncated"]) for told in events(job.context, "cache.harvested")] == [False, True]
 
@@ -460,13 +461,14 @@ def test_what_a_job_removed_is_retired(job: Job) -> None:
 
 @pytest.mark.report
 @pytest.mark.parametrize("cut_short", [False, True])
-def test_who_removes_most_of_it_cleans_up(job: Job, cut_short: bool) -> None:
+def test_who_removes_most_of_it_cleans_up(job: Job, monkeypatch: pytest.MonkeyPatch, cut_short: bool) -> None:
     """As who removes the only entry. Where not all was looked at, nobody knows how much it was."""
     job.seeded(numba=Seeded("ns", [two_given(job)]))
     remove(job, ENTRY)
     if cut_short:
         job.write("numba", {f"a/{number}.lock": b"" for number in range(20)})
-        job.harvest(PLENTY._replace(max_entries=1))
+        monkeypatch.setattr(harvest, "MOST_ENTRIES", 1)
+        job.harvest()
     else:
         remove(job, SECOND)
         job.harvest()

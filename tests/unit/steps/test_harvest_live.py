@@ -22,6 +22,7 @@ from warmstart.harvest.collect import Stage
 from warmstart.host import process
 from warmstart.record import CacheSet, Seeded
 from warmstart.repack import rewrite
+from warmstart.steps import harvest
 from warmstart.steps.harvest import Options, run_live
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import StoreFailed
@@ -227,12 +228,13 @@ def test_a_set_of_a_steps_image_takes_part(job: LiveJob) -> None:
     assert sorted(job.readers()) == ["z"]
 
 
-def test_bounds_are_those_of_an_epilog(job: LiveJob) -> None:
+def test_bounds_are_those_of_an_epilog(job: LiveJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next round takes what was left out."""
+    monkeypatch.setattr(harvest, "MOST_ENTRIES", 2)
     for entry in ENTRIES:
         job.write(entry, "1")
     for number in (2, 3):
-        run_live(job.context, Options(30, 1 << 30, 2, settled_ns=job.now()))
+        run_live(job.context, Options(30, 1 << 30, settled_ns=job.now()))
         assert len(job.readers()) == number
 
 

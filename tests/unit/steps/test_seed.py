@@ -419,6 +419,6 @@ def test_what_is_put_in_the_caches_place_is_not_entered(node: Node, monkeypatch:
 def test_a_cache_with_a_name_is_another_one(node: Node) -> None:
     """What is published without the name is not shown, and the fact is recorded."""
     node.publish(ENTRIES)
-    outcome = node.run(Options(("numba",), cache="job:a"))
+    outcome = node.run(Options(("numba",), cache="a"))
     assert outcome.detail["cold"] == {"numba": seed.NOTHING_PUBLISHED}
-    assert outcome.record["facts"]["cache"] == "job:a"
+    assert outcome.record["facts"]["cache"] == "a"

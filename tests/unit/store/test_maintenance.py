@@ -71,19 +71,19 @@ def test_marks_count_in_the_quota_but_stay() -> None:
 
 
 def test_a_users_least_used_names_of_caches_go() -> None:
-    """All bundles of a name, by its latest use; other users' names, rules' names and bundles without one stay."""
+    """All bundles of a name, by its latest use; other users' names and bundles without one stay."""
     policy = POLICY._replace(keep=10**9, per_user=10**9)
 
     def named(number: int, name: str, scope: str = "user-1-a") -> Bundle:
         return bundle(f"{scope}{name}{number}", number, scope=scope)._replace(cache=name)
 
-    names = [named(number, f"job:{number}") for number in range(maintenance.MOST_CACHES + 2)]
-    again = named(1000, "job:0")
-    others = [named(0, "job:x", "user-2-b"), named(0, "rule:y"), named(0, "")]
+    names = [named(number, f"c{number}") for number in range(maintenance.MOST_CACHES + 2)]
+    again = named(1000, "c0")
+    others = [named(0, "x", "user-2-b"), named(0, "")]
     going = maintenance.expired([*names, again, *others], policy, 2000)
     assert [(one.bundle.cache, one.reason) for one in going] == [
-        ("job:1", maintenance.OVER_CACHES),
-        ("job:2", maintenance.OVER_CACHES),
+        ("c1", maintenance.OVER_CACHES),
+        ("c2", maintenance.OVER_CACHES),
     ]
 
 

@@ -96,14 +96,13 @@ def test_a_thousand_names_of_caches_are_enough(tmp_path: Path, monkeypatch: pyte
             return bundles.publish_bundle(where, fd, made, OWNER)
 
     for number in range(3):
-        assert publish_in(number, with_cache(f"job:{number}")).bundle
+        assert publish_in(number, with_cache(str(number))).bundle
     with pytest.raises(UserError, match=r"cache=3.*user-1 has 3 of numba") as raised:
-        publish_in(3, with_cache("rule:a,job:3"))
+        publish_in(3, with_cache("3"))
     assert raised.value.code == "too-many-caches"
     assert not (tmp_path / "artifacts/user-1/numba/ns3").exists()
-    assert publish_in(2, with_cache("job:2", "b")).bundle  # it is there
-    assert publish_in(3, with_cache("job:3"), "triton").bundle
-    assert publish_in(4, with_cache("rule:a")).bundle  # the policy's
+    assert publish_in(2, with_cache("2", "b")).bundle  # it is there
+    assert publish_in(3, with_cache("3"), "triton").bundle
     assert publish_in(5, draft("a")).bundle
 
 
@@ -115,7 +114,7 @@ def test_a_manifest_writes_an_entrys_name_once(tmp_path: Path) -> None:
 
 
 def test_a_full_harvest_of_ordinary_names_has_room() -> None:
-    """50,000 entries of two files, the default of `harvest.max_entries`."""
+    """50,000 entries of two files, as many as a harvest may have."""
     entry = "f" * 64
     weight = manifest.entry_weight(entry, [f"{entry}/{'k' * 60}.{suffix}" for suffix in ("json", "cubin")])
     assert 50_000 * weight < manifest.MOST_PER_BUNDLE

@@ -208,7 +208,6 @@ def _job(record: Record) -> Job:
         account=record.account,
         nodelist=record.nodelist,
         het_id=None,
-        constraints="",
         comment="",
         pyxis_image="",
         restarts=record.restarts,
@@ -222,7 +221,7 @@ def _obtain(session: Session, job: Job, record: Record, question: Question) -> A
     private = plan.private_images(policy, job, [reference]) if record.workspace else ()
     audit = session.audit.bind(step=image.NAME)
     context = Context(policy, session.paths, record, audit, after(policy.images.wait + ANSWER_S), session.store)
-    meeting = plan.meeting_of(job, plan.grant(policy, job))
+    meeting = plan.meeting_of(job)
     done = image.run(context, _options(context, reference, private, meeting))
     path = done.record["images"][reference.canonical()]
     notices, caches = list(done.notices), None

@@ -21,7 +21,6 @@ from warmstart.policy.match import scope_key
 from warmstart.policy.shared import granted
 from warmstart.request import COMMENT, PathInvalid
 from warmstart.runner import Step
-from warmstart.slurm import nodes
 from warmstart.steps.contract import Context, Outcome
 from warmstart.wings.trees import events, requests, shown
 from warmstart.wings.trees.client import TreeClient
@@ -43,14 +42,12 @@ LOOK_S = 5.0
 MOUNTING_S = 5.0
 _LONGEST = 64 << 10
 # Why a job reads the tree itself; docs/wings/trees.md explains them.
-SEVERAL_NODES = "several-nodes"
 NO_COPY = "no-copy"
 NOTHING_PROPOSED = "nothing-proposed"
 NODES_DIFFER = "nodes-differ"
 TOO_MANY = "too-many-packs"
 REFUSED = "bundles-refused"
 _WHY = {
-    SEVERAL_NODES: "the policy lets the nodes of a job not agree on a copy (`together`)",
     NOTHING_PROPOSED: "the job's first node has no copy",
     NODES_DIFFER: "the job's nodes see different versions of it",
     TOO_MANY: "too many of your trees wait to be packed already",
@@ -79,7 +76,6 @@ class Options(NamedTuple):
     tree: str
     marker: str
     scope: str  # the user's own, in the store
-    alone: bool  # the job has one node
     meeting: Meeting | None = None  # where the nodes of a job agree on its tree; None: each reads the tree itself
     shared: tuple[SharedPath, ...] = ()  # trees of the job's account, or the site
 
@@ -126,8 +122,7 @@ def options_of(policy: Policy, job: Job, grant: Grant, requested: Request) -> Op
         tree,
         marker,
         scope_key("user", job),
-        alone=not nodes.has_several(job.nodelist),
-        meeting=(meeting := plan.meeting_of(job, grant)) and meeting._replace(topic=NAME),
+        meeting=(meeting := plan.meeting_of(job)) and meeting._replace(topic=NAME),
         shared=granted(policy, job, grant, KEY),
     )
 
@@ -170,10 +165,8 @@ def run(context: Context, options: Options) -> Outcome:
         raise
     if options.meeting:
         found = _isolated(options, partial(_agreed, context, options, options.meeting, tree))
-    elif options.alone:
-        found = _isolated(options, partial(_alone, context, options, tree))
     else:
-        found = _Found(None, SEVERAL_NODES)
+        found = _isolated(options, partial(_alone, context, options, tree))
     try:
         with opened_dir(record.run_directory) as base:
             if found.copy:

@@ -26,12 +26,11 @@ slurmctld: {{spec_directory: {specs}, deadline: {deadline}, conf: {conf}}}
 rules:
   - {{name: all, profiles: [numba]}}
   - {{name: named, match: {{job_name: "night*"}}, env: {{NAMED: "yes"}}}}
-  - {{name: feature, match: {{constraint: "*fast*"}}, env: {{FAST: "yes"}}}}
 {more}
 """
 QOS = '  - {name: qos, match: {qos: high}, scope: site, env: {QOS: "high"}}'
 JOB_IDS = count(900_000)
-SHOW = '#!/bin/sh\necho "named=$NAMED fast=$FAST qos=$QOS"\n'
+SHOW = '#!/bin/sh\necho "named=$NAMED qos=$QOS"\n'
 # The tests' cluster has no accounting, so its slurmctld can enforce nothing.
 ENFORCES = """\
 [ "$*" != "show config" ] || { echo "AccountingStorageEnforce = associations,limits,qos"; exit; }
@@ -113,24 +112,14 @@ def test_rules_see_what_only_the_controller_knows(hooks: Hooks) -> None:
     """A job name with a blank; no look-up, because no rule needs one."""
     show_spec = f"{SHOW}cat {hooks.specs}/*.json\n"
     lines = hooks.run("--job-name=nightly build", script=show_spec).splitlines()
-    assert lines[0] == "named=yes fast= qos="
+    assert lines[0] == "named=yes qos="
     spec = json.loads(lines[1])
     alice = hooks.site.cluster.account(ALICE)
     assert (spec["job_name"], spec["uid"], spec["cluster"]) == ("nightly build", alice.uid, "warmstart")
-    assert hooks.run("--job-name=daily") == "named= fast= qos=\n"
+    assert hooks.run("--job-name=daily") == "named= qos=\n"
     assert not hooks.asked.exists()
     assert [line["uid"] for line in hooks.audit("spec.written")[-2:]] == [alice.uid] * 2
     assert not hooks.audit("spec.failed")
-
-
-def test_rules_see_the_constraint(hooks: Hooks) -> None:
-    """Slurmd passes it to every prolog. A node must have the feature, or Slurm rejects the job."""
-    cluster = hooks.site.cluster
-    cluster.admin("scontrol", "update", "nodename=n3", "availablefeatures=fast", "activefeatures=fast")
-    try:
-        assert hooks.run("--constraint=fast") == "named= fast=yes qos=\n"
-    finally:
-        cluster.admin("scontrol", "update", "nodename=n3", "availablefeatures=", "activefeatures=")
 
 
 def test_each_task_of_an_array_and_each_component_has_its_own_spec(hooks: Hooks) -> None:
@@ -141,10 +130,10 @@ def test_each_task_of_an_array_and_each_component_has_its_own_spec(hooks: Hooks)
     array = hooks.site.cluster.submit(script, BOB, "--array=0-2", f"--output={home}/spec-%a.out")
     files = [home / f"spec-{number}.out" for number in range(3)]
     wait_until("the array", lambda: all(file.is_file() and file.read_text() for file in files), 60)
-    assert {file.read_text() for file in files} == {"named= fast= qos=high\n"}
+    assert {file.read_text() for file in files} == {"named= qos=high\n"}
     hooks.site.cluster.wait_idle()
     leader = hooks.site.cluster.submit(SHOW, ALICE, "--nodelist=n1", ":", "--nodelist=n2")
-    assert hooks.site.finish(leader).output == "named= fast= qos=high\n"
+    assert hooks.site.finish(leader).output == "named= qos=high\n"
     assert [hooks.site.events(job_id, "job.uninformed") for job_id in (leader, leader + 1)] == [[], []]
     wait_until("epilog-slurmctld", lambda: os.listdir(hooks.specs) == [], 30)
     asked = hooks.asked.read_text().splitlines()
@@ -157,7 +146,7 @@ def test_each_task_of_an_array_and_each_component_has_its_own_spec(hooks: Hooks)
 def test_a_users_own_text_is_no_qos(hooks: Hooks) -> None:
     """Nothing that a user writes is in the answer, not even with the separator of its fields."""
     hooks.write_policy(QOS, script='echo "$*" >>{asked}; exec /usr/bin/squeue "$@"\n')
-    assert hooks.run("--job-name=nightly|RUNNING|high|") == "named=yes fast= qos=\n"
+    assert hooks.run("--job-name=nightly|RUNNING|high|") == "named=yes qos=\n"
     assert not hooks.audit("spec.failed")
 
 
@@ -171,14 +160,14 @@ def test_a_users_own_text_is_no_qos(hooks: Hooks) -> None:
 def test_a_controller_that_does_not_answer_costs_the_qos_alone(hooks: Hooks, script: str, reason: str) -> None:
     """The job starts at the deadline, once, with everything else."""
     hooks.write_policy(QOS, deadline="1s", script=script)
-    assert hooks.run("--job-name=nightly") == "named=yes fast= qos=\n"
+    assert hooks.run("--job-name=nightly") == "named=yes qos=\n"
     assert reason in hooks.audit("spec.failed")[-1]["error"]["reason"]
 
 
 def test_a_hook_that_is_killed_leaves_a_whole_spec(hooks: Hooks) -> None:
     """Slurm treats death by a signal as success: the job starts, and finds the spec written before."""
     hooks.write_policy(QOS, script="kill -9 $PPID\n")
-    assert hooks.run("--job-name=nightly") == "named=yes fast= qos=\n"
+    assert hooks.run("--job-name=nightly") == "named=yes qos=\n"
 
 
 def test_a_hook_that_can_write_nothing_holds_no_job_up(hooks: Hooks) -> None:
@@ -188,7 +177,7 @@ def test_a_hook_that_can_write_nothing_holds_no_job_up(hooks: Hooks) -> None:
         ended = hooks.site.finish(hooks.site.cluster.submit(SHOW, ALICE, "--job-name=nightly"))
     finally:
         hooks.specs.chmod(0o755)
-    assert (ended.state, ended.restarts, ended.output) == ("COMPLETED", 0, "named= fast= qos=\n")
+    assert (ended.state, ended.restarts, ended.output) == ("COMPLETED", 0, "named= qos=\n")
     (ignored,) = hooks.site.events(ended.job_id, "job.uninformed")
     assert "can be written by others" in ignored["error"]["reason"]
     assert "can be written by others" in hooks.audit("spec.failed")[-1]["error"]["reason"]

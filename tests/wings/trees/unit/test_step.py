@@ -80,10 +80,10 @@ class Shown:
         assert bundles.publish_bundle(where, fd, draft, "n1-test").bundle
         os.close(fd)
 
-    def run(self, *, alone: bool = True, tree: str = "") -> tuple[str, ...]:
+    def run(self, *, tree: str = "") -> tuple[str, ...]:
         """Run the step; return its notices."""
         shared = (self.shared,) if self.shared else ()
-        options = Options(tree or str(self.tree), "", SCOPE, alone=alone, shared=shared)
+        options = Options(tree or str(self.tree), "", SCOPE, shared=shared)
         return step.run(self.context, options).notices
 
     def event(self) -> tuple[str, str]:
@@ -196,7 +196,7 @@ def test_runtimes_are_told_of_the_tree(tmp_path: Path, monkeypatch: pytest.Monke
     site.policy(constant_path="containers")
     link = site.tree.with_name("link")
     link.symlink_to(site.tree)
-    options = Options(str(link), "", SCOPE, alone=True)
+    options = Options(str(link), "", SCOPE)
     copy = f"{site.context.record.run_directory}/mounted/tree/tree"
     said = "read from the shared file system, in containers read-only"
     for published, source in ((False, str(site.tree)), (True, copy)):
@@ -214,14 +214,6 @@ def test_runtimes_are_told_of_the_tree(tmp_path: Path, monkeypatch: pytest.Monke
 def named(source: str) -> dict[str, str]:
     """Return the variable that says where the tree is."""
     return {"WARMSTART_TREE": source}
-
-
-def test_nodes_that_decide_for_themselves_read_the_tree_itself(site: Shown) -> None:
-    """Where the policy says `together: false`; nothing is packed for them."""
-    site.publish()
-    (notice,) = site.run(alone=False)
-    assert notice.endswith("; the policy lets the nodes of a job not agree on a copy (`together`)")
-    assert (site.event(), site.started) == (("itself", "several-nodes"), [])
 
 
 def test_a_copy_that_does_not_come_in_time_is_not_shown(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +265,7 @@ class Nodes:
 
 def agreed(site: Shown) -> tuple[str, str]:
     """Run the step on the head node of a job on two nodes; return the way and the reason."""
-    options = Options(str(site.tree), "", SCOPE, alone=False, meeting=Meeting("c.7.0", "tree", "n[1-2]"))
+    options = Options(str(site.tree), "", SCOPE, meeting=Meeting("c.7.0", "tree", "n[1-2]"))
     outcome = step.run(site.context, options)
     assert outcome.topics == ("c.7.0/tree",)
     return site.event()
@@ -306,7 +298,7 @@ def test_the_head_node_without_a_copy_asks_for_it(site: Shown, monkeypatch: pyte
 def test_a_node_without_the_tree_lets_the_others_know(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     """They do not wait for it in vain."""
     nodes = Nodes(monkeypatch)
-    options = Options(f"{site.tree}/gone", "", SCOPE, alone=False, meeting=Meeting("c.7.0", "tree", "n[1-2]"))
+    options = Options(f"{site.tree}/gone", "", SCOPE, meeting=Meeting("c.7.0", "tree", "n[1-2]"))
     with pytest.raises(TreeUnusable):
         step.run(site.context, options)
     assert (nodes.own, site.sources) == ({}, [])
@@ -315,7 +307,7 @@ def test_a_node_without_the_tree_lets_the_others_know(site: Shown, monkeypatch: 
 def test_a_store_that_fails_costs_the_copy_alone(site: Shown) -> None:
     """The tree is shown all the same."""
     os.rmdir(site.context.store.path)
-    outcome = step.run(site.context, Options(str(site.tree), "", SCOPE, alone=True))
+    outcome = step.run(site.context, Options(str(site.tree), "", SCOPE))
     assert [error.code for error in outcome.degraded] == ["store-failed"]
     assert site.event() == ("itself", "store-failed")
 
