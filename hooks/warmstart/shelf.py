@@ -1,5 +1,6 @@
 """A node's shelf: what it keeps for later jobs on the disk that the policy names, a folder for each kind. Runs as root.
 
+    <paths.shelf>/                      the admin makes it
     <paths.shelf>/<node>/<folder>/      root, 0700; its flock: shared by who takes something, exclusive by who renames
 
 Hot path of jobs on nodes with a shelf.
@@ -8,6 +9,7 @@ Hot path of jobs on nodes with a shelf.
 from __future__ import annotations
 
 import errno
+import os
 
 from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
@@ -17,6 +19,7 @@ from warmstart.lean import TYPE_CHECKING, Iterator, contextmanager
 if TYPE_CHECKING:
     from warmstart.policy.compiled import Policy
 
+NOT_THERE = "paths.shelf is no directory, and jobs make none, because its disk may not be mounted"
 LOCK_S = 10.0
 _PAUSE_S = 0.005
 
@@ -26,11 +29,21 @@ def folder_of(policy: Policy, node: str, folder: str) -> str:
     return f"{policy.paths.shelf}/{node}/{folder}" if policy.paths.shelf else ""
 
 
-def make(policy: Policy, node: str, folder: str) -> None:
-    """Make a folder of a node's shelf. Raises `OSError`, `Untrusted` if others could change what lies there."""
+def require(policy: Policy) -> str:
+    """Return the shelf's directory, which its admin makes: nobody fills another disk while its own is not mounted.
+
+    Raises `OSError`, `Untrusted` if others could change what lies there.
+    """
     assert policy.paths.shelf
+    if not os.path.isdir(policy.paths.shelf):
+        raise FileNotFoundError(errno.ENOENT, NOT_THERE, policy.paths.shelf)
     ensure_path(policy.paths.shelf, 0o755)
-    with opened_dir(policy.paths.shelf) as fd:
+    return policy.paths.shelf
+
+
+def make(policy: Policy, node: str, folder: str) -> None:
+    """Make a folder of a node's shelf. Raises as `require`."""
+    with opened_dir(require(policy)) as fd:
         ensure_dir(node, 0o700, fd)
         with opened_dir(node, fd) as own:
             ensure_dir(folder, 0o700, own)

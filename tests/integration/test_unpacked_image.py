@@ -27,6 +27,7 @@ SLEEP = "#!/bin/sh\necho began; while [ ! -e {go} ]; do sleep 0.1; done\n"
 def shelf(site: Site) -> Iterator[Path]:
     """Have nodes keep unpacked images; return where n1 has them."""
     place = site.cluster.base / "shelf"
+    place.mkdir()
     site.write_policy(RULES.format(keep="1GiB"), workspace=f"{site.workspace}\n  shelf: {place}")
     yield place / "n1" / "images"
     site.write_policy()

@@ -109,7 +109,6 @@ def test_one_large_sparse_file_is_too_large(site: ShelfSite) -> None:
 
 def test_more_files_than_the_disk_has_inodes_for(site: ShelfSite) -> None:
     """None of them is made."""
-    (site.base / "shelf").mkdir()
     subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", "nr_inodes=1000", "none", site.base / "shelf"], check=True)
     site.policy_of(any_disk=True)
     made = content(site)

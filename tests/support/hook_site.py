@@ -129,7 +129,7 @@ class HookSite:
             **{hook: partial(self.run, first) for wing in OF_WINGS for hook, first in wing.before.items()},
         }
         self.store, self.workspace = self.base / "store", self.base / "workspace" / NODE
-        for name, owner in (("store", "daemon"), ("audit", "root"), ("constant", "root")):
+        for name, owner in (("store", "daemon"), ("audit", "root"), ("constant", "root"), ("shelf", "root")):
             (self.base / name).mkdir(parents=True)
             os.chown(self.base / name, *pwd.getpwnam(owner)[2:4])
         for wing in OF_WINGS:

@@ -42,6 +42,7 @@ class ShelfSite:
         self.base = base
         self.site = MaintenanceSite(base)
         self.policy_of(keep=keep, any_disk=any_disk)
+        (base / "shelf").mkdir()
         Path(self.paths.state).mkdir(parents=True, mode=0o700)
 
     def policy_of(self, keep: str = "1GiB", any_disk: bool = False) -> None:

@@ -38,7 +38,7 @@ from warmstart.harvest.live import ROUNDS
 from warmstart.host import process, reserve
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, read_small, weakness
-from warmstart.host.namespaces import mount_of
+from warmstart.host.namespaces import mount_of, mounts
 from warmstart.images import choice
 from warmstart.images.credentials import CredentialsUnusable, login_at
 from warmstart.images.importers import base, layer_reader
@@ -78,6 +78,7 @@ WAITING_S = 3600.0  # maintenance, each half hour, flushes journals and spools; 
 CURRENT_S = 300.0  # warmstart-audit.path moves them within a minute
 LATELY_S = 86400.0
 ROUNDS_LATE_S = 900.0  # three intervals of warmstart-harvest.timer
+FSTAB = "/etc/fstab"
 LEASES = "/proc/sys/fs/leases-enable"
 LARGEST_HOOK = 1 << 20
 MOST_NAMED = 3  # places in a finding
@@ -220,15 +221,31 @@ def shelf(node: Node) -> Iterator[Finding]:
     if path is None:
         yield Finding(OK, "the policy names no shelf: no image is unpacked")
         return
-    kind = mount_of(os.path.realpath(existing(path))).kind
-    if kind in NO_DISKS and not node.policy.images.unpack.any_disk:
+    kind, point = mount_of(os.path.realpath(existing(path)))
+    if disk := _unmounted(os.path.realpath(path)):
+        found = f"{path} (paths.shelf) is on {point}: {disk} is not mounted, and what is unpacked fills another disk"
+        yield Finding(WRONG, found, f"`mount {disk}`")
+    elif not os.path.isdir(path):
+        found = f"there is no directory {path} (paths.shelf): no image is unpacked, because no job makes it"
+        yield Finding(WRONG, found, f"mount its disk, then `install -d -m 755 {path}`")
+    elif kind in NO_DISKS and not node.policy.images.unpack.any_disk:
         yield Finding(
             WRONG,
             f"{path} (paths.shelf) is on {kind}, no disk: no image is unpacked",
             "name a directory on a local disk, or set images.unpack.any_disk",
         )
     else:
-        yield from _owned_by_root([path], WRONG, "it is made for the first image")
+        yield from _owned_by_root([path], WRONG, "")
+
+
+def _unmounted(path: str) -> str:
+    """Return the mount point of fstab(5) at or above a path where nothing is mounted; "" without one."""
+    with suppress(FileNotFoundError):
+        rows = [line.split() for line in read_small(FSTAB, LARGEST_HOOK).decode("utf-8", "replace").splitlines()]
+        mounted, above = {mount.point for mount in mounts()}, {path, *map(str, Path(path).parents)}
+        points = [row[1] for row in rows if len(row) > 1 and not row[0].startswith("#")]
+        return next((point for point in points if point in above and point not in mounted), "")
+    return ""
 
 
 def proxy(node: Node) -> Iterator[Finding]:

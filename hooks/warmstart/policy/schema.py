@@ -214,8 +214,8 @@ class Paths(Section):
     )
     shelf: Path | None = key(
         None,
-        "Directory on a node-local disk where a node keeps images [unpacked](images.md#unpacked-once). Its "
-        "parents must belong to root.",
+        "Directory on a node-local disk where a node keeps images [unpacked](images.md#unpacked-once). You make it; "
+        "its parents must belong to root.",
     )
     scontrol: Path = key(
         "/usr/bin/scontrol",

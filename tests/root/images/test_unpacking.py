@@ -262,7 +262,6 @@ def test_a_larger_image_than_is_kept_is_not_unpacked(site: ShelfSite) -> None:
 def test_a_node_without_a_disk_unpacks_where_the_policy_says_so(site: ShelfSite) -> None:
     """Memory is not taken unasked."""
     key = site.publish(site.image())
-    (site.base / "shelf").mkdir()
     subprocess.run(["/bin/mount", "-t", "tmpfs", "none", site.base / "shelf"], check=True)
     assert site.ask(key) == f"{site.base}/shelf is on tmpfs, and images.unpack.any_disk is not set"
     site.policy_of(any_disk=True)
@@ -272,7 +271,6 @@ def test_a_node_without_a_disk_unpacks_where_the_policy_says_so(site: ShelfSite)
 
 def test_a_full_disk_ends_it_and_nothing_is_left(site: ShelfSite) -> None:
     """What was unpacked for others goes first, unless a run has it."""
-    (site.base / "shelf").mkdir()
     subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", "size=96m", "none", site.base / "shelf"], check=True)
     site.policy_of(any_disk=True)
     first = site.publish(site.image("first", zeros="\0" * (40 << 20)))

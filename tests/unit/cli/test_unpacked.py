@@ -29,6 +29,7 @@ def site(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> EntrySite:
     kind = f"{os.uname().machine}.{recipe(entry_site.policy.images.importer)}"
     (entry_site.store / "images").mkdir()
     (entry_site.store / f"images/{HEX}.{kind}.sqsh").write_bytes(image())
+    (entry_site.root / "shelf").mkdir()
     paths = entry_site.policy.paths._replace(shelf=str(entry_site.root / "shelf"))
     entry_site.write(entry_site.policy._replace(paths=paths))
     os.makedirs(f"{entry_site.paths.state}/7", mode=0o700)

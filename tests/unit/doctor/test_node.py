@@ -307,10 +307,36 @@ def test_where_images_are_unpacked(
     assert one(node.shelf, here).status == "ok"
     policy = here.policy
     images = policy.images._replace(unpack=policy.images.unpack._replace(any_disk=any_disk))
-    named = policy._replace(paths=policy.paths._replace(shelf="/srv/shelf"), images=images)
+    named = policy._replace(paths=policy.paths._replace(shelf="/srv"), images=images)
     monkeypatch.setattr(node, "mount_of", lambda _: Mount(kind, "/"))
     found = one(node.shelf, here._replace(policy=named))
-    assert (found.status, "/srv/shelf" in found.found) == (status, True)
+    assert (found.status, "/srv" in found.found) == (status, True)
+
+
+@pytest.mark.report
+@pytest.mark.parametrize(
+    ("fstab", "mounted", "there", "change"),
+    [
+        ("/dev/sdb1 {local} xfs defaults 0 2\n", False, True, "`mount {local}`"),
+        ("/dev/sdb1 {local} xfs defaults 0 2\n", True, True, ""),
+        ("#/dev/sdb1 {local} xfs defaults 0 2\n\n/dev/sdc1 /other xfs\n", False, True, ""),
+        ("", False, False, "mount its disk, then `install -d -m 755 {local}/shelf`"),
+    ],
+)
+def test_a_shelf_whose_disk_is_not_mounted(
+    here: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, fstab: str, mounted: bool, there: bool, change: str
+) -> None:
+    """Neither the mount point without its disk nor a directory that is missing there is a shelf."""
+    local = tmp_path / "local"
+    (local / "shelf" if there else local).mkdir(parents=True)
+    monkeypatch.setattr(node, "FSTAB", str(tmp_path / "fstab"))
+    monkeypatch.setattr(node, "_owned_by_root", lambda *_: iter([Finding("ok", "only root can change it")]))
+    (tmp_path / "fstab").write_text(fstab.format(local=local))
+    monkeypatch.setattr(node, "mount_of", lambda _: Mount("ext4", "/"))
+    monkeypatch.setattr(node, "mounts", lambda: [Mount("ext4", "/"), *([Mount("xfs", str(local))] if mounted else [])])
+    policy = here.policy._replace(paths=here.policy.paths._replace(shelf=f"{local}/shelf"))
+    found = one(node.shelf, here._replace(policy=policy))
+    assert (found.status, found.change) == ("wrong" if change else "ok", change.format(local=local)), found
 
 
 def test_the_proxy(here: Node) -> None:

@@ -31,6 +31,7 @@ class Node:
     def __init__(self, root: Path) -> None:
         policy = a_policy(root)
         self.policy: Policy = policy._replace(paths=policy.paths._replace(shelf=str(root / "shelf")))
+        (root / "shelf").mkdir()
         self.paths = NodePaths(str(root / "n1"), "/nowhere")
         os.makedirs(f"{self.paths.state}/7", mode=0o700)
         self.shelf = shelf_of(self.policy, "n1")
@@ -61,6 +62,20 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     monkeypatch.setattr(Errands, "start_due", lambda _: None)
     monkeypatch.setattr(unpacks, "START_S", 0.0)
     return Node(tmp_path)
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("place", ["shelf", "disk/deep/shelf"])
+def test_nobody_makes_the_shelf(node: Node, tmp_path: Path, place: str) -> None:
+    """Nor what is above it: its disk is not mounted, and what is unpacked would fill the root file system."""
+    (tmp_path / "shelf").rmdir()
+    paths = node.policy.paths._replace(shelf=str(tmp_path / place))
+    node.policy = node.policy._replace(paths=paths)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(FileNotFoundError, match="its disk may not be mounted"):
+        node.ask()
+    assert sorted(tmp_path.iterdir()) == before
+    assert node.errands.all() == []
 
 
 def during(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:

@@ -63,6 +63,7 @@ class ModelSite:
         self.base = base
         self.models = base / "models"
         self.models.mkdir()
+        (base / "shelf").mkdir()
         self.site = MaintenanceSite(base)
         self.policy_of()
         for job in (7, 8):

@@ -149,6 +149,7 @@ def table(found: dict[str, list[Times]]) -> str:
 @contextmanager
 def _ours(site: Site, shelf: bool, options: str) -> Iterator[None]:
     more = f"\n  shelf: {site.cluster.base}/shelf" if shelf else ""
+    (site.cluster.base / "shelf").mkdir(exist_ok=True)
     site.write_policy(RULES, constant="enroot", workspace=f"{site.workspace}{more}")
     with plugged(site, options=options):
         yield
@@ -193,7 +194,7 @@ def measure(  # noqa: PLR0917 - what is measured, and how often
                     starts[str(many)] = partial(several, site, image, many)
                 for which, start in starts.items():
                     if name.endswith("first"):
-                        shutil.rmtree(site.cluster.base / "shelf", ignore_errors=True)
+                        shutil.rmtree(site.cluster.base / "shelf/n1", ignore_errors=True)
                     if name == STOCK or which == "one":
                         _forget(site)
                     before = on_disk(site.cluster.base)

@@ -65,6 +65,7 @@ def fill(root: Path) -> None:
 @contextmanager
 def with_shelf(site: Site) -> Iterator[None]:
     """Install the hook, and have a shelf in the policy."""
+    (site.cluster.base / "shelf").mkdir(exist_ok=True)
     shutil.copy(site.cluster.prefix / "share/warmstart/enroot" / HOOK, HOOKS)
     site.write_policy(RULES, constant="enroot", workspace=f"{site.workspace}\n  shelf: {site.cluster.base}/shelf")
     try:

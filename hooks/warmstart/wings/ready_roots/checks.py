@@ -11,7 +11,7 @@ from warmstart.doctor.finding import ADVICE, OK, WRONG, Finding
 from warmstart.doctor.node import Node
 from warmstart.doctor.slurm import LARGEST_SCRIPT
 from warmstart.doctor.wings import Checks
-from warmstart.host.files import read_small
+from warmstart.host.files import read_small, weakness
 from warmstart.paths import Installation
 from warmstart.wings.ready_roots import trial
 
@@ -23,9 +23,12 @@ NEEDED = "use Linux 5.19 or later, and ext4 or xfs for paths.shelf; or leave out
 
 def ready_roots(node: Node) -> Iterator[Finding]:
     """Try, as nobody, all that a container needs; look for enroot's hook."""
-    if not node.policy.paths.shelf:
+    shelf = node.policy.paths.shelf
+    if not shelf:
         yield Finding(OK, "the policy has no paths.shelf")
         return
+    if not os.path.isdir(shelf) or weakness(os.stat(shelf), sticky=True):
+        return  # node.shelf says what to do
     tried = trial.tried(node.policy)
     if not tried.works:
         found = f"containers cannot start from a tree on this node: {tried.memory}"

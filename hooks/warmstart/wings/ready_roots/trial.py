@@ -19,6 +19,7 @@ from functools import partial
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from warmstart import shelf as shelves
 from warmstart.host import linux
 from warmstart.host.files import PATH, ensure_path, read_small, replace_file
 from warmstart.host.identity import Identity, become
@@ -72,11 +73,9 @@ def of_this_boot(policy: Policy, paths: NodePaths) -> bool:
 
 
 def _places(policy: Policy) -> tuple[str, str]:
-    """Return the directories on the two disks, which are made if they are missing. Raises `OSError`."""
-    assert policy.paths.shelf
-    for path in (policy.paths.shelf, policy.paths.workspace):
-        ensure_path(path, 0o755)
-    return policy.paths.shelf, policy.paths.workspace
+    """Return the directories on the two disks; that of workspaces is made if it is missing. Raises `OSError`."""
+    ensure_path(policy.paths.workspace, 0o755)
+    return shelves.require(policy), policy.paths.workspace
 
 
 def tried(policy: Policy) -> Tried:

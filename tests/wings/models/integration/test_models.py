@@ -48,6 +48,7 @@ def shared(site: Site, name: str, way: str = "spank") -> Iterator[tuple[Path, Pa
             spank.need()
             stack.enter_context(spank.loaded(site))
         rules = RULES.format(prefix=target)
+        (base / "shelf").mkdir(exist_ok=True)
         site.write_policy(rules, constant=way, workspace=f"{site.workspace}\n  shelf: {base}/shelf")
         stack.callback(site.write_policy)
         yield target, source
@@ -167,6 +168,7 @@ def test_two_nodes_and_three_users_by_a_rule(site: Site) -> None:
     digest, inode = f"{hashlib.sha256(bytes(SIZE)).hexdigest()}  -", str(file.stat().st_ino)
     with spank.loaded(site):
         rules, base = RULE.format(prefix=prefix), site.cluster.base
+        (base / "shelf").mkdir(exist_ok=True)
         site.write_policy(rules, constant="spank", workspace=f"{site.workspace}\n  shelf: {base}/shelf")
         comment, script = f"--comment=warmstart: model={model}", DEVICE.format(file=file)
         copies: dict[str, list[str]] = {"n1": [], "n2": []}

@@ -28,6 +28,7 @@ def test_a_model_in_containers(site: Site, image: str, runtime: Runtime) -> None
     for path in (model, file):
         os.chown(path, account.uid, account.gid)
     rules = f'models: {{prefixes: ["{model.parent}"]}}\n{RULES}'
+    (site.cluster.base / "shelf").mkdir(exist_ok=True)
     shelf = f"{site.workspace}\n  shelf: {site.cluster.base}/shelf"
     site.write_policy(rules, constant="containers", cache=CACHE, workspace=shelf)
     command = runtime.command(f"sh -c '{IN_MODEL.format(model=model)}'")

@@ -47,6 +47,7 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
     monkeypatch.setattr(detached, "start", lambda *_, **__: None)
     record = context.record._replace(cache=f"{tmp_path}/cache")
     os.makedirs(record.run_directory)
+    (tmp_path / "shelf").mkdir()
     return context._replace(policy=policy, record=record)
 
 

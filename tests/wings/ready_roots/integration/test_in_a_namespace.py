@@ -35,6 +35,7 @@ def contained(
     """Yield a site with a shelf whose jobs each have a mount namespace."""
     with Cluster(namespace=Namespace(further=request.param)) as cluster:
         site = Site(cluster, registry.url, install=install)
+        (cluster.base / "shelf").mkdir()
         site.write_policy(RULES, workspace=f"{site.workspace}\n  shelf: {cluster.base}/shelf")
         yield site
 

@@ -22,6 +22,7 @@ def test_a_container_starts_from_the_tree(site: Site, image: str, runtime: Runti
     if runtime.program not in named:
         return
     base, account = site.cluster.base, site.cluster.account(ALICE)
+    (base / "shelf").mkdir(exist_ok=True)
     command = named[runtime.program].replace("COMMAND", f"sh -c '{IN_TREE}'")
     site.write_policy(
         f"  unpack: {{wait: 60s}}\n{RULES}",

@@ -69,10 +69,19 @@ def test_a_trial_is_of_the_disks_that_it_was_made_on(site: ShelfSite, monkeypatc
             subprocess.run(["umount", str(other)], check=True)
 
 
+@pytest.mark.report
+def test_a_trial_makes_no_shelf(site: ShelfSite) -> None:
+    """Its disk may not be mounted."""
+    (site.base / "shelf").rmdir()
+    with pytest.raises(FileNotFoundError, match="its disk may not be mounted"):
+        trial.tried(site.policy)
+    assert not (site.base / "shelf").exists()
+
+
 def test_a_trial_killed_before_every_change(site: ShelfSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """What may still be at work stays."""
     policy = site.policy
-    assert trial.tried(policy).works  # the shelf is made
+    assert trial.tried(policy).works  # the workspaces' directory is made
     domains = {part: str(site.base / part) for part in ("shelf", "workspace")}
 
     def act() -> int:

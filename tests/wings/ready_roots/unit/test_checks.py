@@ -99,8 +99,8 @@ def test_a_node_that_cannot_is_told_why(tmp_path: Path, monkeypatch: pytest.Monk
     assert nothing.status == OK
     monkeypatch.setattr(checks, "ENROOT", str(tmp_path))
     monkeypatch.setattr(trial, "tried", lambda _: Tried("Invalid argument", "Invalid argument"))
-    (found,) = checks.ready_roots(node(tmp_path, "/shelf"))
+    (found,) = checks.ready_roots(node(tmp_path, "/usr"))
     assert (found.status, "Invalid argument" in found.found) == (WRONG, True)
     monkeypatch.setattr(trial, "tried", lambda _: Tried("Operation not supported", ""))
-    found, _ = checks.ready_roots(node(tmp_path, "/shelf"))
+    found, _ = checks.ready_roots(node(tmp_path, "/usr"))
     assert (found.status, "lies in memory" in found.found) == (ADVICE, True)
