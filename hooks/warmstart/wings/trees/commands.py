@@ -1,4 +1,4 @@
-"""`warmstart trees`: list, refresh and remove packed copies of trees (docs/wings/trees.md).
+"""`warmstart trees`: list and remove packed copies of trees (docs/wings/trees.md).
 
 Root only, but for a list: others are told which trees their own jobs had.
 """
@@ -6,9 +6,7 @@ Root only, but for a list: others are told which trees their own jobs had.
 from __future__ import annotations
 
 import os
-import pwd
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
 
 import click
 
@@ -30,10 +28,8 @@ from warmstart.cli.output import (
 from warmstart.cli.own import OwnLog
 from warmstart.errand import Errands
 from warmstart.errors import WarmstartError
-from warmstart.host.deadline import after
-from warmstart.host.identity import Identity
 from warmstart.job import Job
-from warmstart.paths import Installation, NodePaths
+from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import Grant
 from warmstart.policy.shared import granted, is_below
@@ -42,12 +38,9 @@ from warmstart.seed import node_cache
 from warmstart.session import Session, is_root
 from warmstart.store.client import StoreClient
 from warmstart.wings.trees import copies, requests, step
-from warmstart.wings.trees.client import TreeClient
 from warmstart.wings.trees.copies import TreeCopy
-from warmstart.wings.trees.current import Look, TreeUnusable
 from warmstart.wings.trees.offered import KEY, PROFILE, WORD, offered
-from warmstart.wings.trees.place import facts_of, place_of
-from warmstart.wings.trees.requests import PACKS, TreeRequest, Waiting
+from warmstart.wings.trees.requests import PACKS, Waiting
 
 LOOK_S = 10.0
 NEWEST, OLDER = "newest", "older"  # of a tree's copies; an older one is never shown any more
@@ -68,7 +61,7 @@ OWN = (Column("job"), Column("how"), Column("node"), Column("tree"))  # of a use
 
 @click.group()
 def trees() -> None:
-    """List packed copies of trees, have a tree packed anew, and remove copies. For root; `list` for users."""
+    """List packed copies of trees, and remove them. For root; `list` for users."""
 
 
 @trees.command("list")
@@ -103,43 +96,6 @@ def list_trees(installation: Installation, /, user: str | None, as_json: bool) -
         raise click.exceptions.Exit(NO)
 
 
-@trees.command()
-@click.argument("path")
-@click.option("--user", help="Only the copies that jobs of this user asked for, by name.")
-@json_option
-@click.pass_obj
-def refresh(installation: Installation, path: str, user: str | None, as_json: bool) -> None:
-    """Have a tree packed anew on this node, though nothing shows that it has changed.
-
-    Its copies are removed first. Jobs that begin from now on read the tree itself until the new copy is there; running
-    jobs keep what they have.
-
-    Exit status: 0 it waits to be packed; 1 there is no copy, or it could not be looked at; 2 not root, or the store
-    fails.
-    """
-    tree = _named(path)
-    with admin_session(installation, "trees") as session, ExitStack() as locks:
-        chosen = _chosen(session, tree, user)
-        looks = {_view(copy): _look(session.policy, copy) for copy in {_view(copy): copy for copy in chosen}.values()}
-        for copy in chosen:
-            if not _is_ours(session, copy, looks[_view(copy)], locks):
-                warn(f"{tree} is being packed right now for {copy.user}: refresh it when that is done")
-                raise click.exceptions.Exit(NO)
-        _take_out(session, chosen, "refreshed")
-        node = _node(installation, session)
-        problems = _ask(installation.node(node), chosen, looks) if node else []
-    if node:
-        requests.start_due(installation.node(node))
-    if as_json:
-        show_json({"removed": [copy.bundle for copy in chosen], "node": node, "problems": problems})
-    else:
-        say(f"{tree}: {len(chosen)} removed; {_what_follows(node)}")
-        for problem in problems:
-            warn(f"{tree} is packed when a job asks for it: {problem}")
-    if problems or not node:
-        raise click.exceptions.Exit(NO)
-
-
 @trees.command("rm")
 @click.argument("path")
 @click.option("--user", help="Only the copies that jobs of this user asked for, by name.")
@@ -148,8 +104,8 @@ def refresh(installation: Installation, path: str, user: str | None, as_json: bo
 def remove(installation: Installation, path: str, user: str | None, as_json: bool) -> None:
     """Remove all copies of a tree, and what waits on this host to be packed of it.
 
-    Running jobs keep what they have. The next job that asks for the tree has it packed again: the
-    policy's trees.prefixes says where trees may be.
+    Running jobs keep what they have. The next job that asks for the tree reads it as it is, and has it packed again.
+    What another host is packing right now may still come.
 
     Exit status: 0 removed; 1 nothing is known of the tree; 2 not root, or the store fails.
     """
@@ -157,7 +113,8 @@ def remove(installation: Installation, path: str, user: str | None, as_json: boo
     with admin_session(installation, "trees") as session:
         waiting = _waiting(installation, tree, user)
         chosen = _chosen(session, tree, user, other=bool(waiting))
-        _take_out(session, chosen, "removed")
+        for copy in chosen:
+            copies.take_out(session.store, session.audit, copy, f"removed by {administrator()}")
         for node, item in waiting:
             Errands(installation.node(node), PACKS).drop(item.errand.key)
     if as_json:
@@ -223,7 +180,7 @@ def _found(store: StoreClient, tree: str, user: str | None, failures: list[Warms
     return sorted(known, key=lambda copy: (copy.tree, copy.scope, copy.marker, copy.packed))
 
 
-def _chosen(session: Session, tree: str, user: str | None, *, other: bool = False) -> list[TreeCopy]:
+def _chosen(session: Session, tree: str, user: str | None, *, other: bool) -> list[TreeCopy]:
     """Return the copies of a tree. Exits with 1 if there are none, and nothing `other` either."""
     found = _found(session.store, tree, user, session.failures)
     for failure in session.failures:
@@ -240,31 +197,9 @@ def _say_nothing(tree: str, user: str | None) -> None:
     warn("`warmstart trees list` has all; write a path without links, as `realpath` shows it")
 
 
-def _take_out(session: Session, chosen: Sequence[TreeCopy], how: str) -> None:
-    for copy in chosen:
-        copies.take_out(session.store, session.audit, copy, f"{how} by {administrator()}")
-
-
 def _view(copy: TreeCopy) -> _View:
     """Return what decides what a look at a copy's tree finds."""
     return copy.tree, copy.marker, copy.user
-
-
-def _look(policy: Policy, copy: TreeCopy) -> Look | str:
-    if copy.owners and not copy.uid:
-        return "it is root's, and root's rights read no tree"
-    try:
-        entry = pwd.getpwnam(copy.user)
-        if entry.pw_uid != copy.uid:
-            return f"{copy.user} is another user here"
-        with TreeClient(Identity(copy.user, copy.uid, entry.pw_gid), copy.tree) as client:
-            return client.look(offered(policy).prefixes, copy.marker, after(LOOK_S))
-    except KeyError:
-        return f"this host knows no user {copy.user}"
-    except WarmstartError as error:
-        return str(error)
-    except OSError as error:
-        return str(TreeUnusable(tree=copy.tree, problem=error.strerror))
 
 
 def _waiting(installation: Installation, tree: str = "", user: str | None = None) -> list[tuple[str, Waiting]]:
@@ -275,39 +210,3 @@ def _waiting(installation: Installation, tree: str = "", user: str | None = None
         for item in requests.waiting(installation.node(node))
         if tree in ("", item.request.tree) and user in (None, item.request.user)
     ]
-
-
-def _node(installation: Installation, session: Session) -> str:
-    """Return the node of this host where a tree is to be packed; "" if it has none."""
-    nodes = installation.nodes()
-    return session.node if session.node in nodes else next(iter(nodes), "")
-
-
-def _is_ours(session: Session, copy: TreeCopy, seen: Look | str, locks: ExitStack) -> bool:
-    """Keep others from packing a tree as it is now; return False if somebody does already."""
-    if isinstance(seen, str) or copy.owners:
-        return True
-    where = place_of(session.store.path, copy.scope, facts_of(seen, None))
-    return locks.enter_context(session.store.locked_namespace(where, session.store_deadline()))
-
-
-def _ask(paths: NodePaths, chosen: Sequence[TreeCopy], looks: Mapping[_View, Look | str]) -> list[str]:
-    """Have trees packed on a node; return why some are not."""
-    problems = []
-    for copy in {(_view(copy), copy.scope): copy for copy in chosen}.values():
-        seen = looks[_view(copy)]
-        if isinstance(seen, str):
-            problems.append(f"{copy.user}: {seen}")
-        elif copy.owners:
-            problems.append("many share it, and the rights of the user who asks for it count")
-        else:
-            whose = (copy.scope, copy.user, copy.uid, pwd.getpwnam(copy.user).pw_gid)
-            node = os.path.basename(paths.root)
-            requests.renew(paths, TreeRequest(seen.path, copy.marker, *whose, "", 0, node))
-    return problems
-
-
-def _what_follows(node: str) -> str:
-    if node:
-        return f"it is packed on {node}, and jobs read the tree itself until that is done"
-    return "jobs read the tree itself until it is packed, on the next node where a job asks: this host runs no hooks"

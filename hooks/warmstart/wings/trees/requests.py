@@ -81,11 +81,6 @@ def ask(paths: NodePaths, request: TreeRequest) -> Waiting | None:
     return next(iter(refused or [item for item in known if item.errand.key == request.key]), None)
 
 
-def renew(paths: NodePaths, request: TreeRequest) -> None:
-    """Have a tree packed, at once, whatever came of earlier attempts. Raises `OSError`."""
-    Errands(paths, PACKS).put(Errand(str(request.uid), int(time.time()), 0, request.key), request)
-
-
 def waiting(paths: NodePaths) -> list[Waiting]:
     """Return all requests of a node; drop damaged ones. Raises `OSError`."""
     errands, found = Errands(paths, PACKS), []

@@ -18,9 +18,6 @@ from tests.cluster import mounts, processes
 from tests.cluster.accounts import ALICE, BOB, CAROL
 from tests.cluster.cluster import JobResult
 from tests.cluster.site import Site
-from warmstart.host import files
-from warmstart.paths import Installation
-from warmstart.wings.trees.requests import PACKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -242,28 +239,16 @@ def test_what_a_running_job_reads_goes_after_the_job(site: Site) -> None:
         assert listed(site, tree) == []
 
 
-def test_an_edit_in_place_is_read_after_a_refresh(site: Site) -> None:
-    """Which no marker shows: before it jobs read the old file, while it is packed the tree itself, then the new one."""
+def test_an_edit_in_place_is_read_after_a_removal(site: Site) -> None:
+    """Which no marker shows: before it jobs read the old file, then the tree itself, then a new copy."""
     show = "#!/bin/sh\ncat {tree}/lib/python3.11/site-packages/one/__init__.py\n"
-    with shared(site, "tree.refresh") as (target, source):
+    with shared(site, "tree.removed") as (target, source):
         packages, tree = make_environment(site, source / "env"), target / "env"
         run(site, tree, show)
         (packages / "one" / "__init__.py").write_text("two\n")
         assert run(site, tree, show).output == "one\n"
-        nodes = [
-            *Installation(str(site.cluster.prefix)).nodes()
-        ]  # other tests may have left some besides the cluster's
-        places = [path for node in nodes if (path := site.var / node / "locks").is_dir()]
-        with ExitStack() as held:
-            locks = [held.enter_context(files.opened_lock(str(place), PACKS.name)) for place in places]
-            assert all(map(files.try_flock, locks))
-            refreshed = site.command("trees", "refresh", str(tree))
-            assert refreshed.returncode == 0, refreshed
-            (node,) = (node for node in nodes if f"it is packed on {node}," in refreshed.stdout)
-            assert run(site, tree, show).output.splitlines() == [told(tree), "two"]
-            assert f"{tree} waits on {node}" in site.command("trees", "list").stderr
-        assert site.command("maintain", "--node", node).returncode == 0
-        site.wait_imports()
+        assert site.command("trees", "rm", str(tree)).returncode == 0
+        assert run(site, tree, show).output.splitlines() == [told(tree), "two"]
         again = run(site, tree, show)
         assert (again.output, site.events(again.job_id, "tree.shown")[0]["way"]) == ("two\n", "copy")
         assert site.command("trees", "rm", str(tree)).returncode == 0

@@ -14,15 +14,10 @@ from tests.support.command_line import POLICY, answer, installed
 from tests.support.entry_site import NODE, SCOPE, EntrySite, OsAs
 from tests.wings.trees.asked import ask, offer_trees, packs
 from warmstart import session as sessions
-from warmstart.errand import Errands
 from warmstart.host import detached
-from warmstart.host.deadline import after
-from warmstart.policy.compiled import User
-from warmstart.policy.shared import SharedPath
 from warmstart.store import bundles, reports
 from warmstart.wings.trees import commands as trees
 from warmstart.wings.trees import current, packing, place, requests
-from warmstart.wings.trees.requests import TreeRequest
 
 
 class Copied:
@@ -104,71 +99,18 @@ def test_what_waits_to_be_packed_is_listed(copied: Copied, monkeypatch: pytest.M
     assert "waits" not in copied.site.command("trees", "list", "--user", "bob").stderr
 
 
-def test_a_tree_is_packed_anew_though_nothing_shows_a_change(copied: Copied) -> None:
-    """Its copy is of no use from then on; what comes in its place has what is in the tree now."""
+def test_a_removed_copy_is_packed_anew_though_nothing_shows_a_change(copied: Copied) -> None:
+    """It is of no use from then on; what comes in its place has what is in the tree now."""
     (old,) = copied.rows()
     before = os.stat(copied.tree)
     (copied.tree / "lib" / "empty.py").write_text("edited in place")
     os.utime(copied.tree, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert copied.offered()
-    result = copied.site.command("trees", "refresh", str(copied.tree))
-    assert (result.exit_code, "jobs read the tree itself until that is done" in result.stdout) == (0, True)
+    assert copied.site.json("trees", "rm", str(copied.tree)) == {"removed": [old["bundle"]], "withdrawn": 0}
     assert not copied.offered()
-    assert copied.waiting() == [(str(copied.tree), "ws-alice", 0)]
-    assert [arguments[1:] for arguments in copied.started] == [[requests.PACKS.name, NODE]]
-    (event,) = copied.site.events("bundle.removed")
-    assert (event["bundle"], event["tree"], event["reason"]) == (
-        old["bundle"], str(copied.tree), "refreshed by root",
-    )  # fmt: skip
-    assert packs(copied.site) == 0
+    copied.pack()
     (new,) = copied.rows()
     assert (new["bytes"], new["stamp"], copied.offered()) == (16, old["stamp"], True)
-
-
-def test_a_refresh_does_not_wait_for_what_failed_before(copied: Copied) -> None:
-    """An attempt that failed is no reason to wait."""
-    ask(copied.site, copied.tree)
-    (item,) = requests.waiting(copied.site.paths)
-    assert Errands(copied.site.paths, requests.PACKS).begin(item.errand)
-    assert copied.site.json("trees", "refresh", str(copied.tree))["node"] == NODE
-    assert copied.waiting() == [(str(copied.tree), "ws-alice", 0)]
-
-
-def test_what_is_being_packed_is_not_refreshed(copied: Copied) -> None:
-    """Its copy may have the files as they were before."""
-    copied.change()
-    seen = current.look(str(copied.tree), [str(copied.tree.parent)], "", [])
-    where = place.place_of(str(copied.site.store), SCOPE, place.facts_of(seen, None))
-    with copied.site.client() as store, store.locked_namespace(where, after(9)) as is_ours:
-        assert is_ours
-        result = copied.site.command("trees", "refresh", str(copied.tree))
-    assert (result.exit_code, "being packed right now" in result.stderr) == (1, True)
-    assert (len(copied.rows()), copied.waiting()) == (1, [])
-
-
-def test_copies_of_a_tree_that_cannot_be_looked_at_go_all_the_same(copied: Copied) -> None:
-    """A job that asks for it has it packed."""
-    copied.tree.rename(copied.tree.parent / "gone")
-    result = copied.site.command("trees", "refresh", str(copied.tree))
-    assert (result.exit_code, "packed when a job asks for it" in result.stderr) == (1, True)
-    assert (copied.site.command("trees", "list").exit_code, copied.waiting()) == (1, [])
-
-
-def test_a_copy_of_many_is_packed_anew_by_the_next_job(copied: Copied) -> None:
-    """With the rights of whoever asks: root's, or the owner's, would read more."""
-    owner = User("ws-owner", copied.tree.stat().st_uid)
-    granted = SharedPath(f"{copied.tree.parent}/*", (owner,), "site", "", "everyone")
-    whose = ("site", "ws-alice", os.getuid(), os.getgid())
-    asked = TreeRequest(str(copied.tree), "", *whose, "test", 7, NODE, shared=granted)
-    assert requests.ask(copied.site.paths, asked)
-    assert packs(copied.site) == 0
-    assert [(row["scope"], row["user"], row["owners"]) for row in copied.rows()] == [
-        ("site", "ws-owner", str(owner.uid)),
-        (SCOPE, "ws-alice", ""),
-    ]
-    result = copied.site.command("trees", "refresh", str(copied.tree), "--user", "ws-owner")
-    assert (result.exit_code, "packed when a job asks for it" in result.stderr) == (1, True)
-    assert ([row["scope"] for row in copied.rows()], copied.waiting()) == ([SCOPE], [])
 
 
 def test_a_tree_is_removed(copied: Copied) -> None:
@@ -183,30 +125,20 @@ def test_a_tree_is_removed(copied: Copied) -> None:
     assert {event["reason"] for event in copied.site.events("bundle.removed")} == {"removed by root"}
 
 
-@pytest.mark.parametrize("command", ["refresh", "rm"])
-def test_a_path_of_no_copy_is_an_error_with_a_hint(copied: Copied, command: str) -> None:
+def test_a_path_of_no_copy_is_an_error_with_a_hint(copied: Copied) -> None:
     """The usual reason is a link in it."""
     (copied.tree.parent / "link").symlink_to("env")
-    result = copied.site.command("trees", command, str(copied.tree.parent / "link"))
+    result = copied.site.command("trees", "rm", str(copied.tree.parent / "link"))
     assert (result.exit_code, result.stdout) == (1, "")
     assert "there is no copy of" in result.stderr
     assert "`realpath`" in result.stderr
 
 
-def test_a_host_that_is_no_node_refreshes_what_it_can(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copy is out of use; the tree is packed where a job asks next."""
-    monkeypatch.setattr(trees, "_node", lambda *_: "")
-    result = copied.site.command("trees", "refresh", str(copied.tree))
-    assert (result.exit_code, "this host runs no hooks" in result.stdout) == (1, True)
-    assert (copied.offered(), copied.waiting()) == (False, [])
-
-
 def test_the_store_is_for_root_alone(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `warmstart cache` is, but by its own name."""
     monkeypatch.setattr(sessions, "os", OsAs(1000))
-    for command in ("refresh", "rm"):
-        result = copied.site.command("trees", command, "/t")
-        assert (result.exit_code, "this needs root: warmstart trees" in result.stderr) == (2, True)
+    result = copied.site.command("trees", "rm", "/t")
+    assert (result.exit_code, "this needs root: warmstart trees" in result.stderr) == (2, True)
 
 
 def test_users_list_the_trees_of_their_own_jobs(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:

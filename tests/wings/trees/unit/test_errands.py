@@ -13,6 +13,7 @@ import pytest
 from tests.support.entry_site import NODE, SCOPE, EntrySite
 from tests.wings.trees.asked import ask, offer_trees, packs
 from tests.wings.trees.values import offering
+from warmstart.errand import Errands
 from warmstart.host.deadline import Deadline
 from warmstart.policy.compiled import User
 from warmstart.policy.shared import SharedPath
@@ -139,7 +140,7 @@ def test_a_pack_makes_room_in_the_quota_of_its_scope(site: EntrySite, tree: Path
     assert [event["error"]["code"] for event in site.events("tree.pack-failed")] == ["cache-quota-exceeded"]
     os.utime(first, (time.time() - 4 * 3600, time.time() - 4 * 3600))
     (item,) = requests.waiting(site.paths)
-    requests.renew(site.paths, item.request)
+    Errands(site.paths, requests.PACKS).put(item.errand._replace(due=int(time.time()), attempts=0), item.request)
     assert packs(site) == 0
     (removed,) = site.events("bundle.removed")
     assert (removed["bundle"], removed["tree"]) == (first.stem, str(tree))

@@ -76,7 +76,7 @@ def test_an_old_request_is_made_anew(paths: NodePaths) -> None:
 
 @pytest.mark.threat(54)
 def test_what_the_tree_refused_to_others_is_told_until_it_is_tried_again(paths: NodePaths) -> None:
-    """To each user who asks for it, with the time; not when its cause may be gone, or when it is renewed."""
+    """To each user who asks for it, with the time; not when its cause may be gone."""
     refused = request("/shared")._replace(scope="site", refused=True, problem="a: others may write it")
     mine = refused._replace(uid=2, refused=False, problem="")
     for _ in range(2):
@@ -88,8 +88,6 @@ def test_what_the_tree_refused_to_others_is_told_until_it_is_tried_again(paths: 
     asked = requests.ask(paths, mine)
     assert asked is not None
     assert (asked.request.problem, asked.next) == ("", 0)
-    requests.renew(paths, refused._replace(refused=False))
-    assert due(paths) == {("/shared", 1), ("/shared", 2)}
 
 
 def test_a_damaged_request_goes(paths: NodePaths) -> None:
