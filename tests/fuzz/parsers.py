@@ -250,7 +250,7 @@ _ROW = {
     "supersedes": {}, "weight": 750, "number": 1,
 }  # fmt: skip
 _REQUEST = requests.ImportRequest("reg/a:1", "x86_64.oci1", "", "a", 1, "c", 7, 1.0)
-_PRODUCER = {"host": "n1", "job": 7, "since": "now", "phase": "fetching", "done": 1, "total": 2, "rate": 3, "at": 1.5}
+_PRODUCER = {"host": "n1", "job": 7, "since": "now", "phase": "fetching", "done": 1}
 _FAILURE = {"code": "image-not-found", "fields": {"image": "reg/a:1"}, "at": 1.5, "uid": 1}
 _SPOOLED = Spooled("user-1", "numba", "ns", draft("a"), "7.0a1b2c3d.numba", SHA256)
 _LAYERS = {"layers": [{"digest": f"sha256:{SHA256}", "size": 9}]}

@@ -22,7 +22,7 @@ from tests.support.image_site import NO_NODE, RULES
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
-from warmstart.images.importers.base import ImportFailed, Progress, Report, unreported
+from warmstart.images.importers.base import ImportFailed, Report, unreported
 from warmstart.images.importers.oci import Oci
 from warmstart.images.query import Requester, Site
 from warmstart.images.reference import Reference, parse
@@ -212,7 +212,7 @@ class Ready(NamedTuple):
         report: Report = unreported,
     ) -> str:
         """Sleep and copy, as the import account."""
-        report(Progress("fetching", os.stat(self.image).st_size))
+        report("fetching", os.stat(self.image).st_size)
         script = f"{self.before} sleep {self.seconds}; exec cp {self.image} image.sqsh"
         ended = process.run_alone(
             ["/bin/sh", "-c", script],

@@ -50,9 +50,6 @@ class Import(NamedTuple):
     since: str  # UTC, ISO 8601
     phase: str
     done: int  # bytes
-    total: int  # bytes, 0 if unknown
-    rate: int  # bytes per second
-    left: int  # seconds, -1 if unknown
     private: str  # its store of private images, "" for the shared one
 
 
@@ -132,7 +129,7 @@ class ImageStore(NamedTuple):
                 node = os.path.basename(paths.root)
                 since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(request.asked))
                 place = (request.reference, request.kind.partition(".")[0], node, request.job_id, since)
-                imports.append(Import(*place, WAITS, 0, 0, 0, -1, request.private))
+                imports.append(Import(*place, WAITS, 0, request.private))
         return imports
 
     def cancel(self, reference: str) -> bool:
@@ -206,8 +203,6 @@ def canonical(text: str) -> str | None:
 
 
 def _at_work(reference: str, machine: str, producer: ImageProducer, private: str) -> Import:
-    is_measured = producer.total > 0 and producer.rate > 0
-    left = round((producer.total - producer.done) / producer.rate) if is_measured else -1
     return Import(
         reference=reference,
         machine=machine,
@@ -216,8 +211,5 @@ def _at_work(reference: str, machine: str, producer: ImageProducer, private: str
         since=producer.since,
         phase=producer.phase or "begins",
         done=producer.done,
-        total=producer.total,
-        rate=producer.rate,
-        left=left,
         private=private,
     )

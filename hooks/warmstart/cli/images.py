@@ -15,7 +15,6 @@ from warmstart.cli.output import (
     Column,
     answer,
     bar,
-    duration,
     json_option,
     progress,
     rfc3339,
@@ -48,10 +47,6 @@ def _bytes(value: object) -> str:
     return size(value) if value else "-"
 
 
-def _seconds(value: object) -> str:
-    return duration(value) if isinstance(value, int) and value >= 0 else "-"
-
-
 COLUMNS = (
     Column("id"),
     Column("bytes", size),
@@ -65,9 +60,6 @@ IMPORT_COLUMNS = (
     Column("job_id"),
     Column("since"),
     Column("done", _bytes),
-    Column("total", _bytes),
-    Column("rate", lambda value: f"{size(value)}/s" if value else "-"),
-    Column("left", _seconds),
     Column("phase"),
 )
 
@@ -150,7 +142,7 @@ def import_image(installation: Installation, reference: str, refresh: bool, as_j
         if refresh:
             site = site._replace(rules=site.rules._replace(tag_ttl=0))
         with bar(f"importing {wanted.canonical()}", quiet=as_json) as show_bytes:
-            site = site._replace(watch=lambda now: show_bytes(now.phase, now.done, now.total))
+            site = site._replace(watch=lambda now: show_bytes(now.phase, now.done))
             started = time.monotonic()
             image = making.obtain(wanted, site, after(IMPORT_S))
             assert store.audit is not None

@@ -186,29 +186,29 @@ def working(words: str) -> Iterator[None]:
 
 
 @contextmanager
-def bar(words: str, *, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+def bar(words: str, *, quiet: bool) -> Iterator[Callable[[str, int], None]]:
     """Show a progress bar on stderr during a `with` block, if stderr is a terminal; yield what moves it.
 
-    That takes a phase, and the bytes that are done in it and in all, 0 if unknown.
+    That takes a phase, and the bytes that are done in it.
     """
     if quiet or not _is_watched():
-        yield lambda _phase, _done, _total: None
+        yield lambda _phase, _done: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(
         TextColumn("{task.description}", markup=False), *columns, console=Console(stderr=True), transient=True
     ) as shown:
         task, current = shown.add_task(visible(words), total=None), ""
 
-        def move(phase: str, done: int, total: int) -> None:
+        def move(phase: str, done: int) -> None:
             nonlocal task, current
-            if phase != current:  # total, speed and time left are the phase's own
+            if phase != current:  # the speed is the phase's own
                 shown.remove_task(task)
                 task, current = shown.add_task(visible(f"{words}: {phase}"), total=None), phase
-            shown.update(task, completed=done, total=total or None)
+            shown.update(task, completed=done)
 
         yield move
 

@@ -20,7 +20,7 @@ from warmstart.images import scratch
 from warmstart.images.credentials import Login
 from warmstart.images.importers import base as importers
 from warmstart.images.importers import flatten, oci
-from warmstart.images.importers.base import ImageMalformed, Progress, RegistryUnreachable
+from warmstart.images.importers.base import ImageMalformed, RegistryUnreachable
 from warmstart.images.importers.oci import Oci
 from warmstart.images.reference import parse
 from warmstart.images.scratch import Caps, ImageTooLarge
@@ -50,13 +50,13 @@ def run_import(
     digest: str,
     make: Callable[[Identity, tuple[str, ...]], Oci] = Oci,
     caps: Caps = CAPS,
-) -> list[Progress]:
+) -> list[tuple[str, int]]:
     """Import an image of `team/tool`; return what was reported."""
-    told: list[Progress] = []
+    told: list[tuple[str, int]] = []
     importer = make(IMPORTER, (registry.url,))
     with scratch.opened(str(base), "n1", "r1", IMPORTER, caps) as work:
         reference = parse(f"{registry.url}/team/tool@{digest}")
-        name = importer.import_image(reference, digest, work, after(60), told.append)
+        name = importer.import_image(reference, digest, work, after(60), lambda *now: told.append(now))
         assert os.stat(name, dir_fd=work.fd).st_size > 0
     return told
 
@@ -136,7 +136,7 @@ def test_a_slow_registry_is_not_given_up(registry: LayerRegistry, base: Path, mo
     image = registry.add_image([part], "1")
     with slowed(registry.url, 400_000) as registry.url:
         told = run_import(base, registry, image)
-    fetched = [progress.done for progress in told if progress.phase == "fetching"]
+    fetched = [done for phase, done in told if phase == "fetching"]
     assert len({*fetched}) > 3
     assert max(fetched) <= len(part)
 

@@ -131,21 +131,21 @@ def test_without_a_terminal_nothing_moves(capsys: pytest.CaptureFixture[str]) ->
     with output.working("x"):
         assert list(output.progress([1, 2], "x", quiet=False)) == [1, 2]
     with output.bar("x", quiet=False) as move:
-        move("fetching it", 1, 2)
+        move("fetching it", 1)
     assert capsys.readouterr() == ("", "")
 
 
 def test_an_import_s_bar_shows_phase_and_bytes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a terminal; speed and time left begin anew with each phase, and control characters stay out."""
+    """On a terminal; the speed begins anew with each phase, and control characters stay out."""
     monkeypatch.setattr(output, "_is_watched", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "150")
     with output.bar("importing a\x1b:1", quiet=False) as move:
-        move("fetching it", 1_000_000, 4_000_000)
-        move("unpacking it", 2_000_000, 0)
+        move("fetching it", 1_000_000)
+        move("unpacking it", 2_000_000)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
     assert "\x1b" not in shown
     assert "importing a\\x1b:1: fetching it" in shown

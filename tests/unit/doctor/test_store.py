@@ -20,7 +20,6 @@ from warmstart.doctor.store import Store
 from warmstart.errors import WarmstartError
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.host.namespaces import Mount
-from warmstart.images.store.published import ImageProducer
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
@@ -44,9 +43,6 @@ GOOD: dict[str, Any] = {
     "in_use_for": 600.0,
     "identity": "abcdef0123",
     "look_at_indexes": Indexes(1, [], is_all=True),
-    "under_way": {
-        "reg.io+a=1.x86_64.oci2": ImageProducer("n9", 9, 8, "2026-01-31T09:30:00Z", at=time.time() + 86400)
-    },  # it may be read long before the test
 }
 DENIED = OSError(errno.ENOLCK, "No locks available", "x")
 

@@ -81,7 +81,7 @@ def publish(flight: Flight) -> Obtained:
     """Put the image into the store."""
     query, site, deadline = flight[:3]
     Path(site.store.path, "images", f"{image_name(DIGEST, query.kind)}.sqsh").write_bytes(image())
-    flight.tell("fetching it", 5, 10, 1)
+    flight.tell("fetching it", 5)
     found = as_obtained(site.store.find(query, deadline, DIGEST), "imported")
     assert found
     return found

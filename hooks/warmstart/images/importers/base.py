@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from warmstart.errors import StoreError, UserError
 from warmstart.host import namespaces, process
@@ -105,18 +105,11 @@ class ImportFailed(StoreError):
     hint = "import the image by hand to see the cause (docs/reference/images.md, Import by hand)"
 
 
-class Progress(NamedTuple):
-    """How far an import is: what it does now (`fetching`, `unpacking`), and how much of that is done."""
-
-    phase: str
-    done: int = 0  # bytes
-    total: int = 0  # bytes; 0 if nobody knows
+# Is told what an import does now (`fetching`, `unpacking`), and how many bytes of that are done.
+Report = Callable[[str, int], None]
 
 
-Report = Callable[[Progress], None]
-
-
-def unreported(_: Progress) -> None:
+def unreported(_phase: str, _done: int) -> None:
     """Tell nobody about an import's progress."""
 
 

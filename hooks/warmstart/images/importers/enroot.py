@@ -26,7 +26,6 @@ from warmstart.images.importers.base import (
     ImageForbidden,
     ImageNotFound,
     ImportFailed,
-    Progress,
     RegistryCertificateInvalid,
     RegistryNotEncrypted,
     RegistryUnreachable,
@@ -97,7 +96,7 @@ class Enroot(NamedTuple):
         """
         exact = reference._replace(tag="", digest=digest) if digest else reference
         insecure = {"ENROOT_ALLOW_HTTP": "y"} if reference.registry in self.insecure else {}
-        fetched = every_second(lambda: report(Progress("fetching and packing", scratch.used())))
+        fetched = every_second(lambda: report("fetching and packing", scratch.used()))
 
         def attempt(look: Callable[[], None] = fetched) -> str:
             unlink_if_there(RESULT, scratch.fd)  # enroot refuses to overwrite what an earlier attempt left

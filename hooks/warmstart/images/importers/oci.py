@@ -29,7 +29,6 @@ from warmstart.images.importers.base import (
     ImageNotForMachine,
     ImageNotFound,
     ImportFailed,
-    Progress,
     RegistryAnswerUnusable,
     RegistryCertificateInvalid,
     RegistryNotEncrypted,
@@ -138,7 +137,7 @@ class Oci(NamedTuple):
             raise ImageTooLarge.of(reference.canonical(), scratch.caps)
 
         def looking(phase: str) -> Callable[[], None]:
-            return every_second(lambda: report(Progress(phase, scratch.used())))
+            return every_second(lambda: report(phase, scratch.used()))
 
         fetching = _fetching(exact, scratch, total, report)
         self._skopeo(exact, self._copy(exact, scratch), scratch, deadline, deadline.left(), fetching)
@@ -296,7 +295,7 @@ def _fetching(reference: Reference, scratch: Scratch, total: int, report: Report
         nonlocal due, before, writing
         here = _fetched(scratch)
         here = min(here, total or here)  # what nobody has spoken of is no progress
-        report(Progress("fetching", here, total))
+        report("fetching", here)
         before = min(before, here)  # another attempt begins with less
         if time.monotonic() < due:
             return

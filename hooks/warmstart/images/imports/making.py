@@ -31,7 +31,6 @@ from warmstart.images.importers.base import (
     ImageMalformed,
     ImageNotFound,
     Importer,
-    Progress,
     RegistryAnswerUnusable,
     Report,
 )
@@ -80,9 +79,9 @@ class Flight(NamedTuple):
     writer: str  # names its temporary files in the store
     lockless: str  # why it has no lock, "" if it has one
 
-    def tell(self, phase: str, done: int = 0, total: int = 0, rate: int = 0) -> None:
-        """Announce to waiters what is done now, in bytes and bytes per second; ignore errors."""
-        producer = self.producer._replace(phase=phase, done=done, total=total, rate=rate)
+    def tell(self, phase: str, done: int = 0) -> None:
+        """Announce to waiters what is done now, and how many bytes so far; ignore errors."""
+        producer = self.producer._replace(phase=phase, done=done)
         self.site.watch(producer)
         with suppress(WarmstartError):
             self.site.store.run(self.deadline, published.announce, self.query.lock, producer, self.writer)
@@ -271,7 +270,7 @@ def _publish(flight: Flight, work: Scratch, fd: int, digest: str, importer: str)
     query, site, deadline = flight[:3]
     with work.errors():
         size = os.fstat(fd).st_size
-    flight.tell("checking it", total=size)
+    flight.tell("checking it")
     try:
         listing = verify.check_listing(fd, site.validator, deadline)
     except ImageInvalid as error:
@@ -279,7 +278,7 @@ def _publish(flight: Flight, work: Scratch, fd: int, digest: str, importer: str)
             raise
         raise ImageMalformed(image=query.reference.canonical(), problem=error.fields["problem"]) from error
     evicted = _make_room(flight, size, site.charged)
-    flight.tell("publishing it", total=size)
+    flight.tell("publishing it")
     draft = ImageDraft(
         digest=digest,
         reference=query.reference.canonical(),
@@ -335,19 +334,14 @@ def _reporting(flight: Flight) -> Iterator[Report]:
     """
     store = flight.site.store.separate()
     other = flight._replace(site=flight.site._replace(store=store))
-    first, began, due = Progress(""), 0.0, 0.0
+    last, due = "", 0.0
 
-    def report(progress: Progress) -> None:
-        nonlocal first, began, due
+    def report(phase: str, done: int) -> None:
+        nonlocal last, due
         now = time.monotonic()
-        if progress.phase != first.phase:
-            first, began = progress, now
-        elif now < due:
-            return
-        due = now + PROGRESS_S
-        rate = (progress.done - first.done) / (now - began) if now > began else 0.0
-        speaker = other._replace(deadline=after(ANNOUNCE_S))
-        speaker.tell(f"{progress.phase} it", progress.done, progress.total, max(round(rate), 0))
+        if phase != last or now >= due:
+            last, due = phase, now + PROGRESS_S
+            other._replace(deadline=after(ANNOUNCE_S)).tell(f"{phase} it", done)
 
     try:
         yield report

@@ -34,7 +34,7 @@ from warmstart.images.imports.requests import IMPORTS, ImportRequest
 from warmstart.images.query import Obtained, Site
 from warmstart.images.store import published
 from warmstart.images.store.layout import ImageQuery
-from warmstart.images.store.published import ImageProducer, RememberedFailure
+from warmstart.images.store.published import RememberedFailure
 from warmstart.policy.units import format_duration, format_size
 from warmstart.record import using_state
 
@@ -228,24 +228,7 @@ def describe_producer(query: ImageQuery, site: Site) -> str:
             producer = site.store.look(after(PRODUCER_S), published.producer_of, query.lock)
     if producer is None:
         return ""
-    now = f", now {format_progress(producer)}" if producer.phase else ""
+    done = f", {format_size(producer.done)} so far" if producer.done else ""
+    now = f", now {producer.phase}{done}" if producer.phase else ""
     who = f"pid {producer.pid} on {producer.host} for job {producer.job}"
-    return f"imported by {who} since {producer.since}{now}{_expected(producer)}"
-
-
-def _expected(producer: ImageProducer) -> str:
-    """Return when to try again, as far as this phase tells: fetching takes most of the time, but not all."""
-    if not producer.total or not producer.rate:
-        return ""
-    seconds = (producer.total - producer.done) / producer.rate
-    at = time.strftime("%H:%M", time.gmtime(producer.at + seconds))
-    return f", done with that in about {format_duration(seconds)}; try again after {at} UTC"
-
-
-def format_progress(producer: ImageProducer) -> str:
-    """Return what a producer does now as text, such as `fetching it, 1.5GiB of 4GiB, 52.3MiB/s`."""
-    if not producer.done:
-        return f"{producer.phase} ({format_size(producer.total)})" if producer.total else producer.phase
-    total = f" of {format_size(producer.total)}" if producer.total else " so far"
-    rate = f", {format_size(producer.rate)}/s" if producer.rate else ""
-    return f"{producer.phase}, {format_size(producer.done)}{total}{rate}"
+    return f"imported by {who} since {producer.since}{now}"

@@ -130,10 +130,7 @@ class ImageProducer(NamedTuple):
     since: str  # UTC, ISO 8601
     phase: str = ""  # what it does now; "" when it has just begun
     done: int = 0  # bytes of this phase so far
-    total: int = 0  # bytes of this phase in all, 0 if unknown
-    rate: int = 0  # bytes per second of this phase
     digest: str = ""  # that it imports; "" while the registry has not said what the tag means
-    at: float = 0.0  # seconds since the epoch: when this was recorded
 
 
 class RememberedFailure(NamedTuple):
@@ -491,8 +488,7 @@ def producer_of(store: str, key: str) -> ImageProducer | None:
 
 
 def _write(folder: int, key: str, producer: ImageProducer, writer: str) -> None:
-    content = producer._replace(at=time.time())._asdict()
-    replace(folder, writer, key + PRODUCER, json.dumps(content).encode(), 0o600)
+    replace(folder, writer, key + PRODUCER, json.dumps(producer._asdict()).encode(), 0o600)
 
 
 def remember(store: str, key: str, failure: RememberedFailure, writer: str) -> None:

@@ -24,11 +24,11 @@ from warmstart.images.importers.base import (
     ImageNotForMachine,
     ImageNotFound,
     ImportFailed,
-    Progress,
     RegistryAnswerUnusable,
     RegistryCertificateInvalid,
     RegistryNotEncrypted,
     RegistryUnreachable,
+    Report,
 )
 from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.reference import parse
@@ -110,11 +110,15 @@ def test_resolves_with_rendered_fields(programs: Programs) -> None:
     ]
 
 
+def phases(told: list[str]) -> Report:
+    """Return a report that notes the phases."""
+    return lambda phase, _done: told.append(phase)
+
+
 def test_fetches_by_digest_and_only_fetching_has_the_network(programs: Programs) -> None:
     """Whatever the reference said, the resolved digest is what is fetched."""
-    told: list[Progress] = []
-    report = told.append
-    assert IMPORTER.import_image(parse("reg.io/a:1"), DIGEST, SCRATCH, after(9), report=report) == "image.sqsh"
+    told: list[str] = []
+    assert IMPORTER.import_image(parse("reg.io/a:1"), DIGEST, SCRATCH, after(9), phases(told)) == "image.sqsh"
     assert [(argv[0], network) for argv, network in programs.started] == [
         ("/usr/bin/skopeo", True),
         ("/usr/bin/skopeo", True),
@@ -123,7 +127,7 @@ def test_fetches_by_digest_and_only_fetching_has_the_network(programs: Programs)
     assert programs.started[2][0] == flatten.command("layout", "import", "image.sqsh", CAPS, "/cache")
     assert programs.started[0][0][-2:] == ["--raw", f"docker://reg.io/a@{DIGEST}"]
     assert programs.started[1][0][-2:] == [f"docker://reg.io/a@{DIGEST}", "oci:layout:import"]
-    assert [progress.phase for progress in told] == ["fetching", "packing"]
+    assert told == ["fetching", "packing"]
 
 
 def is_flatten(argv: Sequence[str]) -> bool:
@@ -136,14 +140,14 @@ def is_flatten(argv: Sequence[str]) -> bool:
 )
 def test_layers_that_cannot_be_flattened_are_unpacked(programs: Programs, status: int, layout: str) -> None:
     """By umoci, into a tree that mksquashfs packs; it knows no zstd."""
-    told: list[Progress] = []
+    told: list[str] = []
     unsupported = CompletedProgram(status, b"61\n", b"'f' occurs twice in a layer\n")
     programs.answer = lambda argv: unsupported if is_flatten(argv) else CompletedProgram(0, b"", b"")
-    assert IMPORTER.import_image(parse("reg.io/a:1"), DIGEST, SCRATCH, after(9), told.append) == "image.sqsh"
+    assert IMPORTER.import_image(parse("reg.io/a:1"), DIGEST, SCRATCH, after(9), phases(told)) == "image.sqsh"
     assert [argv[0] for argv, _ in programs.started[3:]] == [*UNPACKING]
     assert f"{layout}:import" in programs.started[3][0]
     assert programs.started[4][0] == unpacked.command(layout, "import", "rootfs", "/cache")
-    assert [progress.phase for progress in told] == ["fetching", "packing", "unpacking", "unpacking", "packing"]
+    assert told == ["fetching", "packing", "unpacking", "unpacking", "packing"]
 
 
 @pytest.mark.parametrize(
@@ -176,22 +180,18 @@ def digest_of(manifest: bytes) -> str:
 
 
 def test_a_list_names_the_manifest_that_is_fetched(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose layers are known by then, so the progress has their bytes; one that is too large is not fetched."""
+    """Whose layers are known by then; one that is too large is not fetched."""
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="aarch64"))
     layers = [{"digest": DIGEST, "size": size} for size in (70, 30)]
     image = json.dumps({"layers": layers}).encode()
     platform = {"os": "linux", "architecture": "arm64"}
     index = json.dumps({"manifests": [{"digest": digest_of(image), "platform": platform}]}).encode()
     programs.answer = showing([index, image])
-    told: list[Progress] = []
-    IMPORTER.import_image(parse("reg.io/a:1"), digest_of(index), SCRATCH, after(9), told.append)
+    IMPORTER.import_image(parse("reg.io/a:1"), digest_of(index), SCRATCH, after(9))
     assert programs.started[2][0][-2:] == [f"docker://reg.io/a@{digest_of(image)}", "oci:layout:import"]
-    assert told[0] == Progress("fetching", 0, 100)
     programs.answer = showing([index, image])
     with pytest.raises(ImageTooLarge):
-        IMPORTER.import_image(
-            parse("reg.io/a:1"), digest_of(index), SCRATCH._replace(caps=Caps(99, 9)), after(9), told.append
-        )
+        IMPORTER.import_image(parse("reg.io/a:1"), digest_of(index), SCRATCH._replace(caps=Caps(99, 9)), after(9))
 
 
 @pytest.mark.threat(46)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -101,15 +100,13 @@ def test_a_hook_with_no_time_left_asks_nevertheless(site: Site, started: list[Ca
 def test_nothing_is_asked_for_where_somebody_is_at_work(site: Site, started: list[Callable[[], object]]) -> None:
     """On another node, too; the error at the deadline says who, and how far it is."""
     started.append(never)
-    now = OTHER._replace(phase="fetching it", done=3 << 20, total=9 << 20, rate=1 << 20)
+    now = OTHER._replace(phase="fetching it", done=3 << 20)
     published.announce(site.store.path, LOCK, now, "test")
     with pytest.raises(ImageWaitExpired) as raised:
         single_flight.obtain(WANTED, site, after(1.2))
-    said, _, when = str(raised.value.fields["producer"]).partition(", done with that in about 6s; try again after ")
-    assert said == (
-        "imported by pid 99 on n9 for job 8 since 2026-01-01T00:00:00Z, now fetching it, 3MiB of 9MiB, 1MiB/s"
+    assert raised.value.fields["producer"] == (
+        "imported by pid 99 on n9 for job 8 since 2026-01-01T00:00:00Z, now fetching it, 3MiB so far"
     )
-    assert re.fullmatch(r"\d\d:\d\d UTC", when)
     assert asked(site) == []
 
 
