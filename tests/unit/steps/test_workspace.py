@@ -78,7 +78,8 @@ def test_the_job_gets_its_own_directories_under_roots(short: tuple[Context, Path
     run = short[1] / "n1" / "7.0a1b2c3d"
     assert stat.S_IMODE(run.stat().st_mode) == 0o711
     assert tree(run) == ["cache", "cache/inductor", "cache/numba", "shown", "tmp"]
-    assert (stat.S_IMODE((run / "shown").stat().st_mode), (run / "shown").stat().st_uid) == (0o644, os.getuid())
+    shown = (run / "shown").stat()
+    assert (stat.S_IMODE(shown.st_mode), shown.st_uid) == (0o640, os.getuid())  # the mask: the job's user reads it
     constant = context.policy.paths.cache
     assert view.shown(str(run)) == [Shown("rw", "root", "cache", NOTHING, constant, NOTHING)]
     for path in run.rglob("*"):
