@@ -103,21 +103,26 @@ class Node(NamedTuple):
 
 def accounts(node: Node) -> Iterator[Finding]:
     """Check the three accounts: distinct unprivileged uids, the same as when the policy was compiled."""
-    bad, seen, others = list[str](), set(), list[str]()
+    bad, seen, others = list[Finding](), set(), list[str]()
     for key in ACCOUNTS:
         account = getattr(node.policy, key)
         try:
             user = pwd.getpwnam(account.name)
         except KeyError:
-            bad.append(f"{key} {account.name} does not exist")
+            make = f"`useradd --system --uid {account.uid} --no-create-home --shell /usr/sbin/nologin {account.name}`"
+            bad.append(Finding(WRONG, f"{key} {account.name} does not exist", make))
             continue
         groups = {_group(gid) for gid in os.getgrouplist(user.pw_name, user.pw_gid)}
         if (user.pw_uid, user.pw_gid) != (account.uid, account.gid):
             others.append(f"{account.name} is {user.pw_uid}:{user.pw_gid}, but hooks use {account.uid}:{account.gid}")
-        if user.pw_uid == 0 or groups & POWERFUL:
-            bad.append(f"{account.name} is privileged (uid {user.pw_uid}; {', '.join(sorted(groups & POWERFUL))})")
+        leave = ", ".join(f"`gpasswd -d {account.name} {group}`" for group in sorted(groups & POWERFUL))
+        if user.pw_uid == 0 or leave:
+            found = f"{account.name} is privileged (uid {user.pw_uid}; {', '.join(sorted(groups & POWERFUL))})"
+            mend = f"take it out of these groups: {leave}" if user.pw_uid else f"name another account as {key}"
+            bad.append(Finding(WRONG, found, mend))
         if user.pw_uid in seen:
-            bad.append(f"{account.name} shares uid {user.pw_uid} with another of the three")
+            found = f"{account.name} shares uid {user.pw_uid} with another of the three"
+            bad.append(Finding(WRONG, found, f"name another account as {key}"))
         seen.add(user.pw_uid)
     if others:
         change = (
@@ -128,9 +133,8 @@ def accounts(node: Node) -> Iterator[Finding]:
             f"{'; '.join(others)}: {'it' if len(others) == 1 else 'they'} had other ids when the policy was compiled"
         )
         yield Finding(WRONG, found, change)
-    if bad:
-        yield Finding(WRONG, "; ".join(bad), "create three unprivileged system accounts, the same on every node")
-    elif not others:
+    yield from bad
+    if not bad and not others:
         yield Finding(OK, "store_user, import_user and validate_user are three unprivileged accounts")
 
 

@@ -164,6 +164,22 @@ def test_accounts(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "does not exist" in one(node.accounts, subject).found
 
 
+@pytest.mark.report
+def test_each_account_is_mended_alone(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two that are good are not to be made again."""
+    people = {"w": (900, 900), "v": (902, 902)}
+    monkeypatch.setattr(pwd, "getpwnam", lambda n: SimpleNamespace(pw_name=n, pw_uid=people[n][0], pw_gid=people[n][1]))
+    monkeypatch.setattr(os, "getgrouplist", lambda name, gid: [gid, *([0] if name == "v" else [])])
+    users = {
+        key: Identity(name, uid, uid)
+        for key, (name, uid) in zip(node.ACCOUNTS, (("w", 900), ("i", 901), ("v", 902)), strict=True)
+    }
+    subject = here._replace(policy=here.policy._replace(**users))  # type: ignore[arg-type]
+    missing, privileged = node.accounts(subject)
+    assert "`useradd --system --uid 901 --no-create-home --shell /usr/sbin/nologin i`" in missing.change
+    assert privileged.change == "take it out of these groups: `gpasswd -d v root`"
+
+
 def test_directories_that_must_be_roots(tmp_path: Path) -> None:
     """A mode or an owner that lets others in is reported, also in a parent."""
     (good,) = node._owned_by_root(["/etc"], "wrong", "x")
