@@ -78,7 +78,9 @@ def _look(fd: int, tree: str, path: str, marker: str) -> Look:
     if marker:
         status = _status(fd, marker)
         if status is None:
-            raise TreeUnusable(tree=tree, problem=f"it has no {marker}")
+            where = f"{path}/{marker}"
+            why = "" if os.access(os.path.dirname(where), os.X_OK) else unknown_group(where)
+            raise TreeUnusable(tree=tree, problem=f"it has no {marker}{why}")
         marks.append((marker, status))
     elif len(marks) == 1:
         problem = "it is no environment of pip, uv or conda; name a file that changes with it: tree=PATH:FILE"

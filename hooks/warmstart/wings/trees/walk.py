@@ -30,7 +30,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart.errors import ResourceError
-from warmstart.host.files import mount_id, write_all
+from warmstart.host.files import mount_id, unknown_group, write_all
 from warmstart.host.untrusted import MOUNT, SPECIAL, UNREADABLE, TurnedAway, open_directory, open_file
 from warmstart.store.manifest import LATEST_NS
 from warmstart.wings.trees.current import TreeUnusable
@@ -233,12 +233,13 @@ class _Walk:
         except TurnedAway as turned:
             if not _stays_out(turned):
                 raise self._changed(path, turned.__cause__) from turned
+            reason = turned.reason + (unknown_group(f"{self._tree}/{path}") if turned.reason == UNREADABLE else "")
             if self._sharing:
-                raise self._sharing.refusal(path, turned.reason) from turned
+                raise self._sharing.refusal(path, reason) from turned
             if is_directory and turned.reason == UNREADABLE and _may_enter(item.name, parent):
                 problem = f"{path!a:.200}: you may enter it, but not list it, so what is in it cannot be copied"
                 raise TreeUnusable(tree=self._tree, problem=problem) from turned
-            yield _lacks(path, turned.reason)
+            yield _lacks(path, reason)
             return
         self._check(path, fd)
         yield _lost(path, fd)

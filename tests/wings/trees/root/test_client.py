@@ -66,6 +66,24 @@ def test_what_the_user_cannot_read_is_not_in_the_copy(tree: Path, tmp_path: Path
     assert found == ["own", "own/file"]
 
 
+@pytest.mark.report
+def test_a_group_that_the_node_does_not_know_is_named(tree: Path, tmp_path: Path) -> None:
+    """With nss_slurm the job's credential alone has it: the job could read what its copy lacks, and what says so."""
+    (tree / "own" / "secret").write_text("the group's")
+    for path in (tree / "private", tree / "own" / "secret"):
+        os.chown(path, 0, GROUP)
+        path.chmod(0o750)
+    why = f"this node does not know the user as a member of group {GROUP}"
+    staged = copied(tree, tmp_path / "copy")
+    assert sorted(staged.examples) == [(name, f"unreadable; {why}") for name in ("own/secret", "private")]
+    (tree / "pyvenv.cfg").touch()
+    with TreeClient(USER, str(tree)) as client:
+        with pytest.raises(TreeUnusable, match=f"it has no private/file; {why}"):
+            client.look((str(tree.parent),), "private/file", after(30))
+        with pytest.raises(TreeUnusable, match=r"it has no own/private$"):
+            client.look((str(tree.parent),), "own/private", after(30))
+
+
 def test_what_the_user_cannot_read_is_not_looked_at(tree: Path) -> None:
     """It is not in a copy, either."""
     (tree / "pyvenv.cfg").touch()
