@@ -30,7 +30,7 @@ from warmstart.store.layout import Namespace
 
 ME = Identity("me", os.getuid(), os.getgid())
 # No quota: measuring it would take more calls each time.
-RULES = defaults().maintenance._replace(keep=1, per_user=0, per_account=0, per_site=0)
+RULES = defaults().maintenance._replace(keep=1, per_user=0)
 
 
 def seen(store: Path, gone: frozenset[str] = frozenset()) -> dict[str, str]:

@@ -157,7 +157,7 @@ def test_what_is_unused_or_too_much_goes(site: MaintenanceSite) -> None:
     assert set(site.seen().values()) == {used}
     assert {event["bundle"]: event["reason"] for event in site.events("bundle.removed")} == {
         old: "unused for longer than maintenance.keep",
-        new: "its scope is close to maintenance.per_user",
+        new: "its scope is close to its quota (maintenance.per_user)",
     }
 
 

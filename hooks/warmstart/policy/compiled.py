@@ -123,8 +123,6 @@ class Maintenance(NamedTuple):
 
     keep: int  # seconds
     per_user: int  # bytes
-    per_account: int  # bytes
-    per_site: int  # bytes
     reports: int | None = None  # seconds; None: none are written
 
 

@@ -397,11 +397,10 @@ class Maintenance(Section):
     keep: Duration = key("90d", "Bundles that no node has used for this long are removed.")
     per_user: Size = key(
         "50GiB",
-        "Bytes in one user's scope. A bundle that would exceed it is not published. Above nine tenths, "
-        "maintenance removes the least recently used bundles, down to eight tenths.",
+        "Bytes in one user's scope; an account's may have ten times as many, the site's forty times. A bundle that "
+        "would exceed it is not published. Above nine tenths, maintenance removes the least recently used bundles, "
+        "down to eight tenths.",
     )
-    per_account: Size = key("500GiB", "The same for an account's scope.")
-    per_site: Size = key("2TiB", "The same for the site's scope.")
     reports: Duration | None = key(
         "14d",
         "How long a user can ask about an own job after its end, on each host with this store, without root: the last "

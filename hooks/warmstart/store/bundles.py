@@ -102,7 +102,7 @@ class QuotaExceeded(UserError):
 
     code = "cache-quota-exceeded"
     template = "scope {scope} uses {used} of its {quota} bytes; {more} more do not fit"
-    hint = "run `warmstart maintain --store`; raise maintenance.per_user, per_account or per_site if this happens often"
+    hint = "run `warmstart maintain --store`; raise maintenance.per_user if this happens often"
 
 
 class TooManyCaches(index.TooManyNames):
@@ -509,7 +509,7 @@ def reindex(where: Namespace, writer: str) -> Reindexed:
 def quota(scope: str, rules: Maintenance) -> int:
     """Return the quota of a scope in bytes; `scope` is the name of its directory."""
     kind = scope.partition("-")[0]
-    return {"user": rules.per_user, "account": rules.per_account}.get(kind, rules.per_site)
+    return rules.per_user * {"user": 1, "account": 10}.get(kind, 40)
 
 
 def check_quota(store: str, scope: str, more: int, most: int, *, announced: bool = False) -> None:

@@ -54,7 +54,7 @@ MOST_SWEPT = 5_000  # of very many; the time for it is bounded, too
 QUARANTINE = "quarantine"
 HIGH, LOW = 0.9, 0.8  # fractions of a scope's quota: above HIGH, maintenance removes down to LOW
 UNUSED = "unused for longer than maintenance.keep"
-OVER = "its scope is close to maintenance.{key}"
+OVER = "its scope is close to its quota (maintenance.per_user)"
 OVER_NAMES = "its user's names in the namespace are close to their bound"
 MOST_CACHES = 32  # names that a user's jobs have given their caches, cache=NAME
 OVER_CACHES = f"its user has used {MOST_CACHES} other names of caches since (cache=NAME)"
@@ -557,10 +557,9 @@ def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> li
         removals.extend(Expired(bundle, OVER_NAMES) for bundle in going)
     gone = {expired.bundle for expired in removals}
     for scope, used in scopes.items():
-        reason = OVER.format(key=f"per_{scope.partition('-')[0]}")
         staying = [bundle for bundle in used if bundle not in gone]
         going = _beyond(staying, bundles.quota(scope, policy), lambda bundle: bundle.stored, now)
-        removals.extend(Expired(bundle, reason) for bundle in going)
+        removals.extend(Expired(bundle, OVER) for bundle in going)
     return removals
 
 

@@ -445,7 +445,7 @@ def test_names_from_outside_do_not_lead_out(tmp_path: Path) -> None:
 # Quotas of scopes when something is published; what maintenance does about them is in test_maintenance.
 
 
-RULES = defaults().maintenance._replace(keep=1, per_user=10, per_account=20, per_site=30)
+RULES = defaults().maintenance._replace(keep=1, per_user=10)
 
 
 def stored(store: Path, scope: str = "user-1") -> int:
@@ -620,7 +620,7 @@ def test_a_sum_that_can_not_be_kept_stops_nobody(tmp_path: Path, monkeypatch: py
             check(used)
 
 
-@pytest.mark.parametrize(("scope", "most"), [("user-7-a", 10), ("account-ml", 20), ("site", 30)])
+@pytest.mark.parametrize(("scope", "most"), [("user-7-a", 10), ("account-ml", 100), ("site", 400)])
 def test_each_kind_of_scope_has_its_own(scope: str, most: int) -> None:
     """The policy has a quota for each kind of scope."""
     assert bundles.quota(scope, RULES) == most

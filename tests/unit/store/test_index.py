@@ -273,7 +273,7 @@ def test_a_removal_of_anothers_entry_lasts_as_long_as_the_entry(shop: Shop, monk
     shop.publish(based_on={"f": (SITE, "v1")})
     assert len(shop.tidy(monkeypatch)) == 1
     survey = [bundle for scope in (OWN, SITE) for bundle in maintenance.survey(shop.where(scope), OWNER)]
-    policy = Maintenance(keep=1, per_user=1, per_account=1, per_site=1)
+    policy = Maintenance(keep=1, per_user=1)
     assert {expired.bundle.scope for expired in maintenance.expired(survey, policy, time.time() + 1e6)} == {SITE}
     shop.remove(site, scope=SITE)
     assert shop.tidy(monkeypatch) == []

@@ -20,7 +20,7 @@ from warmstart.store.maintenance import Bundle, Use
 
 WHOLES = "whole-things"
 
-POLICY = defaults().maintenance._replace(keep=100, per_user=10, per_account=20, per_site=30)
+POLICY = defaults().maintenance._replace(keep=100, per_user=10)
 
 
 def bundle(name: str, used: float, stored: int = 1, scope: str = "user-1-a", weight: int = 1) -> Bundle:
@@ -33,13 +33,13 @@ def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
     """Each scope has its own quota; a scope over quota costs no other scope's bundles."""
     found = [
         bundle("unused", 0), bundle("older", 150, 6), bundle("newer", 160, 6), bundle("other", 120, 9, "user-2-b"),
-        bundle("team", 120, 19, "account-t"), bundle("all", 130, 31, "site"),
+        bundle("team", 120, 89, "account-t"), bundle("all", 130, 401, "site"),
     ]  # fmt: skip
     going = {one.bundle.bundle: one.reason for one in maintenance.expired(found, POLICY, 200)}
     assert going == {
         "unused": maintenance.UNUSED,
-        "older": "its scope is close to maintenance.per_user",
-        "all": "its scope is close to maintenance.per_site",
+        "older": maintenance.OVER,
+        "all": maintenance.OVER,
     }
 
 
