@@ -95,17 +95,19 @@ class Node(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def harnesses(capable_host: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, spank.Harness]]:
+def harnesses(capable_host: None) -> Iterator[dict[str, spank.Harness]]:
     """Build the plugin for each checker and start it. Skip, or fail in CI, if that fails."""
     spank.need()
     if not shutil.which("valgrind"):
         unavailable("no valgrind")
-    directory = tmp_path_factory.mktemp("spank")
-    with (
-        spank.served(spank.build(directory, sanitize=True)) as sanitizers,
-        spank.served(spank.build(directory, sanitize=False), *VALGRIND) as valgrind,
-    ):
-        yield {"sanitizers": sanitizers, "valgrind": valgrind}
+    with tempfile.TemporaryDirectory(prefix="warmstart-spank-", dir="/var/tmp") as path:
+        directory = Path(path)
+        directory.chmod(0o755)  # valgrind 3.24 reads a program's symbols late, as the job's user
+        with (
+            spank.served(spank.build(directory, sanitize=True)) as sanitizers,
+            spank.served(spank.build(directory, sanitize=False), *VALGRIND) as valgrind,
+        ):
+            yield {"sanitizers": sanitizers, "valgrind": valgrind}
 
 
 @pytest.fixture(params=["sanitizers", "valgrind"])
