@@ -29,7 +29,6 @@ from warmstart.doctor.finding import (
     WRONG,
     Finding,
 )
-from warmstart.doctor.probe import Owned
 from warmstart.errand import Errands, is_at_work
 from warmstart.errors import WarmstartError
 from warmstart.harvest import pack
@@ -37,7 +36,7 @@ from warmstart.harvest.deferred import REMOVALS
 from warmstart.harvest.live import ROUNDS
 from warmstart.host import process, reserve
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir, read_small, weakness
+from warmstart.host.files import ROOT_ALONE, opened_dir, read_small, weakness
 from warmstart.host.namespaces import mount_of, mounts
 from warmstart.images import choice
 from warmstart.images.credentials import CredentialsUnusable, login_at
@@ -274,7 +273,7 @@ def audit_log(node: Node) -> Iterator[Finding]:
     path = existing(os.path.dirname(log))
     kind, mount_point = mount_of(os.path.realpath(path))
     places = [str(place) for place in (Path(log), *Path(log).parents) if os.path.lexists(place)]
-    others = [Owned(at, seen.st_uid, stat.S_IMODE(seen.st_mode)) for at in places if _is_others(seen := os.stat(at))]
+    others = [probe.owned(place, seen) for place in places if _is_others(seen := os.stat(place))]
     if others:
         found = f"others than root can change the audit log {log}: a user could remove what it says, or fill it"
         yield Finding(WRONG, found, probe.closing(others, bits="o-w"))
@@ -542,24 +541,16 @@ def _owned_by_root(paths: list[str], status: str, otherwise: str) -> Iterator[Fi
 
     If one is not, the finding has `status`; of directories that do not exist it adds `otherwise`.
     """
-    bad, links = dict[Owned, None](), dict[str, None]()  # each once, in order
     missing = [path for path in paths if not os.path.lexists(path)]
     first = next((path for path in missing if weakness(os.lstat(existing(path)))), "")
-    for path in paths:
-        directory = existing(path)
-        while True:
-            seen = os.lstat(directory)
-            if not stat.S_ISDIR(seen.st_mode):
-                links[directory] = None
-            elif weakness(seen, sticky=True):
-                bad[Owned(directory, seen.st_uid, stat.S_IMODE(seen.st_mode))] = None
-            if directory == "/":
-                break
-            directory = os.path.dirname(directory)
+    places = {place: None for path in map(existing, paths) for place in (path, *map(str, Path(path).parents))}
+    links = [place for place in places if os.path.islink(place) or not os.path.isdir(place)]
+    bad = probe.unsafe([probe.owned(place, os.lstat(place)) for place in places if place not in links], ROOT_ALONE)
     if bad or first:
-        told = [*map(str, bad), *([f"{first}, which anybody can create first in {existing(first)}"] if first else [])]
-        change = [*([probe.closing(bad)] if bad else []), *([f"`install -d -m 755 {first}`"] if first else [])]
-        yield Finding(status, f"others than root can change {', '.join(told)}", ", ".join(change))
+        told = [*map(str, bad), f"{first}, which anybody can create first in {existing(first)}" if first else ""]
+        change = [probe.closing(bad), f"`install -d -m 755 {first}`" if first else ""]
+        found = f"others than root can change {', '.join(filter(None, told))}"
+        yield Finding(status, found, ", ".join(filter(None, change)))
     elif links:
         found = f"{', '.join(links)} is a link, or no directory, which hooks do not follow"
         yield Finding(status, found, f"name the directory itself ({os.path.realpath(paths[0])}), or put it there")

@@ -62,11 +62,6 @@ class Look(NamedTuple):
     free: int
     inside: tuple[int, ...] = ()  # the uids of what is in it
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing is in it."""
-        return not self.inside
-
 
 def look(path: str) -> Look:
     """Return the store's owner, mode and space."""
@@ -81,6 +76,11 @@ def look(path: str) -> Look:
         free=space.f_bavail * space.f_frsize,
         inside=tuple(inside),
     )
+
+
+def owned(path: str, status: os.stat_result) -> Owned:
+    """Return who owns and who can write what has that status."""
+    return Owned(path, status.st_uid, 0 if stat.S_ISLNK(status.st_mode) else stat.S_IMODE(status.st_mode))
 
 
 def unsafe(places: list[Owned], owners: Collection[int]) -> list[Owned]:
@@ -141,8 +141,7 @@ def writable_by_others(path: str, owner: int, few_files: int = FILES_OF_EACH) ->
 
 
 def _weak(path: str, status: os.stat_result, owner: int) -> list[Owned]:
-    is_weak = files.weakness(status, (0, owner))
-    return [Owned(path, status.st_uid, stat.S_IMODE(status.st_mode))] if is_weak else []
+    return [owned(path, status)] if files.weakness(status, (0, owner)) else []
 
 
 def in_use_for(store: str) -> float:
@@ -173,10 +172,9 @@ def above(path: str) -> list[Owned]:
             target = os.readlink(entry)
             names[:0] = target.split("/")
             here = "/" if target.startswith("/") else here
-            found.append(Owned(entry, status.st_uid, 0))
         else:
             here = entry
-            found.append(Owned(entry, status.st_uid, stat.S_IMODE(status.st_mode)))
+        found.append(owned(entry, status))
     return [place for place in found if place.path != here]
 
 

@@ -150,7 +150,7 @@ def identity(store: Store) -> Iterator[Finding]:
     elif store.known_id and store_id != store.known_id:
         words = f"the store in {store.path} is {store_id[:8]}, not {store.known_id[:8]} that this node has used"
         yield Finding(CRITICAL, words, forget)
-    elif not store_id and store.run(probe.look, store.path).empty:
+    elif not store_id and not store.run(probe.look, store.path).inside:
         yield Finding(OK, "the store is new; its first maintenance gives it an id")
     elif not store_id:
         yield Finding(ADVICE, "the store has no id yet", "run `warmstart maintain --store` once")
@@ -338,7 +338,7 @@ def space(store: Store) -> Iterator[Finding]:
 def _is_unmounted(store: Store) -> bool:
     """Return whether the store is an empty local directory of another user: a mount point, as it seems."""
     seen = store.run(probe.look, store.path)
-    return store.mount.kind in LOCAL and seen.uid != store.policy.store_user.uid and seen.empty
+    return store.mount.kind in LOCAL and seen.uid != store.policy.store_user.uid and not seen.inside
 
 
 def indexes(store: Store) -> Iterator[Finding]:

@@ -23,10 +23,8 @@ def scheduled(installation: Installation, unit: str, otherwise: str) -> str:
     """Return what to do so that a unit's work is done, or, where systemd does not run, `otherwise`."""
     if not os.path.isdir(SYSTEMD):
         return otherwise
-    path, enable = (
-        next((path for path in files() if os.path.basename(path) == unit), ""),
-        f"`systemctl enable --now {unit}`",
-    )
+    path = next((path for path in files() if os.path.basename(path) == unit), "")
+    enable = f"`systemctl enable --now {unit}`"
     copy = f"`cp {installation.prefix}/share/warmstart/systemd/* {UNITS[0]}/`, `systemctl daemon-reload`, {enable}"
     if not path:
         return copy
@@ -41,8 +39,7 @@ def scheduled(installation: Installation, unit: str, otherwise: str) -> str:
 
 def _other(installation: Installation) -> str:
     """Return the prefix of another installation that the units run, "" if it is this one."""
-    services = {os.path.basename(path): path for path in reversed(files()) if path.endswith(".service")}
-    texts = [read_small(os.path.realpath(path), LARGEST).decode("utf-8", "replace") for path in services.values()]
-    runs = re.compile(r"^Exec\w+=(\S*?)/(?:bin|libexec)/warmstart\b", re.MULTILINE)
-    found = [prefix for text in texts for prefix in runs.findall(text)]
+    services = {os.path.basename(path): os.path.realpath(path) for path in reversed(files()) if ".service" in path}
+    texts = [read_small(path, LARGEST).decode("utf-8", "replace") for path in services.values() if os.path.isfile(path)]
+    found = re.findall(r"^Exec\w+=(\S*?)/(?:bin|libexec)/warmstart\b", "\n".join(texts), re.MULTILINE)
     return next((prefix for prefix in found if prefix != installation.prefix), "")
