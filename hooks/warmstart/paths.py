@@ -1,7 +1,8 @@
 """Paths of an installation on a node, and the maximum length of a job's TMPDIR. Hot path.
 
-Installations under different prefixes share nothing: each has its own policy and state. Every path that several
-slurmds of one host could use contains the node's name.
+Installations under different prefixes share nothing: each has its own policy and state. What a job's environment names
+has the same path on all nodes of the job (docs/adr/index.md, 69), so workspace and views belong to one slurmd of a
+host. Root's other state has the node's name in its path.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ SPARE = "/run/warmstart"
 SOCKET_NAMES = 37
 # The longest TMPDIR, in bytes, in which programs can bind sockets: `sun_path` has 108 bytes with the NUL (unix(7)).
 LONGEST_TMPDIR = 107 - SOCKET_NAMES
-_RUN = len("/4294967295.0a1b2c3d/tmp")  # what a run adds to WORKSPACE/NODE
+# The longest workspace, in bytes, with which no run's TMPDIR is longer.
+LONGEST_WORKSPACE = LONGEST_TMPDIR - len("/4294967295.0a1b2c3d/tmp")
 
 
 class Shown(NamedTuple):
@@ -49,11 +51,6 @@ class Shown(NamedTuple):
 
 
 NOTHING = "-"  # in a field
-
-
-def longest_node_name(workspace: str) -> int:
-    """Return how many bytes a node name may have so that TMPDIR is short enough; less than 1 if no name fits."""
-    return LONGEST_TMPDIR - _RUN - len(f"{workspace}/".encode())
 
 
 def reserve_beside(directory: str) -> str:
@@ -122,6 +119,11 @@ class Installation(NamedTuple):
         return f"{self.var}/store-id"
 
     @property
+    def view(self) -> str:
+        """The views of this host's jobs; as `NodePaths.view`."""
+        return f"{self.var}/view"
+
+    @property
     def slurm_libraries(self) -> str:
         """Directory in which an administrator may install Python libraries of the Slurm that runs."""
         return f"{self.prefix}/lib/warmstart/slurm"
@@ -163,7 +165,7 @@ class NodePaths(NamedTuple):
     @property
     def view(self) -> str:
         """`<jobid>/`: the files that the job's task prolog reads, and only the job's uid. Both directories are 0711."""
-        return f"{self.root}/view"
+        return f"{self.shared}/view"
 
     @property
     def stage(self) -> str:

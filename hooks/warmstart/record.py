@@ -38,6 +38,7 @@ LONGEST = 64 << 20
 NAME = "record.json"
 _HEAD = 512  # bytes, in which the uid stands, and before it nobody's text
 _SET, _JSON = "set-", ".json"  # of the name of another set's file: its key stands between them
+MARK = ".of-"  # before the run's name, in its directory
 _HELD = "tree-"  # before the name of something on the node's shelf
 CLAIMED = "claimed:"  # before the reference of an image that was left to pyxis, in place of a digest
 _MACHINES_PIDS = 0xEFFFFFFC  # inode of the first pid namespace (PROC_PID_INIT_INO of linux/proc_ns.h)
@@ -192,6 +193,7 @@ class Record(NamedTuple):
     wings: list[str] = []  # noqa: RUF012 - those whose step has run
     nodelist: str = ""  # the job's nodes as a Slurm hostlist, if there are several: they publish as a whole
     restarts: int = 0  # which run of the job this is, on all of its nodes
+    apart: bool = False  # whether what an earlier job of that id left has its directory's name: it has one of its own
     deferred: list[str] = []  # noqa: RUF012 - profiles that the epilog had no time to harvest
     judged: dict[str, str] = {}  # noqa: RUF012 - of those: up to which place (`harvest.collect`) all is judged
     began: float = 0.0  # when its caches were shown, in seconds since the epoch
@@ -202,7 +204,7 @@ class Record(NamedTuple):
 
     @property
     def run_name(self) -> str:
-        """Name of the run's directory: `<jobid>.<run>`."""
+        """Name of the run: `<jobid>.<run>`."""
         return f"{self.job_id}.{self.run_id}"
 
     @property
@@ -241,9 +243,24 @@ class Record(NamedTuple):
         return {"job_id": self.job_id, "uid": self.uid, "user": self.user, "cluster": self.cluster}
 
     @property
+    def place(self) -> str:
+        """Name of the run's directory, the same on all nodes of the job: the id that its tasks see, and which run."""
+        return self.run_name if self.apart else f"{self.view_id}.{self.restarts:08x}"
+
+    @property
+    def mark(self) -> str:
+        """Name of the empty file that says that a directory of that name is this run's on this node."""
+        return f"{MARK}{self.run_name}"
+
+    @property
+    def going(self) -> str:
+        """Name of the run's directory while it is removed, beside the others."""
+        return f".{self.run_name}"
+
+    @property
     def run_directory(self) -> str:
         """The job's workspace on this node: owned by root, with directories for the job in it."""
-        return f"{self.workspace}/{self.node}/{self.run_name}"
+        return f"{self.workspace}/{self.place}"
 
 
 if TYPE_CHECKING:
@@ -252,6 +269,7 @@ if TYPE_CHECKING:
     class RecordChange(TypedDict, total=False):
         """Fields of `Record` that steps set."""
 
+        apart: bool
         cache: str
         read_scopes: list[str]
         publish_scope: str

@@ -9,11 +9,11 @@
 | `finish_deferred`, `drop_deferred` | maintenance                     | nothing                                    |
 | `end_orphan`                       | maintenance                     | nothing                                    |
 
-A hook removes for a second, however much a job left. Then the run's directory, which is root's, moves to `REMOVING`
-beside the runs, where only root finds it, and its removal goes on off the clock (`finish_removal`). The directories of
-the job are never moved by themselves: rename(2) fails between two project ids, and users can set those of their own. A
-user may have eight such runs on a node, and none waits on a disk that is short of space; then the hook goes on until
-its deadline.
+Before it is removed the run's directory, which is root's, gets a name of its own (`Record.going`), and only root can
+enter it. A hook removes for a second, however much a job left; then the removal goes on off the clock
+(`finish_removal`). The directories of the job are never moved by themselves: rename(2) fails between two project ids,
+and users can set those of their own. A user may have eight such runs on a node, and none waits on a disk that is short
+of space; then the hook goes on until its deadline.
 
 The order of removal:
 
@@ -60,9 +60,7 @@ from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS, REMOVALS, DeferredHarvest
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import (
-    DIRECTORY,
     end_flock_holders,
-    ensure_dir,
     opened_dir,
     remove_tree,
 )
@@ -86,7 +84,6 @@ if TYPE_CHECKING:
 
 STEP = "release"  # the step's name in the audit, for every way to end a run
 MAINTENANCE_SECONDS = 300.0  # for removing one run or tree
-REMOVING = "removing"  # beside the runs; root's, 0700; there while there is something in it
 AT_ONCE_S = 1.0  # for which a hook removes what a job left, before it leaves the rest
 
 _TMP = "tmp"
@@ -135,7 +132,7 @@ class Orphan(NamedTuple):
     directory: str
     name: str
     job_id: int
-    run_name: str
+    run_name: str  # "" if a prolog died before it could say whose it is
 
     @property
     def path(self) -> str:
@@ -343,10 +340,7 @@ def _may_wait(paths: NodePaths, record: Record) -> bool:
 
 
 def _leave(paths: NodePaths, record: Record) -> None:
-    """Move the rest of a run to `REMOVING` and have it removed off the clock; raises `StateUnusable` or `StateFull`."""
-    with suppress(OSError), opened_dir(f"{record.workspace}/{record.node}") as node:
-        ensure_dir(REMOVING, 0o700, node)  # after an error the run is removed where it is
-        os.rename(record.run_name, f"{REMOVING}/{record.run_name}", src_dir_fd=node, dst_dir_fd=node)
+    """Have the rest of a run removed off the clock; raises `StateUnusable` or `StateFull`."""
     # Without what a removal does not need: users choose the names of entries.
     needed = record._replace(seeded={}, facts={}, environment={}, images={}, sets=[])
     deferred.defer(paths, REMOVALS, needed, time.time())
@@ -366,13 +360,12 @@ def _remove_workspace(record: Record, deadline: Deadline) -> _Removed:
     if not record.workspace:
         return _Removed()
     try:
-        with opened_dir(record.workspace) as root, opened_dir(record.node, root) as node:
-            in_use = _unmount(node, record.run_name)
+        with opened_dir(record.workspace) as root:
+            is_there = _is_its(root, record)
+            in_use = _unmount(root, record.place) if is_there else []
             try:
-                _hide_caches(node, record.run_name)
-                remove_tree(node, record.run_name, deadline)
-                _remove_moved(node, record.run_name, deadline)
-                scratch.remove_left(node, record.run_id, deadline)
+                remove_tree(root, _moved(root, record) if is_there else record.going, deadline)
+                scratch.remove_left(root, record.run_id, deadline)
             except OSError as error:
                 if error.errno != errno.ETIME:
                     raise
@@ -386,29 +379,32 @@ def _remove_workspace(record: Record, deadline: Deadline) -> _Removed:
         raise WorkspaceBusy(path=record.run_directory, problem=error.strerror) from error
 
 
-def _remove_moved(node: int, run_name: str, deadline: Deadline) -> None:
-    """Remove what `_leave` has moved of a run, and the directory for it if no other run is there."""
+def _is_its(root: int, record: Record) -> bool:
+    """Return whether the directory at a run's place is the run's, and not one that was there before it.
+
+    One without anything in it is that of a prolog that died before it could mark it.
+    """
     try:
-        removing = os.open(REMOVING, DIRECTORY, dir_fd=node)
+        os.stat(f"{record.place}/{record.mark}", dir_fd=root, follow_symlinks=False)
     except FileNotFoundError:
-        return
-    try:
-        remove_tree(removing, run_name, deadline)
-    finally:
-        os.close(removing)
-    with suppress(OSError):  # not empty
-        os.rmdir(REMOVING, dir_fd=node)
+        with suppress(OSError):
+            os.rmdir(record.place, dir_fd=root)
+        return False
+    return True
 
 
-def _hide_caches(node: int, run_name: str) -> None:
-    """Rename the cache of each set before it is removed file by file.
+def _moved(root: int, record: Record) -> str:
+    """Give a run's directory the name under which it is removed, and close it to its user; return its name now.
 
     If this process dies meanwhile, the harvest is repeated. It must not take what is gone for what the job removed.
     """
-    with suppress(OSError), opened_dir(run_name, node) as run_fd:
-        for fd in _sets(run_fd):
-            with suppress(OSError):
-                os.rename("cache", ".cache", src_dir_fd=fd, dst_dir_fd=fd)
+    try:
+        with opened_dir(record.place, root) as run:
+            os.fchmod(run, 0o700)
+        os.rename(record.place, record.going, src_dir_fd=root, dst_dir_fd=root)
+    except OSError:
+        return record.place
+    return record.going
 
 
 def _sets(run: int) -> Iterator[int]:
@@ -420,10 +416,10 @@ def _sets(run: int) -> Iterator[int]:
                 yield fd
 
 
-def _unmount(node: int, run_name: str) -> list[str]:
+def _unmount(root: int, place: str) -> list[str]:
     """Unmount the overlays and what else is mounted for a run. Return the overlays that a process still used."""
     try:
-        with opened_dir(run_name, node) as run:
+        with opened_dir(place, root) as run:
             names = os.listdir(run)
             if MOUNTED in names:
                 view.take_down(run)
@@ -468,11 +464,12 @@ def _collect_notes(ending: Ending) -> None:
 def _close_to_user(record: Record, deadline: Deadline) -> None:
     """Make the run's directory inaccessible to the job's user; remove leftovers of imports and TMPDIR."""
     try:
-        with opened_dir(record.workspace) as root, opened_dir(record.node, root) as node:
-            with opened_dir(record.run_name, node) as run:
-                os.fchmod(run, 0o700)
-                _remove_tmp(run, deadline)
-            scratch.remove_left(node, record.run_id, deadline)
+        with opened_dir(record.workspace) as root:
+            if _is_its(root, record):
+                with opened_dir(record.place, root) as run:
+                    os.fchmod(run, 0o700)
+                    _remove_tmp(run, deadline)
+            scratch.remove_left(root, record.run_id, deadline)
     except FileNotFoundError:
         return
     except OSError as error:

@@ -16,7 +16,6 @@ from warmstart.host.files import (
     create_file,
     ensure_dir,
     make_dir,
-    names_in,
     opened_dir,
     opened_trusted,
     read_small,
@@ -26,7 +25,7 @@ from warmstart.host.files import (
     write_all,
 )
 from warmstart.lean import TYPE_CHECKING, Iterator, sha256, suppress
-from warmstart.paths import MOUNTED, SHOWN, SPARE, Shown, reserve_beside
+from warmstart.paths import MOUNTED, SHOWN, SPARE, NodePaths, Shown
 from warmstart.record import Record, Reserve, StateFull, using_state
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def publish(directory: str, record: Record, files: dict[str, str]) -> None:
     """
     try:
         with using_state(directory), opened_dir(directory) as parent:
-            _publish(parent, record, files, Reserve(reserve_beside(directory)))
+            _publish(parent, record, files, _reserve(directory, record))
     except StateFull:
         with suppress(OSError), opened_dir(directory) as parent:  # an earlier one would be found first
             remove_tree(parent, str(record.view_id), after(REMOVAL_SECONDS))
@@ -69,7 +68,7 @@ def add(directory: str, record: Record, name: str, text: str) -> None:
                 if len(os.listdir(fd)) >= MOST_FILES:
                     return
                 unlink_if_there(fresh, fd)
-                _add(fd, record, fresh, text, Reserve(reserve_beside(directory)))
+                _add(fd, record, fresh, text, _reserve(directory, record))
                 os.rename(fresh, name, src_dir_fd=fd, dst_dir_fd=fd)
                 return
 
@@ -204,17 +203,14 @@ def take_down(run_fd: int) -> None:
 
 
 def files(installation: Installation, job: str, name: str) -> Iterator[bytes]:
-    """Yield a file of the job's views on all nodes of this host, as far as the caller may read them.
+    """Yield a file of the job's view, and of one that lies below `paths.SPARE`, as far as the caller may read them."""
+    for place in (installation.view, SPARE + installation.view):
+        with suppress(OSError):
+            yield read_small(f"{place}/{job}/{name}", LONGEST)
 
-    That of SLURMD_NODENAME comes first. A step does not know its node for sure: it may still be the batch host's.
-    """
-    own = os.environ.get("SLURMD_NODENAME", "")
-    with suppress(OSError):
-        for node in sorted(names_in(installation.var), key=own.__ne__):
-            directory = installation.node(node).view
-            for place in (directory, SPARE + directory):
-                with suppress(OSError):
-                    yield read_small(f"{place}/{job}/{name}", LONGEST)
+
+def _reserve(directory: str, record: Record) -> Reserve:
+    return Reserve(NodePaths(f"{os.path.dirname(directory)}/{record.node}", "").reserve)
 
 
 def _fresh(record: Record) -> str:

@@ -16,7 +16,7 @@
 #define DIGITS "0123456789"
 #define PROC_PATH 64
 
-/* Return whether a name is JOB.RUN, as the prolog names a run's directory: digits, a dot, eight hexadecimal digits. */
+/* Return whether a name is JOB.RESTARTS, as the prolog names a run's directory: digits, a dot, eight hexadecimal ones. */
 static bool is_run(const char *name, size_t length)
 {
 	size_t digits = strspn(name, DIGITS);
@@ -25,29 +25,26 @@ static bool is_run(const char *name, size_t length)
 	       strspn(name + digits + 1, DIGITS "abcdef") >= 8;
 }
 
-/* Open the directory JOB.RUN if `cache` has the form WORKSPACE/NODE/JOB.RUN/cache and only root can change the directories
- * above it. The cache must belong to the job's owner, so a forged view gives the owner another run of their own, or
- * none. */
-static int open_run(const struct settings *settings, const char *node, const char *cache, uid_t uid)
+/* Open the directory JOB.RESTARTS if `cache` has the form WORKSPACE/JOB.RESTARTS/cache and only root can change the
+ * directories above it. The cache must belong to the job's owner, so a forged view gives the owner another run of their
+ * own, or none. */
+static int open_run(const struct settings *settings, const char *cache, uid_t uid)
 {
-	char parent[PATH_MAX], run[NAME_MAX + 1];
+	char run[NAME_MAX + 1];
 	const char *name;
-	size_t length;
+	size_t length = strlen(settings->workspace);
 	int above, directory, own;
-	int written = snprintf(parent, sizeof(parent), "%s/%s", settings->workspace, node);
 
 	errno = EINVAL;
-	if (written < 0 || written >= (int)sizeof(parent) || strncmp(cache, parent, (size_t)written) != 0)
+	if (strncmp(cache, settings->workspace, length) != 0 || cache[length] != '/')
 		return -1;
-	if (cache[written] != '/')
-		return -1;
-	name = cache + written + 1;
+	name = cache + length + 1;
 	length = strcspn(name, "/");
 	if (length > NAME_MAX || !is_run(name, length) || strcmp(name + length, "/cache") != 0)
 		return -1;
 	memcpy(run, name, length);
 	run[length] = '\0';
-	above = open_trusted(parent);
+	above = open_trusted(settings->workspace);
 	if (above < 0)
 		return -1;
 	directory = open_beneath(above, run, 0);
@@ -63,10 +60,10 @@ static int open_run(const struct settings *settings, const char *node, const cha
 	return directory;
 }
 
-int enter_run(const struct settings *settings, const char *node, const char *cache, uid_t uid)
+int enter_run(const struct settings *settings, const char *cache, uid_t uid)
 {
 	/* Descriptors opened before unshare() refer to the old namespace, so this one only checks that there is a run. */
-	int run = open_run(settings, node, cache, uid);
+	int run = open_run(settings, cache, uid);
 
 	if (run < 0)
 		return -1;
@@ -74,7 +71,7 @@ int enter_run(const struct settings *settings, const char *node, const char *cac
 	/* Slave: later mounts and unmounts on the node propagate into this namespace, and none propagate out. */
 	if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", "none", MS_REC | MS_SLAVE, NULL) < 0)
 		return -1;
-	return open_run(settings, node, cache, uid);
+	return open_run(settings, cache, uid);
 }
 
 static int open_target(const char *path)

@@ -1,4 +1,4 @@
-/* Show a job what its run has for it: the lines of WORKSPACE/NODE/JOB.RUN/shown, which root has written
+/* Show a job what its run has for it: the lines of WORKSPACE/JOB.RESTARTS/shown, which root has written
  * (docs/adr/index.md, 51).
  *
  *   MODE  WHOSE  SOURCE  SEEN  TARGET  OTHERWISE        between tabs; none is empty (hooks/warmstart/paths.py, Shown)

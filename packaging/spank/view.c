@@ -1,4 +1,4 @@
-/* Read the files of the job's view, STATE/NODE/view/JOB, in a directory of root's; while STATE's disk is full, the prolog
+/* Read the files of the job's view, STATE/view/JOB, in a directory of root's; while STATE's disk is full, the prolog
  * puts it at the same path below SPARE. Where the file system has no access control lists, the files are the job
  * owner's, who can then change what is in them. */
 #define _GNU_SOURCE
@@ -38,13 +38,12 @@ static int open_as(uid_t uid, int directory, const char *name)
 	return file;
 }
 
-static int open_below(const char *top, const struct settings *settings, const char *node, const char *job, uid_t uid,
-		      const char *name)
+static int open_below(const char *top, const struct settings *settings, const char *job, uid_t uid, const char *name)
 {
 	char path[PATH_MAX];
 	int views, view, file;
 
-	if (snprintf(path, sizeof(path), "%s%s/%s/view", top, settings->state, node) >= (int)sizeof(path)) {
+	if (snprintf(path, sizeof(path), "%s%s/view", top, settings->state) >= (int)sizeof(path)) {
 		errno = ENAMETOOLONG;
 		return -1;
 	}
@@ -60,16 +59,16 @@ static int open_below(const char *top, const struct settings *settings, const ch
 	return file;
 }
 
-static int open_file(const struct settings *settings, const char *node, const char *job, uid_t uid, const char *name)
+static int open_file(const struct settings *settings, const char *job, uid_t uid, const char *name)
 {
 	int file;
 
-	if (!is_name(node) || !is_name(job)) {
+	if (!is_name(job)) {
 		errno = EINVAL;
 		return -1;
 	}
-	file = open_below("", settings, node, job, uid, name);
-	return file < 0 && errno == ENOENT ? open_below(SPARE, settings, node, job, uid, name) : file;
+	file = open_below("", settings, job, uid, name);
+	return file < 0 && errno == ENOENT ? open_below(SPARE, settings, job, uid, name) : file;
 }
 
 /* Return a file's contents with two NULs appended, NULL with errno on failure. Only root or the user may own it. */
@@ -103,10 +102,10 @@ static char *read_all(int fd, uid_t uid, size_t *length)
 	return text;
 }
 
-int view_read(const struct settings *settings, const char *node, const char *job, uid_t uid, struct view *view)
+int view_read(const struct settings *settings, const char *job, uid_t uid, struct view *view)
 {
 	const char **header[] = {&view->workspace, &view->constant, &view->cache};
-	int fd = open_file(settings, node, job, uid, "environment");
+	int fd = open_file(settings, job, uid, "environment");
 	size_t length;
 	char *line;
 
@@ -137,10 +136,9 @@ int view_read(const struct settings *settings, const char *node, const char *job
 	return 0;
 }
 
-char *view_text(const struct settings *settings, const char *node, const char *job, uid_t uid, const char *name,
-		char path[PATH_MAX])
+char *view_text(const struct settings *settings, const char *job, uid_t uid, const char *name, char path[PATH_MAX])
 {
-	int fd = open_file(settings, node, job, uid, name);
+	int fd = open_file(settings, job, uid, name);
 	char self[32];
 	size_t length;
 	ssize_t got;

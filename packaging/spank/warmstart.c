@@ -150,27 +150,16 @@ static struct settings settings_of(int count, char **arguments)
 	return settings;
 }
 
-/* Return this node's name in Slurm, from slurmstepd's environment. The task's environment may have another node's, from
- * the step that started this one. */
-static const char *node_name(void)
-{
-	const char *name = getenv("SLURMD_NODENAME");
-
-	return name == NULL ? "" : name;
-}
-
 /* Read a view's verdict into `verdict`, or, if it has none, its notice into `notice` and its variables into `view`. A
  * view may have a notice and no variables. */
 static int read_view(const struct settings *settings, const char *job, uid_t uid)
 {
-	const char *node = node_name();
-
-	verdict = view_text(settings, node, job, uid, "verdict", path);
+	verdict = view_text(settings, job, uid, "verdict", path);
 	if (verdict != NULL)
 		return 0;
 	free(notice);
-	notice = view_text(settings, node, job, uid, "notice", path);
-	if (view_read(settings, node, job, uid, &view) == 0)
+	notice = view_text(settings, job, uid, "notice", path);
+	if (view_read(settings, job, uid, &view) == 0)
 		return 0;
 	return notice != NULL && errno == ENOENT ? 0 : -1;
 }
@@ -213,7 +202,7 @@ static void show_all(spank_t spank, const struct settings *settings, uid_t uid)
 		return;
 	}
 	owner.count = groups > 0 ? (size_t)groups : 0;
-	run = enter_run(settings, node_name(), view.cache, uid);
+	run = enter_run(settings, view.cache, uid);
 	free(list);
 	rest = list = run < 0 ? NULL : read_list(run);
 	if (list == NULL)

@@ -37,8 +37,8 @@ const char *profiles_problem(const char *value);
 const char *name_problem(const char *value);
 
 /* view.c: 0, or -1 with errno; ENOENT if there is no view for the job. */
-int view_read(const struct settings *settings, const char *node, const char *job, uid_t uid, struct view *view);
-char *view_text(const struct settings *settings, const char *node, const char *job, uid_t uid, const char *name,
+int view_read(const struct settings *settings, const char *job, uid_t uid, struct view *view);
+char *view_text(const struct settings *settings, const char *job, uid_t uid, const char *name,
 		char path[PATH_MAX]); /* the text of the view's file `name`, allocated, and its path; NULL: none */
 char *view_variable(char *line, struct variable *variable); /* parses one; the rest, NULL after the last one */
 void view_free(struct view *view);
@@ -74,7 +74,7 @@ struct shown {
 
 /* mount.c: move this process into a new mount namespace; a descriptor there of the run's directory that the view's
  * `cache` is in, or -1 with errno. */
-int enter_run(const struct settings *settings, const char *node, const char *cache, uid_t uid);
+int enter_run(const struct settings *settings, const char *cache, uid_t uid);
 
 /* shown.c: the text of a run's list, allocated, or NULL with errno; its next line. The lines point into the text. */
 char *read_list(int run);

@@ -129,14 +129,16 @@ class Cluster:
         env: Mapping[str, str] | None = None,
         stdin: str | None = None,
         timeout_s: float = 120,
+        node: str = "",
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command (srun, salloc, …) as `user` in its home. The caller checks the status."""
+        """Run a command (srun, salloc, …) as `user` in its home, on a node or outside; check the status."""
         return processes.run_as(
             self.account(user),
             argv,
             environment={**self.environment, **(env or {})},
             stdin=stdin,
             timeout_s=timeout_s,
+            enter=self.enter(node) if node else (),
         )
 
     def job(self, job_id: int) -> JobResult:
@@ -229,9 +231,13 @@ class Cluster:
         """Start a node's slurmd and wait until it listens."""
         self._daemons.start_slurmd(node)
 
+    def enter(self, node: str) -> Sequence[str]:
+        """Return the words before a command that runs where a node's slurmd does."""
+        return self._daemons.enter(node)
+
     def move_node(self, node: str, enter: Sequence[str] = ()) -> None:
-        """Restart a node's slurmd behind the words `enter`, such as nsenter's, or where this process is."""
-        self._daemons.enter[node] = enter
+        """Restart a node's slurmd behind the words `enter`, such as nsenter's, or in the node's room."""
+        self._daemons.moved[node] = enter
         self._daemons.kill_slurmd(node)
         self._daemons.start_slurmd(node)
 

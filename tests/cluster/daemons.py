@@ -1,22 +1,23 @@
 """The daemons of a cluster: munged as `munge`, slurmctld as `slurm`, slurmds as root.
 
 Facts: munge 0.5.15 and Slurm 22.05 as in Debian 12; `slurmd -N NODE` allows several on one host, each
-with its own port, spool, pid file and log.
+with its own port, spool, pid file and log. Each is in a room of its own (`rooms`).
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.cluster import config, processes
+from tests.cluster import config, processes, rooms
 from tests.cluster.accounts import Account, lookup
+from warmstart.paths import SPARE, Installation
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Sequence
-    from pathlib import Path
 
 _START_S = 30
 
@@ -32,7 +33,8 @@ class Daemons:
         self._slurmctld: tuple[subprocess.Popen[bytes], int] | None = None
         self._slurmds: dict[str, subprocess.Popen[bytes]] = {}
         self._parents = processes.Parents()
-        self.enter: dict[str, Sequence[str]] = {}  # by node: the words before slurmd's own (nsenter(1))
+        self._rooms: dict[str, subprocess.Popen[bytes]] = {}
+        self.moved: dict[str, Sequence[str]] = {}  # by node: the words to enter another namespace than its room
 
     @property
     def environment(self) -> dict[str, str]:
@@ -48,6 +50,15 @@ class Daemons:
         """Write the configuration for hooks at `prefix` and start everything, slurmds last."""
         for name in ("log", "run", "spool", *(f"spool/{node}" for node in config.NODES)):
             (self._base / name).mkdir()
+        installation = Installation(str(prefix))
+        spare = Path(SPARE + installation.var)
+        own = {self._base / "workspace": 0o755, Path(installation.view): 0o711, spare: 0o755}
+        rooms.divide(self._base, own, config.NODES)
+        for node in config.NODES:
+            ready = self._base / "run" / f"room.{node}"
+            argv = rooms.a_room(node, own)
+            self._rooms[node] = processes.start(self._base, f"room.{node}", argv, environment={"READY": str(ready)})
+            processes.wait_until(f"the room of {node}", ready.exists, _START_S)
         controller, self._node_ports = config.write(
             self._base, prefix, namespace=namespace, cpus=cpus, proctrack=proctrack
         )
@@ -61,11 +72,15 @@ class Daemons:
         self._slurmds[node] = processes.start(
             self._base,
             f"slurmd.{node}",
-            [*self.enter.get(node, ()), "/usr/sbin/slurmd", "-D", "-N", node, "-f", str(self._conf)],
+            [*self.enter(node), "/usr/sbin/slurmd", "-D", "-N", node, "-f", str(self._conf)],
             environment=self.environment,
         )
         port = self._node_ports[node]
         processes.wait_until(f"slurmd of {node}", lambda: config.listening(port), _START_S)
+
+    def enter(self, node: str) -> Sequence[str]:
+        """Return the words before a command that runs where a node's slurmd does (nsenter(1))."""
+        return self.moved.get(node) or rooms.enter(self._rooms[node].pid)
 
     def kill_slurmd(self, node: str) -> None:
         """Kill a node's slurmd with SIGKILL. Its hooks and jobs go on."""
@@ -94,7 +109,7 @@ class Daemons:
 
     def reap(self) -> None:
         """Wait for the daemons after they were killed."""
-        for process in (*self._others, *self._slurmds.values()):
+        for process in (*self._others, *self._slurmds.values(), *self._rooms.values()):
             process.wait()
 
     def _start_munged(self) -> None:

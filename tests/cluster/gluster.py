@@ -98,8 +98,18 @@ class Gluster:
     ) -> None:
         self._stop()
 
-    def client(self, name: str, target: Path, *, cached_s: float | None = None, alone: bool = True) -> Client:
+    def client(
+        self,
+        name: str,
+        target: Path,
+        *,
+        cached_s: float | None = None,
+        alone: bool = True,
+        enter: Sequence[str] = (),
+    ) -> Client:
         """Mount the volume on `target`, which must exist, in a mount namespace of the client's own.
+
+        That is a copy of the one that the words `enter` lead into.
 
         `cached_s`: for so long the client shows attributes and names as they were, and that a name was missing;
         by default as mount.glusterfs(8) has it: a second, and misses not at all.
@@ -107,7 +117,7 @@ class Gluster:
         """
         options = [] if cached_s is None else [f"--{option}={cached_s:g}" for option in _CACHES]
         argv = [
-            "/usr/bin/nsenter", f"--net=/proc/{self._init}/ns/net", "--",
+            *enter, "/usr/bin/nsenter", f"--net=/proc/{self._init}/ns/net", "--",
             *(("/usr/bin/unshare", "--mount", "--propagation=private", "--") if alone else ()),
             "/usr/sbin/glusterfs", "--no-daemon", f"--volfile-server={_ADDRESS}", f"--volfile-id={VOLUME}",
             f"--log-file={self._home}/log/client.{name}.log", *options, str(target),

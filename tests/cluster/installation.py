@@ -48,10 +48,11 @@ def install_once(shared: Path, prefix: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy an installation. The files of its release, which nobody writes again, are links: there are thousands."""
-    target.mkdir(parents=True)
+    """Copy an installation, but for its state."""
+    target.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
-        subprocess.run(["/bin/cp", "-al" if path.name == "lib" else "-a", path, target], check=True, timeout=300)
+        if path.name != "var":
+            subprocess.run(["/bin/cp", "-a", path, target], check=True, timeout=300)
 
 
 def write_policy(prefix: Path, text: str) -> Path:

@@ -94,11 +94,17 @@ def bound(source: Path, target: Path) -> Iterator[None]:
 def read_only(target: Path) -> Iterator[Path]:
     """Make everything below a directory read-only (EROFS, also for root) by a bind mount on it.
 
-    Raises CalledProcessError where somebody opened a file to write in that moment.
+    It is so when it is attached: a change of it later would not appear in other mount namespaces.
     """
-    _mount("--bind", str(target), str(target))
+    below = os.open(target, os.O_PATH)
+    mount = linux.clone(below)
     try:
-        _mount("-o", "remount,bind,ro", str(target))
+        linux.restrict(mount)
+        linux.attach(mount, str(target))
+    finally:
+        os.close(mount)
+        os.close(below)
+    try:
         yield target
     finally:
         unmount(str(target))

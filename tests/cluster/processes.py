@@ -62,14 +62,16 @@ def run_as(
     environment: Mapping[str, str] | None = None,
     stdin: str | None = None,
     timeout_s: float = 120,
+    enter: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run a command as `account`, in its home, with a login's environment plus `environment`.
 
-    The caller checks the exit status. Raises TimeoutExpired after `timeout_s` seconds. setpriv(1) takes the account:
-    with `user=` Python has to copy a test process's page tables first, which takes ten milliseconds.
+    `enter` are the words before a command that runs on a node (`Cluster.enter`). The caller checks the exit status.
+    Raises TimeoutExpired after `timeout_s` seconds. setpriv(1) takes the account: with `user=` Python has to copy a
+    test process's page tables first, which takes ten milliseconds.
     """
     return subprocess.run(
-        [SETPRIV, f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups", "--", *argv],
+        [*enter, SETPRIV, f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups", "--", *argv],
         check=False,
         capture_output=True,
         text=True,

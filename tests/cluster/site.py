@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,6 @@ class Site:
         self.registry = registry
         self.store = store or cluster.base / "store"
         self.jobs = cluster.base / "jobs"
-        self.enter: dict[str, Sequence[str]] = {}  # by node: words before what runs there by hand (nsenter(1))
         if not self.jobs.is_dir():
             shutil.copytree(_JOBS, self.jobs, ignore=shutil.ignore_patterns("__pycache__"))
             for name, content in (file for entry in numba_entries(901, 902).values() for file in entry.items()):
@@ -148,10 +147,20 @@ class Site:
     def command(
         self, *arguments: str, env: Mapping[str, str] | None = None, node: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run the installed command line as root, with only these variables; where hooks by hand of `node` run."""
+        """Run the installed command line as root, with only these variables; on `node`, or the one of `--node`."""
+        if not node and "--node" in arguments:
+            node = arguments[arguments.index("--node") + 1]
         program = self.cluster.prefix / "bin" / "warmstart"
-        argv: list[str | Path] = [*self.enter.get(node, ()), program, *arguments]
+        argv: list[str | Path] = [*(self.cluster.enter(node) if node else ()), program, *arguments]
         return subprocess.run(argv, capture_output=True, text=True, check=False, env=env or {})
+
+    def background(self, kind: str) -> None:
+        """Do on each node what waits there of a kind, as systemd's timers have it done."""
+        for node in filter(self.cluster.nodes.__contains__, Installation(str(self.cluster.prefix)).nodes()):
+            program = self.cluster.prefix / "libexec/warmstart/background"
+            argv = [*self.cluster.enter(node), str(program), kind, node]
+            done = subprocess.run(argv, check=False, capture_output=True, text=True)
+            assert (done.returncode, done.stderr) == (0, ""), done
 
     def flush(self) -> None:
         """Do what systemd does within a minute: leave the reports of jobs that are over, and move the journals."""
@@ -195,8 +204,9 @@ class Site:
         """Start a hook by hand, as root, with only these variables (`env -i`); in a `session` of its own as slurmd."""
         program = (prefix or self.cluster.prefix) / "libexec" / "warmstart" / hook
         pipe = subprocess.PIPE
+        node = variables.get("SLURMD_NODENAME", "")
         return subprocess.Popen(
-            [*self.enter.get(variables.get("SLURMD_NODENAME", ""), ()), program],
+            [*(self.cluster.enter(node) if node in self.cluster.nodes else ()), program],
             env=dict(variables), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, cwd="/",
             start_new_session=session,
         )  # fmt: skip
@@ -240,6 +250,16 @@ class Site:
         for path in (*self.var.glob("*/imports/*"), *self.var.glob("*/errands/imports/*")):
             path.unlink()
 
+    def on_host(self, node: str, path: str | Path) -> Path:
+        """Return where this process finds what a node's jobs have at a path, which may be in the workspace."""
+        place = Path(path)
+        own = place.is_relative_to(self.workspace)
+        return self.workspace / node / place.relative_to(self.workspace) if own else place
+
+    def view(self, node: str, job_id: int | str) -> Path:
+        """Return where this process finds the view that a node has of a job."""
+        return self.var / "view" / node / str(job_id)
+
     def runs(self, node: str = "n1") -> list[str]:
         """Return the names of what lies in a node's workspaces."""
         return os.listdir(self.workspace / node)
@@ -249,7 +269,7 @@ class Site:
         found = []
         for node in self.cluster.nodes:
             places = [self.cluster.base / "workspace" / node]
-            places += [self.var / node / part for part in ("state", "view", "stage")]
+            places += [self.var / "view" / node, *(self.var / node / part for part in ("state", "stage"))]
             for place in places:
                 names = os.listdir(place) if place.is_dir() else []
                 found += [f"{place}/{name}" for name in names]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.cluster.accounts import remove_unused
 from tests.cluster.processes import kill_all
+from warmstart.paths import SPARE
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -36,11 +37,13 @@ def stop_watching(watchdog: subprocess.Popen[bytes]) -> None:
 def tear_down(base: Path) -> None:
     """End every process of the cluster in `base`, unmount everything below it, remove it."""
     kill_all(base)
-    unmount_below(base)
+    for place in (base, Path(SPARE + str(base))):
+        unmount_below(place)
     if Path("/sys/class/net", bridge_of(base)).exists():
         subprocess.run(["/usr/sbin/ip", "link", "del", bridge_of(base)], check=True)
     # rm stays on one file system, in case something is still mounted there.
-    subprocess.run(["/bin/rm", "-rf", "--one-file-system", "--", str(base)], check=True, timeout=120)
+    argv = ["/bin/rm", "-rf", "--one-file-system", "--", str(base), SPARE + str(base)]
+    subprocess.run(argv, check=True, timeout=120)
 
 
 def bridge_of(base: Path) -> str:

@@ -38,7 +38,7 @@ class Job(NamedTuple):
     @property
     def view(self) -> Path:
         """What the prolog wrote for it."""
-        return self.top / "node/view/7"
+        return self.top / "view/7"
 
     @property
     def cache(self) -> Path:
@@ -137,8 +137,8 @@ def test_no_link_costs_the_constant_path_only(job: Job, fault: str) -> None:
     ("file", "status", "told"),
     [
         ("verdict", 1, []),
-        ("notice", 0, ["export WARMSTART_NOTICES=@/node/view/7/notice", "export A=@/run/cache/a"]),
-        ("environment", 0, ["print cold today", "export WARMSTART_NOTICES=@/node/view/7/notice"]),
+        ("notice", 0, ["export WARMSTART_NOTICES=@/view/7/notice", "export A=@/run/cache/a"]),
+        ("environment", 0, ["print cold today", "export WARMSTART_NOTICES=@/view/7/notice"]),
     ],
 )
 def test_a_view_that_cannot_be_read(job: Job, file: str, status: int, told: list[str], fault: str) -> None:

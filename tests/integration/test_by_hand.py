@@ -13,7 +13,6 @@ import pytest
 
 from tests.cluster import installation
 from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.processes import run_as
 from tests.cluster.site import Site
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, remove_tree
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 def task_prolog(site: Site, job_id: int, prefix: Path, user: str = ALICE) -> subprocess.CompletedProcess[str]:
     """Run the task prolog of a job on n1 as its user."""
     variables = {"SLURM_JOB_ID": str(job_id), "SLURMD_NODENAME": "n1"}
-    return run_as(site.cluster.account(user), [str(prefix / "libexec/warmstart/task-prolog")], environment=variables)
+    return site.cluster.run([str(prefix / "libexec/warmstart/task-prolog")], user, env=variables, node="n1")
 
 
 def test_a_prolog_by_hand(site: Site) -> None:
@@ -37,7 +36,7 @@ def test_a_prolog_by_hand(site: Site) -> None:
     printed = task_prolog(site, 920001, site.cluster.prefix).stdout.splitlines()
     exported = dict(line.removeprefix("export ").split("=", 1) for line in printed)
     for name in ("WARMSTART_CACHE", "TMPDIR", "NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
-        found = Path(exported[name]).stat()
+        found = site.on_host("n1", exported[name]).stat()
         assert (found.st_uid, found.st_gid, found.st_mode & 0o7777) == (site.cluster.account(ALICE).uid, gid, 0o700)
     assert site.run_hook("epilog", variables).returncode == 0
     shown = site.command("audit", "--job", "920001", "--json")  # most tests call the same code in their own process
@@ -109,7 +108,7 @@ def second(site: Site) -> Iterator[Path]:
         program = prefix / "libexec" / "warmstart" / hook
         program.write_text(program.read_text().replace(str(first), str(prefix)))
     yield prefix
-    left = [os.listdir(prefix / "var/lib/warmstart/n1" / part) for part in ("state", "view")]
+    left = [os.listdir(prefix / "var/lib/warmstart" / part) for part in ("n1/state", "view")]
     with opened_dir(str(prefix.parent)) as parent:
         remove_tree(parent, prefix.name, after(60))  # a job may have mounted layers there
     assert left == [[], []]

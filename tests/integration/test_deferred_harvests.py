@@ -45,7 +45,7 @@ def late_job(site: Site, job_id: int) -> Path:
         done = site.run_hook("epilog", variables)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     (event,) = site.events(job_id, "harvest.deferred")
-    assert (event["run"], "numba" in event["profiles"]) == (name, True), (event, site.events(job_id, "step.failed"))
+    assert "numba" in event["profiles"], (event, site.events(job_id, "step.failed"))
     assert (run.stat().st_mode & 0o7777, (run / "tmp").exists()) == (0o700, False)
     assert run_as(alice, ["/bin/ls", str(run / "cache")]).returncode != 0
     assert not (site.var / "n1" / "state" / str(job_id)).exists()
@@ -66,12 +66,12 @@ def test_what_there_is_no_time_for_is_finished_by_maintenance(site: Site) -> Non
     site.write_policy("harvest: {budget: 3s}\n" + RULES, store=str(site.new_store(site.cluster.base / "store-later")))
     with a_job(site, 950001) as first:
         alice = site.cluster.account(ALICE)
-        write_as(alice.uid, alice.gid, Path(first.variables["NUMBA_CACHE_DIR"]), numba_entries(MANY))
+        write_as(alice.uid, alice.gid, first.place("NUMBA_CACHE_DIR"), numba_entries(MANY))
     assert (first.published(), stored(site)) == (1, 1)
     run = late_job(site, 950002)
     # A requeue of the job is not disturbed by it, nor the other way round.
-    assert site.run_hook("prolog", site.variables(950002)).returncode == 0
-    assert site.run_hook("epilog", site.variables(950002)).returncode == 0
+    for hook in ("prolog", "epilog"):
+        assert site.run_hook(hook, site.variables(950002, SLURM_JOB_RESTART_COUNT="1")).returncode == 0
     assert run.exists()
     assert site.command("maintain", "--node", "n1").returncode == 0
     assert not run.exists()

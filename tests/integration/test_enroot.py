@@ -63,7 +63,7 @@ class Place(NamedTuple):
 
     def left_in_scratch(self) -> list[str]:
         """Return what imports left on the node."""
-        return os.listdir(self.base / "workspace" / "n1")
+        return os.listdir(self.base / "workspace")
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def _push_as_docker(registry: Registry, layout: Path, name: str) -> str:
 def _imported(place: Place, version: str, reference: Reference, digest: str = "") -> list[str]:
     """Import as a producer does, take the image and verify it. Return the names in it."""
     importer = place.importer(version)
-    with scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work:
+    with scratch.opened(str(place.base / "workspace"), "r1", importer.identity, CAPS) as work:
         digest = digest or importer.resolve(reference, work, after(30))
         assert digest == place.digest
         result = importer.import_image(reference, digest, work, after(60))
@@ -145,7 +145,7 @@ def test_what_it_makes_is_published_where_root_is_refused(place: Place) -> None:
 def test_what_is_not_there_is_not_found(place: Place, version: str) -> None:
     """Enroot exits with 1 for every failure; its output decides the class."""
     importer = place.importer(version)
-    with scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work:
+    with scratch.opened(str(place.base / "workspace"), "r1", importer.identity, CAPS) as work:
         with pytest.raises(ImageNotFound):
             importer.resolve(place.image("team/tool:nope"), work, after(30))
         with pytest.raises(ImageNotFound):
@@ -157,7 +157,7 @@ def test_a_registry_that_is_down_is_unreachable(place: Place) -> None:
     down = f"127.0.0.1:{config.free_ports(1)[0]}"
     importer = place.importer("4.1.2")._replace(insecure=(down,))
     with (
-        scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work,
+        scratch.opened(str(place.base / "workspace"), "r1", importer.identity, CAPS) as work,
         pytest.raises(RegistryUnreachable),
     ):
         importer.resolve(parse(f"{down}/team/tool:1"), work, after(1))
@@ -167,7 +167,7 @@ def test_an_insecure_registry_is_one_that_the_policy_names(place: Place) -> None
     """Unless listed, a registry is contacted by TLS, which this one does not speak."""
     importer = place.importer("4.1.2")._replace(insecure=())
     with (
-        scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work,
+        scratch.opened(str(place.base / "workspace"), "r1", importer.identity, CAPS) as work,
         pytest.raises(RegistryUnreachable),
     ):
         importer.resolve(place.image(), work, after(1))
@@ -177,7 +177,7 @@ def test_a_missing_enroot_is_said(place: Place) -> None:
     """A missing program does not look like a registry's outage."""
     importer = place.importer("4.1.2")._replace(program="/nonexistent/enroot")
     with (
-        scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work,
+        scratch.opened(str(place.base / "workspace"), "r1", importer.identity, CAPS) as work,
         pytest.raises(ImportFailed, match="/nonexistent/enroot failed: it is not installed"),
     ):
         importer.import_image(place.image(), place.digest, work, after(30))
@@ -188,7 +188,7 @@ def test_a_missing_skopeo_is_said(place: Place, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(oci, "SKOPEO", "/nonexistent/skopeo")
     importer = place.importer("4.1.2")
     with (
-        scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work,
+        scratch.opened(str(place.base / "workspace"), "r1", importer.identity, CAPS) as work,
         pytest.raises(ImportFailed, match="/nonexistent/skopeo failed: it is not installed"),
     ):
         importer.resolve(place.image(), work, after(30))
@@ -328,7 +328,7 @@ def test_the_shared_import_gets_no_private_image(place: Place, private: Referenc
     for version in VERSIONS:
         importer = place.importer(version)._replace(insecure=(private.registry,))
         with (
-            scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work,
+            scratch.opened(str(place.base / "workspace"), "r1", importer.identity, CAPS) as work,
             pytest.raises(ImageForbidden),
         ):
             importer.import_image(private, place.digest, work, after(30))
@@ -339,7 +339,7 @@ def test_the_sites_credentials_fetch_a_private_image(place: Place, private: Refe
     """Both programs log in with a file that exists only during their requests."""
     login = Login(private.registry, "carol", PASSWORD)
     importer = place.importer(version)._replace(insecure=(private.registry,), login=login)
-    with scratch.opened(str(place.base / "workspace"), "n1", "r1", importer.identity, CAPS) as work:
+    with scratch.opened(str(place.base / "workspace"), "r1", importer.identity, CAPS) as work:
         digest = importer.resolve(private, work, after(30))
         assert importer.import_image(private, digest, work, after(60)) in os.listdir(work.fd)
         assert [path.name for path in Path(work.path).rglob("*") if path.name in (".credentials", "auth.json")] == []
@@ -368,4 +368,4 @@ def test_steps_of_a_user_wait_for_one_import(place: Place) -> None:
 
 
 def _scratch_files(place: Place, pattern: str) -> list[Path]:
-    return list((place.base / "workspace" / "n1").glob(f"import.*/*/{pattern}"))
+    return list((place.base / "workspace").glob(f"import.*/*/{pattern}"))

@@ -69,7 +69,7 @@ def test_a_single_file_is_left_out_while_its_lock_is_held(site: Site) -> None:
     site.write_policy(RTX)
     with a_job(site, 930011, user=BOB) as job:
         job.run('printf v1 > "$WARMSTART_TRT_RTX_CACHE"; : > "$WARMSTART_TRT_RTX_CACHE.lock"')
-        with Path(job.variables["WARMSTART_TRT_RTX_CACHE"] + ".lock").open() as lock:
+        with Path(f"{job.place('WARMSTART_TRT_RTX_CACHE')}.lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             job.end()
     assert (job.rejected(), job.published()) == ({"its lock is held": 1}, 0)

@@ -52,17 +52,16 @@ def volume(installed: Site) -> Iterator[Volume]:
     with Gluster(cluster.base, cluster.account(STORE)) as servers:
         servers.client("host", path, alone=False)
         clients = {
-            node: servers.client(node, path, cached_s=OUTDATED_S if node == "n4" else None) for node in cluster.nodes
+            node: servers.client(node, path, cached_s=OUTDATED_S if node == "n4" else None, enter=cluster.enter(node))
+            for node in cluster.nodes
         }
         cluster.wait_idle()
         for node, client in clients.items():
-            installed.enter[node] = client.enter
             cluster.move_node(node, client.enter)
         try:
             yield Volume(servers, clients, path)
         finally:
             cluster.wait_idle()
-            installed.enter.clear()
             for node in cluster.nodes:
                 cluster.move_node(node)
 

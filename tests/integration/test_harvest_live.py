@@ -97,16 +97,15 @@ def hasten(site: Site, job: int, node: str) -> None:
 def look(site: Site, settle_s: float = FIRST_S / 10 + 0.5) -> None:
     """Do what the timer does, once everything has settled."""
     time.sleep(settle_s)
-    program = site.cluster.prefix / "libexec/warmstart/background"
-    done = subprocess.run([program, "rounds"], check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    site.background("rounds")
 
 
 @contextmanager
 def stopped_at_its_stage(site: Site, server: Server) -> Iterator[subprocess.Popen[bytes]]:
     """Harvest a server, and stop in the middle of it."""
     time.sleep(FIRST_S / 10 + 0.5)
-    with subprocess.Popen([site.cluster.prefix / "libexec/warmstart/background", "rounds"]) as process:
+    program = site.cluster.prefix / "libexec/warmstart/background"
+    with subprocess.Popen([*site.cluster.enter(server.node), program, "rounds", server.node]) as process:
         stage = site.var / server.node / "stage"
         try:
             while not list(stage.glob(f"{server.id}.*.live.*")):
@@ -225,7 +224,7 @@ def test_a_job_that_ends_while_it_is_harvested(live: Site, how: str) -> None:
 def write(site: Site, job: HandJob, *numbers: int, salt: bytes = b"") -> None:
     """Have a job write entries of Numba's."""
     alice = site.cluster.account(ALICE)
-    write_as(alice.uid, alice.gid, Path(job.variables["NUMBA_CACHE_DIR"]), numba_entries(*numbers, salt=salt))
+    write_as(alice.uid, alice.gid, job.place("NUMBA_CACHE_DIR"), numba_entries(*numbers, salt=salt))
 
 
 def test_in_an_overlay(live: Site) -> None:
@@ -236,7 +235,7 @@ def test_in_an_overlay(live: Site) -> None:
     with a_job(live, 951002) as job:
         write(live, job, 2, 3)
         write(live, job, 1, salt=b"rewritten")
-        Path(job.variables["WARMSTART_CACHE"], ".harvest").touch()
+        (job.place("WARMSTART_CACHE") / ".harvest").touch()
         look(live)
         meanwhile = published(live, "numba")
         (told,) = [e for e in live.events(job.job_id, "cache.harvested") if e["entries"]]
@@ -262,11 +261,11 @@ def test_a_full_stage(live: Site) -> None:
         write(live, job, *some)
         time.sleep(FIRST_S / 10 + 0.5)
         for size in ("24k", "96k", "160k"):
-            Path(job.variables["WARMSTART_CACHE"], ".harvest").touch()
+            (job.place("WARMSTART_CACHE") / ".harvest").touch()
             with mounts.tmpfs(live.var / "n1/stage", size):
                 look(live, settle_s=0)
             brought.append(len(published(live, "numba")))
-            require_same(live, Path(job.variables["WARMSTART_CACHE"]), "numba")
+            require_same(live, job.place("WARMSTART_CACHE"), "numba")
     assert 0 < brought[0] < brought[1] < brought[2] < len(some)
     assert {*published(live, "numba")} == {name for name, _ in map(numba_entry, some)}
 

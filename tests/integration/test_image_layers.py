@@ -64,7 +64,7 @@ def imported(place: Place, registry: LayerRegistry, layout: Path, to: Path) -> T
     identity, digest = place.identity(IMPORT), registry.add_layout(layout)
     reference = parse(f"{registry.url}/team/tool@{digest}")
     importer = Oci(identity, (registry.url,), mount_point=MOUNT_POINT)
-    with scratch.opened(str(place.base / "workspace"), "n1", "r1", identity, CAPS) as work:
+    with scratch.opened(str(place.base / "workspace"), "r1", identity, CAPS) as work:
         name = importer.import_image(reference, digest, work, after(60))
         shutil.copy(f"{work.path}/{name}", f"{to}.sqsh")
     subprocess.run(["unsquashfs", "-no-progress", "-quiet", "-d", to, f"{to}.sqsh"], check=True)
@@ -122,7 +122,7 @@ def test_an_image_of_which_none_can_be_made_is_refused(
     identity, digest = place.identity(IMPORT), pushed(registry, **image)
     reference = parse(f"{registry.url}/team/tool@{digest}")
     before = registry.sent
-    with scratch.opened(str(place.base / "workspace"), "n1", "r2", identity, CAPS) as work, pytest.raises(kind):
+    with scratch.opened(str(place.base / "workspace"), "r2", identity, CAPS) as work, pytest.raises(kind):
         Oci(identity, (registry.url,)).import_image(reference, digest, work, after(60))
     assert (registry.sent > before) is fetched
 
@@ -145,4 +145,4 @@ def test_each_form_becomes_one_tree(place: Place, registry: LayerRegistry, tmp_p
     expected = unpacked(tmp_path / "gzip", tmp_path / "umoci")
     for form in SUFFIXES:
         assert imported(place, registry, tmp_path / form, tmp_path / f"{form}-tree") == expected
-    assert os.listdir(place.base / "workspace" / "n1") == []
+    assert os.listdir(place.base / "workspace") == []

@@ -24,10 +24,19 @@ def job_id() -> int:
 
 
 @contextmanager
-def a_namespace() -> Iterator[str]:
+def a_namespace(site: Site, node: str = "n1") -> Iterator[str]:
     """Yield a mount namespace as job_container makes it, after the job's prolog."""
     holder = subprocess.Popen(
-        ["/usr/bin/unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", "echo; read end"],
+        [
+            *site.cluster.enter(node),
+            "/usr/bin/unshare",
+            "--mount",
+            "--propagation",
+            "private",
+            "/bin/sh",
+            "-c",
+            "echo; read end",
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -44,7 +53,7 @@ def namespace(site: Site, job_id: int) -> Iterator[str]:
     """Yield a job's mount namespace. The epilog runs at the end."""
     site.write_policy(constant="namespace")
     assert site.run_hook("prolog", site.variables(job_id)).returncode == 0
-    with a_namespace() as made:
+    with a_namespace(site) as made:
         yield made
     assert site.run_hook("epilog", site.variables(job_id)).returncode == 0
     site.constant.rmdir()

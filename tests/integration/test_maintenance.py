@@ -65,8 +65,8 @@ class Node:
         self.paths: NodePaths = self.site.installation.node("n1")
         for path, mode in ((self.paths.state, 0o700), (self.paths.view, 0o711), (self.paths.stage, 0o700)):
             os.makedirs(path, mode=mode)
-        self.workspace = base / "workspace" / "n1"
-        self.workspace.mkdir(parents=True)
+        self.workspace = base / "workspace"
+        self.workspace.mkdir()
 
     def knows(self, job_id: int, state: str) -> None:
         """Add a job to those that the controller knows."""
@@ -86,6 +86,7 @@ class Node:
         (Path(self.paths.view) / str(record.view_id)).mkdir()
         cache = Path(record.run_directory) / "cache"
         cache.mkdir(parents=True)
+        Path(record.run_directory, record.mark).touch()
         (cache / "x").write_bytes(b"x")
 
     def left(self) -> list[str]:
@@ -299,7 +300,7 @@ def test_a_run_without_an_epilog_is_finished(node: Node) -> None:
         node.run_of(job_id)
     node.run_of(5, boot_id="another boot")
     node.maintain()
-    assert node.left() == ["n1/1.0a1b2c3d", "n1/3.0a1b2c3d", "state/1", "state/3", "view/1", "view/3"]
+    assert node.left() == ["state/1", "state/3", "view/1", "view/3", "workspace/1.00000000", "workspace/3.00000000"]
     assert {e["job_id"]: e["rebooted"] for e in node.site.events("run.abandoned")} == {2: False, 4: False, 5: True}
 
 
@@ -309,7 +310,7 @@ def test_a_silent_controller_means_nothing(node: Node) -> None:
     node.run_of(1)
     node.run_of(2, boot_id="another boot")
     node.maintain()
-    assert node.left() == ["n1/1.0a1b2c3d", "state/1", "view/1"]
+    assert node.left() == ["state/1", "view/1", "workspace/1.00000000"]
 
 
 def test_a_step_daemon_is_proof_enough(node: Node) -> None:
@@ -345,11 +346,12 @@ def test_one_run_that_cannot_be_removed_costs_no_other(node: Node, immutable: Ca
     node.run_of(5)
     for job_id in (6, 7):
         node.trees(a_record(job_id=job_id, view_id=job_id, workspace=str(node.base / "workspace")))
-    held += [Path(node.paths.view) / "6", node.workspace / "6.0a1b2c3d"]
+    held += [Path(node.paths.view) / "6", node.workspace / "6.00000000"]
     for path in held:
         immutable(path)
     node.maintain(status=1)
-    assert node.left() == ["n1/4.0a1b2c3d", "n1/6.0a1b2c3d", "state/4", "view/4", "view/6"]
+    assert node.left() == ["state/4", "view/4", "view/6", "workspace/.4.0a1b2c3d", "workspace/6.00000000"]
+    held[1] = node.workspace / ".4.0a1b2c3d" / "cache"
     errors = [event["error"]["code"] for event in node.site.events("step.failed")]
     assert errors == ["workspace-busy"] * 4
     for path in held:
@@ -372,7 +374,7 @@ def test_one_run_that_meets_a_bug_costs_no_other(node: Node, monkeypatch: pytest
 
     monkeypatch.setattr(records, "load", load)
     node.maintain(status=1)
-    assert node.left() == ["n1/4.0a1b2c3d", "state/4", "view/4"]
+    assert node.left() == ["state/4", "view/4", "workspace/4.00000000"]
     assert "a bug" in node.site.events("hook.crashed")[0]["traceback"]
 
 
@@ -382,23 +384,21 @@ def test_trees_of_nobody_go_and_foreign_ones_stay(node: Node) -> None:
     node.trees(record)
     node.run_of(9)
     node.knows(9, "RUNNING")
-    (node.workspace / "9.99aa88bb").mkdir()  # an earlier run, which was busy then
+    (node.workspace / "9.00000001/.of-9.99aa88bb").mkdir(parents=True)  # an earlier run, which was busy then
     (node.workspace / "somebody's").mkdir()
     (node.workspace / "import.0a1b2c3d.00").mkdir()
     Path(node.paths.stage, "8.0a1b2c3d.numba").mkdir()
     node.maintain()
-    assert node.left() == ["n1/9.0a1b2c3d", "n1/somebody's", "state/9", "view/9"]
+    assert node.left() == ["state/9", "view/9", "workspace/9.00000000", "workspace/somebody's"]
     assert {event["kind"] for event in node.site.events("orphan.removed")} == {"stage", "view", "workspace"}
 
 
 @pytest.mark.threat(43)
 def test_what_hooks_left_to_be_removed_goes(node: Node) -> None:
     """Of which a process was killed that was at it; and what nothing names any more, as after a loss of the state."""
-    removing = node.workspace / run_end.REMOVING
     named, nameless = a_record(job_id=71, workspace=str(node.base / "workspace")), "72.0a1b2c3d"
     for name in (named.run_name, nameless):
-        (removing / name / "tmp/deep").mkdir(parents=True)
-    removing.chmod(0o700)
+        (node.workspace / f".{name}" / "tmp/deep").mkdir(parents=True)
     deferred.defer(node.paths, REMOVALS, named, time.time())
     node.maintain()
     assert node.left() == []
@@ -411,7 +411,7 @@ def test_what_is_mounted_below_an_orphan_is_not_emptied(node: Node) -> None:
     source = node.base / "precious"
     source.mkdir()
     (source / "file").write_text("kept")
-    target = node.workspace / "8.0a1b2c3d" / "cache" / "mnt"
+    target = node.workspace / "8.00000000" / "cache" / "mnt"
     target.mkdir()
     subprocess.run(["/bin/mount", "--bind", str(source), str(target)], check=True)
     try:

@@ -11,17 +11,20 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from tests.cluster import rooms
+from tests.cluster.processes import wait_until
 from tests.support.bench_site import BenchSite, Command, bench_site
 from tests.support.privileges import as_user
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
+from warmstart.paths import Installation
 from warmstart.record import decode
 from warmstart.store import bundles
 from warmstart.store.index import FIRST
@@ -79,11 +82,24 @@ def site(install: Callable[[Path], None]) -> Iterator[BenchSite]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def second(site: BenchSite) -> Iterator[Sequence[str]]:
+    """Yield the words before a hook of n2."""
+    own, ready = {site.base / "workspace": 0o755, Path(Installation(str(site.prefix)).view): 0o711}, site.base / "ready"
+    rooms.divide(site.base, own, ["n2"])
+    with subprocess.Popen(rooms.a_room("n2", own), env={"PATH": os.environ["PATH"], "READY": str(ready)}) as room:
+        try:
+            wait_until("the room of n2", ready.exists, 30)
+            yield rooms.enter(room.pid)
+        finally:
+            room.kill()
+
+
 @pytest.mark.report
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_a_job_that_builds_nothing(site: BenchSite, nodes: int) -> None:
+def test_a_job_that_builds_nothing(site: BenchSite, second: Sequence[str], nodes: int) -> None:
     """Nothing of its entries is opened, copied or listed, nor so that two nodes agree."""
-    few, many = (cost(site, count, nodes) for count in (FEW, MANY))
+    few, many = (cost(site, count, [second] * (nodes - 1)) for count in (FEW, MANY))
     assert {hook: (few[hook], many[hook]) for hook in few if not many[hook].is_like(few[hook])} == {}
 
 
@@ -92,7 +108,7 @@ def test_without_a_constant_path_there_is_nothing_to_do(site: BenchSite) -> None
     """Each job would have to put its own path into each entry. The tools stay where they are without warmstart."""
     write_policy(site, "none")
     site.hook("prolog").run()
-    assert [*site.base.glob("workspace/n1/7.*")] == []
+    assert [*site.base.glob("workspace/7.*")] == []
     site.hook("epilog").run()
 
 
@@ -101,9 +117,12 @@ def write_policy(site: BenchSite, constant: str, label: str = "bare") -> None:
     site.write_policy(RULES.format(label=label, constant=constant, profiles=", ".join(KERNELS)))
 
 
-def cost(site: BenchSite, count: int, nodes: int) -> dict[str, Cost]:
-    """Publish entries, and return what the hooks of a job cost on a node that has shown them before."""
-    label = f"of-{count}-for-{nodes}"
+def cost(site: BenchSite, count: int, others: Sequence[Sequence[str]]) -> dict[str, Cost]:
+    """Publish entries, and return what the hooks of a job cost on a node that has shown them before.
+
+    `others` are the words before the hooks of its other nodes.
+    """
+    label = f"of-{count}-for-{len(others)}"
     write_policy(site, "spank", label)
     run(site, "prolog")
     (path,) = site.prefix.glob("var/lib/warmstart/n1/state/7/record.json")
@@ -118,10 +137,10 @@ def cost(site: BenchSite, count: int, nodes: int) -> dict[str, Cost]:
             draft = Draft(Producer(7, record.user, record.uid, "n1", ""), record.facts, entries)
             assert as_user(site.owner.uid, partial(bundles.publish_bundle, where, packed.fileno(), draft, "test"))
     for hook in ("prolog", "epilog"):  # fetches and mounts
-        run(site, hook, nodes)
+        run(site, hook, others)
     found = {}
     for hook in ("prolog", "epilog"):
-        calls = [line for line in run(site, hook, nodes) if not UNCOUNTED.search(line)]
+        calls = [line for line in run(site, hook, others) if not UNCOUNTED.search(line)]
         moved = sum(int(match[1]) for line in calls if (match := MOVED.search(line)))
         found[hook] = Cost(len(calls), sum(bool(OPENED.search(line)) for line in calls), moved)
         if hook == "prolog":
@@ -130,16 +149,16 @@ def cost(site: BenchSite, count: int, nodes: int) -> dict[str, Cost]:
     return found
 
 
-def run(site: BenchSite, hook: str, nodes: int = 1) -> list[str]:
+def run(site: BenchSite, hook: str, others: Sequence[Sequence[str]] = ()) -> list[str]:
     """Run a hook on the nodes of a job side by side; return the system calls of the first one's."""
-    more = {"SLURM_JOB_NODELIST": "n[1-2]"} if nodes > 1 else {}
+    more = {"SLURM_JOB_NODELIST": "n[1-2]"} if others else {}
     on = [
-        Command(site.hook(hook).argv, {**site.job_env, **more, "SLURMD_NODENAME": f"n{number}"})
-        for number in range(1, nodes + 1)
+        Command([*enter, *site.hook(hook).argv], {**site.job_env, **more, "SLURMD_NODENAME": f"n{number}"})
+        for number, enter in enumerate([(), *others], 1)
     ]
-    others = [subprocess.Popen(one.argv, env=dict(one.env), stdout=subprocess.DEVNULL) for one in on[1:]]
+    running = [subprocess.Popen(one.argv, env=dict(one.env), stdout=subprocess.DEVNULL) for one in on[1:]]
     calls = on[0].calls(site.base / "calls")
-    assert [other.wait() for other in others] == [0] * (nodes - 1)
+    assert [other.wait() for other in running] == [0] * len(others)
     return calls
 
 

@@ -157,8 +157,9 @@ class Node:
         """Return what is left of jobs on the node."""
         var = self.prefix / "var/lib/warmstart/n1"
         places = [
-            self.base / "workspace/n1",
-            *(var / name for name in ("state", "view", "stage", "spool", "errands/harvests")),
+            self.base / "workspace",
+            var.parent / "view",
+            *(var / name for name in ("state", "stage", "spool", "errands/harvests")),
         ]
         return [str(path) for place in places if place.is_dir() for path in place.iterdir()]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -46,7 +45,7 @@ def test_a_node_without_a_view_inherits_nothing(reader: Site) -> None:
     job = reader.cluster.submit(script, ALICE, "--nodelist=n1,n2")
     output = reader.cluster.account(ALICE).home / f"slurm-{job}.out"
     wait_until("the job's script", lambda: output.exists() and "ready" in output.read_text(), 60)
-    shutil.rmtree(reader.var / "n2" / "view" / str(job))
+    shutil.rmtree(reader.view("n2", job))
     go.touch()
     ended = reader.finish(job)
     told = {(node, name): state for node, name, state in (line.split() for line in ended.output.splitlines()[1:])}
@@ -60,7 +59,7 @@ def test_while_it_is_off_a_jobs_view_goes(site: Site) -> None:
     """An epilog that finds warmstart off leaves the rest, but no view that a later run of that id would take."""
     variables = site.variables(910077)
     assert site.run_hook("prolog", variables).returncode == 0
-    view = Path(site.var) / "n1" / "view" / "910077"
+    view = site.view("n1", 910077)
     assert (view / "environment").exists()
     off = site.etc / "off"
     off.touch()

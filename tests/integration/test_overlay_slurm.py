@@ -33,9 +33,10 @@ def contained(capable_host: None, install: Callable[[Path], None]) -> Iterator[S
 
 
 def mounted(site: Site, table: str = "/proc/self/mountinfo") -> list[str]:
-    """Return the mount points of jobs."""
+    """Return the mount points of jobs, as the processes see them whose table that is."""
     points = [line.split()[4] for line in Path(table).read_text().splitlines()]
-    return [point for point in points if point.startswith(f"{site.workspace}/")]
+    own = {f"{site.workspace}/{node}" for node in site.cluster.nodes}
+    return [point for point in points if point.startswith(f"{site.workspace}/") and point not in own]
 
 
 def backed(site: Site) -> set[str]:
@@ -66,7 +67,7 @@ def warm(compiled: None, site: Site) -> Site:
 
 
 def running(site: Site, user: str, node: str, body: str = "exec sleep 600\n") -> tuple[int, Path, int]:
-    """Start a seeded job. Return its id, its cache directory and its shell's pid."""
+    """Start a seeded job. Return its id, its cache directory as it sees that, and its shell's pid."""
     job_id = site.cluster.submit(f"#!/bin/sh\n{AT}{body}", user, f"--nodelist={node}")
     wait_until("the job", lambda: "at /" in site.cluster.job(job_id).output, 60)
     line = site.cluster.job(job_id).output.partition("at ")[2].splitlines()[0]
@@ -110,7 +111,7 @@ def test_a_cancelled_job_with_open_files(warm: Site) -> None:
     site = warm
     body = 'exec 9>"$NUMBA_CACHE_DIR/open"\ncd "$NUMBA_CACHE_DIR"\nwhile :; do echo x >&9; done\n'
     job_id, directory, _ = running(site, ALICE, "n2", body)
-    assert str(directory) in mounted(site)
+    assert str(site.on_host("n2", directory)) in mounted(site)
     site.cluster.cancel(job_id)
     site.finish(job_id)
     assert mounted(site) == []
@@ -131,7 +132,7 @@ def test_a_process_that_escapes_its_job(warm: Site) -> None:
         codes = [event["error"]["code"] for event in site.events(job_id, "step.failed")]
         assert codes == ["cache-busy", "cache-in-use"]
         assert mounted(site) == []
-        assert not directory.exists()
+        assert not site.on_host("n2", directory).exists()
     finally:
         os.kill(int(held.read_text()), signal.SIGKILL)
     wait_until("the loop device", lambda: backed(site) == layers(site), 20)
@@ -143,7 +144,7 @@ def test_slurmd_is_killed_between_prolog_and_epilog(warm: Site) -> None:
     job_id, directory, _ = running(site, ALICE, "n3", "sleep 5\nls $NUMBA_CACHE_DIR/*\n")
     site.cluster.kill_slurmd("n3")
     site.cluster.start_slurmd("n3")
-    assert str(directory) in mounted(site)
+    assert str(site.on_host("n3", directory)) in mounted(site)
     ended = site.finish(job_id)
     assert ".nbi" in ended.output
     assert mounted(site) == []
@@ -206,7 +207,7 @@ def test_another_jobs_namespace_holds_no_mount_of_a_job_that_ended(contained: Si
     second, _, other = running(site, BOB, "n1")
     assert str(directory) in mounted(site, f"/proc/{other}/mountinfo")
     site.cluster.cancel(first)
-    wait_until("the epilog", lambda: not directory.parents[1].exists(), 60)
+    wait_until("the epilog", lambda: not site.on_host("n1", directory.parents[1]).exists(), 60)
     assert str(directory.parents[1]) not in Path(f"/proc/{other}/mountinfo").read_text()
     assert mounted(site) == []
     site.cluster.cancel(second)

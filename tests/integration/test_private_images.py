@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cluster import processes
 from tests.cluster.accounts import ALICE, BOB, STORE
 from tests.cluster.registry import build_image
 from tests.cluster.site import Site
@@ -74,7 +73,7 @@ def prepared(site: Site, image: str, user: str, job_id: int) -> dict[str, str]:
     variables = site.variables(job_id, user=user, SLURM_JOB_COMMENT=f"warmstart: image={image}")
     done = site.run_hook("prolog", variables)
     assert done.returncode == 0, done.stderr
-    view = site.var / "n1" / "view" / str(job_id)
+    view = site.view("n1", job_id)
     if (view / "verdict").exists():
         return {"verdict": (view / "verdict").read_text()}
     lines = (view / "environment").read_text().splitlines()[3:]
@@ -83,29 +82,30 @@ def prepared(site: Site, image: str, user: str, job_id: int) -> dict[str, str]:
 
 def read_by(site: Site, user: str, path: str | Path) -> bool:
     """Return whether a user can read a file."""
-    return processes.run_as(site.cluster.account(user), ["/usr/bin/head", "-c1", str(path)]).returncode == 0
+    return site.cluster.run(["/usr/bin/head", "-c1", str(path)], user, node="n1").returncode == 0
 
 
 def test_whoever_it_is_bound_to_has_a_copy_of_his_own(team: Site, store: Shared, private: str) -> None:
     """Fetched once, kept where only the store's owner reads, copied for each job."""
     image = f"{private}/team/secret:1"
     for job_id, event in ((7001, "image.imported"), (7002, "image.reused")):
-        path = Path(prepared(team, image, ALICE, job_id)["WARMSTART_IMAGE"])
+        seen = Path(prepared(team, image, ALICE, job_id)["WARMSTART_IMAGE"])
+        path = team.on_host("n1", seen)
         try:
-            assert path.parent.parent == team.workspace / "n1"
+            assert seen.parent.parent == team.workspace
             assert (path.owner(), path.stat().st_mode & 0o7777) == (ALICE, 0o400)
             listed = subprocess.run(["unsquashfs", "-l", path], check=True, capture_output=True, text=True).stdout
             assert "/etc/secret" in listed
-            assert read_by(team, ALICE, path)
-            assert not read_by(team, BOB, path)
+            assert read_by(team, ALICE, seen)
+            assert not read_by(team, BOB, seen)
             team.wait_imports()  # the import's own events may come after the hook
             assert [found["event"] for found in team.events(job_id, event)] == [event]
             if job_id == 7002:
                 importer = team.cluster.prefix / "libexec" / "warmstart" / "pyxis-importer"
                 environment = {"SLURM_JOB_ID": "7002", "SLURM_STEP_ID": "0"}
                 argv = [str(importer), "get", f"docker://{image}"]
-                got = processes.run_as(team.cluster.account(ALICE), argv, environment=environment)
-                assert got.stdout == f"{path}\n", got.stderr
+                got = team.cluster.run(argv, ALICE, env=environment, node="n1")
+                assert got.stdout == f"{seen}\n", got.stderr
         finally:
             team.run_hook("epilog", team.variables(job_id))
         assert not path.exists()

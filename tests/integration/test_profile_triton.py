@@ -34,6 +34,7 @@ def a_run(base: Path, run_id: str) -> Context:
     """Return the context of a run whose workspace is made, with a directory for Triton."""
     record = a_record(
         run_id=run_id,
+        restarts=int(run_id, 16),
         uid=UID,
         gid=UID,
         workspace=f"{base}/workspace",

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.accounts import ALICE, BOB
+from tests.cluster.processes import SETPRIV
 from tests.cluster.registry import Registry
 from tests.cluster.site import Site
 
@@ -30,12 +31,11 @@ def as_pyxis(site: Site, *arguments: str, user: str = ALICE, **environment: str)
     account = site.cluster.account(user)
     job = {**account.environment(), "SLURM_JOB_ID": "7007", "SLURM_STEP_ID": "0", **environment}
     env = {name: value for name, value in job.items() if name not in DENIED}
+    drop = [SETPRIV, f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups"]
+    importer = site.cluster.prefix / "libexec" / "warmstart" / "pyxis-importer"
     return subprocess.run(
-        [site.cluster.prefix / "libexec" / "warmstart" / "pyxis-importer", *arguments],
+        [*site.cluster.enter("n1"), *drop, importer, *arguments],
         env={**env, "PATH": "/usr/bin:/bin", "PYXIS_VERSION": "0.24.0", "SLURM_JOB_UID": str(account.uid)},
-        user=account.uid,
-        group=account.gid,
-        extra_groups=[],
         check=False,
         capture_output=True,
         text=True,
@@ -204,7 +204,7 @@ def test_what_the_store_lacks_is_the_jobs_own(
     """Imported as the user into the job's workspace, once for all its steps; not into the store."""
     other, before = fresh_image(), stored(site)
     first = as_pyxis(site, "get", f"docker://{other}")
-    path = Path(got(first))
+    path = site.on_host("n1", got(first))
     assert "not in this cluster's store" in first.stderr
     tmp = path.parent.parent
     assert (path.parent.name, tmp.name, tmp.parent.parent) == ("warmstart-images", "tmp", site.workspace / "n1")
@@ -212,7 +212,7 @@ def test_what_the_store_lacks_is_the_jobs_own(
     listed = subprocess.run(["unsquashfs", "-l", path], check=True, capture_output=True, text=True).stdout
     assert "squashfs-root/etc/number" in listed
     asked = registry.requests("GET", other.partition("/")[2].partition(":")[0])
-    assert got(as_pyxis(site, "get", f"docker://{other}", SLURM_STEP_ID="1")) == str(path)
+    assert got(as_pyxis(site, "get", f"docker://{other}", SLURM_STEP_ID="1")) == got(first)
     assert registry.requests("GET", other.partition("/")[2].partition(":")[0]) == asked
     assert as_pyxis(site, "release").returncode == 0
     assert path.exists()  # a later step of the job may want it; it goes with the workspace
@@ -235,7 +235,7 @@ def forget_uses(site: Site, name: str) -> None:
 def test_users_see_that_an_image_is_held_and_not_by_whom(site: Site, of_another_job: str) -> None:
     """It is not copied for the step. Nobody but the store's owner and root can read who imported it or who used it."""
     images, alice, bob = site.store / "images", site.cluster.account(ALICE), site.cluster.account(BOB)
-    path = Path(got(as_pyxis(site, "get", f"docker://{of_another_job}")))
+    path = site.on_host("n1", got(as_pyxis(site, "get", f"docker://{of_another_job}")))
     for known in (site.var / "n1" / "uses").iterdir():
         known.unlink()
     assert site.run_hook("epilog", site.variables(7007)).returncode == 0
@@ -266,29 +266,25 @@ def test_users_see_that_an_image_is_held_and_not_by_whom(site: Site, of_another_
 
 def test_the_use_of_an_image_that_a_step_is_served_is_recorded(site: Site, of_another_job: str) -> None:
     """Maintenance records what the step noted. Where no use protects the image the step gets a copy."""
-    path = Path(got(as_pyxis(site, "get", f"docker://{of_another_job}")))
+    path = site.on_host("n1", got(as_pyxis(site, "get", f"docker://{of_another_job}")))
     name = path.name.removesuffix(".sqsh")
     used = site.store / "images" / "used" / name
     assert path.parent == site.store / "images"
     forget_uses(site, name)  # nobody has used it for longer than the lease
     for known in (site.var / "n1" / "uses").iterdir():
         known.unlink()
-    own = Path(got(as_pyxis(site, "get", f"docker://{of_another_job}")))
+    own = site.on_host("n1", got(as_pyxis(site, "get", f"docker://{of_another_job}")))
     assert (own.parent.name, own.owner()) == ("warmstart-images", ALICE)
     assert own.read_bytes() == path.read_bytes()
-    done = subprocess.run(
-        [site.cluster.prefix / "bin" / "warmstart", "maintain", "--node", "n1"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    done = site.command("maintain", "--node", "n1")
+    assert done.returncode == 0, done.stderr
     assert [use.name for use in used.iterdir()] == [f"n1~{site.cluster.account(ALICE).uid}"], done.stdout
-    assert Path(got(as_pyxis(site, "get", f"docker://{of_another_job}"))) == path
+    assert site.on_host("n1", got(as_pyxis(site, "get", f"docker://{of_another_job}"))) == path
 
 
 def test_a_short_jobs_use_is_recorded_by_its_epilog(site: Site, of_another_job: str) -> None:
     """The job is over before maintenance runs."""
-    path = Path(got(as_pyxis(site, "get", f"docker://{of_another_job}")))
+    path = site.on_host("n1", got(as_pyxis(site, "get", f"docker://{of_another_job}")))
     used = site.store / "images" / "used" / path.name.removesuffix(".sqsh")
     forget_uses(site, used.name)
     for known in (site.var / "n1" / "uses").iterdir():
@@ -303,7 +299,7 @@ def test_a_job_without_a_workspace_has_a_place_too(
 ) -> None:
     """Below /var/tmp, for the step alone. `release` removes it, and a second one finds nothing to do."""
     image = fresh_image()
-    path = Path(got(as_pyxis(site, "get", f"docker://{image}", SLURM_JOB_ID="7009")))
+    path = site.on_host("n1", got(as_pyxis(site, "get", f"docker://{image}", SLURM_JOB_ID="7009")))
     assert path.parent == own_place(ALICE)
     assert path.parent.stat().st_mode & 0o777 == 0o700
     assert as_pyxis(site, "release", SLURM_JOB_ID="7009", SLURM_STEP_ID="1").returncode == 0

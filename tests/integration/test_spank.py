@@ -54,7 +54,7 @@ class Node(NamedTuple):
 
     def make_cache(self, run: str, uid: int) -> Path:
         """Make a run's cache that belongs to the job, with a marker in it."""
-        cache = self.base / "workspace" / "n1" / run / "cache"
+        cache = self.base / "workspace" / run / "cache"
         cache.mkdir(parents=True)
         (cache / "marker").write_text(f"{uid}\n")
         cache.chmod(0o700)
@@ -65,12 +65,12 @@ class Node(NamedTuple):
 
     def show(self, run: str, shown: Shown, uid: int = JOB) -> None:
         """Add to what a run shows, as the prolog does."""
-        with opened_dir(str(self.base / "workspace" / "n1" / run)) as fd:
+        with opened_dir(str(self.base / "workspace" / run)) as fd:
             view.show(fd, shown, uid)
 
     def write_view(self, *lines: object, job: int = 7, uid: int = JOB) -> Path:
         """Write the view that the prolog renders, or that its owner forged."""
-        directory = self.base / "state" / "n1" / "view" / str(job)
+        directory = self.base / "state" / "view" / str(job)
         directory.mkdir(parents=True)
         (directory / "environment").write_text("".join(f"{line}\n" for line in lines))
         os.chown(directory / "environment", uid, uid)
@@ -181,7 +181,7 @@ def test_what_the_user_set_stays(node: Node) -> None:
     """Except for inherited paths into a cache or workspace, and for warmstart's own variables."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
     node.write_view(*view_of(node, cache), "STALE=ours", "LONG=ours", "!OVERRIDDEN=ours")
-    stale = f"{node.base}/workspace/n1/6.00000000/cache"
+    stale = f"{node.base}/workspace/6.00000000/cache"
     own = {"PLAIN": "mine", "STALE": stale, "NUMBA_CACHE_DIR": f"{node.constant}/x", "LONG": "x" * 9000}
     own["OVERRIDDEN"] = "mine"
     lines = node.task(**own, WARMSTART_CACHE="mine")
@@ -244,7 +244,7 @@ def in_container(node: Node, cache: Path, *, hidden: bool) -> Iterator[dict[str,
 def test_a_mount_of_the_users_hides_the_cache(node: Node, *, hidden: bool) -> None:
     """In a container the plugin sets nothing; it unsets what would lead into another directory, and says so."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
-    run = f"{node.base}/workspace/n1/7.0a1b2c3d"
+    run = f"{node.base}/workspace/7.0a1b2c3d"
     node.write_view(*view_of(node, cache), "MINE=x", f"TMPDIR={run}/tmp")
     of_the_hook = {"WARMSTART_CACHE": str(node.constant), "NUMBA_CACHE_DIR": f"{node.constant}/numba"}
     own = {"MINE": f"{node.base}/mine", "PATH_ELSEWHERE": f"{node.constant}/numba"}
@@ -329,15 +329,15 @@ def test_a_list_that_is_none_shows_nothing(node: Node, content: str | Callable[[
     "claim",
     [
         "/etc",
-        "{workspace}/n1/8.0a1b2c3d/cache",  # another user's
-        "{workspace}/n1/7.0a1b2c3d/cache/inside",
-        "{workspace}/n1/7.0a1b2c3d/cache/../../8.0a1b2c3d/cache",
-        "{workspace}/n1/../n1/7.0a1b2c3d/cache",
-        "{workspace}/n1/9.0a1b2c3d/cache",  # a link to another user's
-        "{workspace}/n1/7.0A1B2C3D/cache",
-        "{workspace}/n1/7.0a1b2c3d0/cache",
-        "{workspace}x/n1/7.0a1b2c3d/cache",
-        "{workspace}/n2/7.0a1b2c3d/cache",
+        "{workspace}/8.0a1b2c3d/cache",  # another user's
+        "{workspace}/7.0a1b2c3d/cache/inside",
+        "{workspace}/7.0a1b2c3d/cache/../../8.0a1b2c3d/cache",
+        "{workspace}/../workspace/7.0a1b2c3d/cache",
+        "{workspace}/9.0a1b2c3d/cache",  # a link to another user's
+        "{workspace}/7.0A1B2C3D/cache",
+        "{workspace}/7.0a1b2c3d0/cache",
+        "{workspace}x/7.0a1b2c3d/cache",
+        "{workspace}/n1/7.0a1b2c3d/cache",
         "x" * 70000,
     ],
 )
@@ -345,13 +345,13 @@ def test_a_forged_view_reaches_nothing_of_others(node: Node, claim: str) -> None
     """A view can name any path, but only a cache of its owner is mounted."""
     node.make_cache("7.0a1b2c3d", JOB)
     foreign = node.make_cache("8.0a1b2c3d", OTHER)
-    linked = node.base / "workspace" / "n1" / "9.0a1b2c3d"
+    linked = node.base / "workspace" / "9.0a1b2c3d"
     linked.mkdir()
     (linked / "cache").symlink_to(foreign)
     node.write_view(*view_of(node, Path("/")))
     lines = view_of(node, Path("/"))
     lines[2] = claim.format(workspace=node.base / "workspace")
-    (node.base / "state/n1/view/7/environment").write_text("".join(f"{line}\n" for line in lines))
+    (node.base / "state/view/7/environment").write_text("".join(f"{line}\n" for line in lines))
     said = node.task()
     assert mounts(node, said) == []
     assert f"{OTHER}" not in "".join(line for line in said if "marker" in line)
@@ -587,7 +587,7 @@ def test_a_file_is_shown_over_the_file_that_was_seen(node: Node, case: str) -> N
     """Read-only, in this task alone, where the job's user has it; the kernel puts no file on a directory."""
     run = "7.0a1b2c3d"
     node.write_view(*view_of(node, node.make_cache(run, JOB)))
-    file, source = node.base / "shared/marker", node.base / "workspace/n1" / run / "mounted/0"
+    file, source = node.base / "shared/marker", node.base / "workspace" / run / "mounted/0"
     for path, text in ((file, "original\n"), (source, "copy\n")):
         path.parent.mkdir()
         path.write_text(text)
@@ -635,10 +635,10 @@ def test_many_files_are_shown_whatever_becomes_of_one(node: Node) -> None:
     """One child opens them all. A file system that hangs is waited for once, and the task begins without the rest."""
     run, shared = "7.0a1b2c3d", node.base / "shared"
     node.write_view(*view_of(node, node.make_cache(run, JOB)))
-    (node.base / "workspace/n1" / run / "mounted").mkdir()
+    (node.base / "workspace" / run / "mounted").mkdir()
     shared.mkdir()
     for number in range(20):
-        (node.base / f"workspace/n1/{run}/mounted/{number}").write_text("copy\n")
+        (node.base / f"workspace/{run}/mounted/{number}").write_text("copy\n")
         if number != 7:
             (shared / str(number)).write_text("original\n")
         node.show(run, Shown("ro", "job", f"mounted/{number}", NOTHING, str(shared / str(number)), NOTHING))

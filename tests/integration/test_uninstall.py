@@ -72,7 +72,7 @@ def test_what_jobs_left_goes_before_the_programs(base: Path, install: Callable[[
     policy = command_line.POLICY.replace("/var/tmp/w,", f"{workspace},").replace("/var/log/w", f"{base}/log")
     write_policy(prefix, policy)
     record = a_record(workspace=str(workspace), uid=64201)
-    tree = workspace / "n1" / "removing" / record.run_name
+    tree = workspace / record.going
     (tree / "tmp/deep").mkdir(parents=True)
     (tree / "tmp/deep/file").write_text("x")
     paths = Installation(str(prefix)).node("n1")
@@ -80,7 +80,7 @@ def test_what_jobs_left_goes_before_the_programs(base: Path, install: Callable[[
     deferred.defer(paths, REMOVALS, record, 1.0)
     (prefix / "etc/warmstart/off").touch()
     uninstall(prefix)
-    assert os.listdir(workspace / "n1") == []
+    assert os.listdir(workspace) == []
     assert Errands(paths, REMOVALS).all() == []
     assert not (prefix / "libexec/warmstart/background").exists()
 

@@ -26,7 +26,7 @@ def base(capable_host: None) -> Iterator[Path]:
     """Yield a directory of root's with a run's cache in it."""
     path = Path(tempfile.mkdtemp(prefix="ws-readers-", dir="/var/tmp"))
     path.chmod(0o755)
-    cache = path / "workspace" / NODE / "7.0a1b2c3d" / "cache"
+    cache = path / "workspace" / "7.0a1b2c3d" / "cache"
     cache.mkdir(parents=True)
     os.chown(cache, JOB, JOB)
     yield path
@@ -78,9 +78,9 @@ def readers(base: Path) -> dict[str, Read]:
 
 def write_view(base: Path, *lines: str, top: str = "") -> None:
     """Write job 7's view, and that its run shows its cache, if it is there."""
-    path = Path(f"{top}{base}/state/{NODE}/view/7/environment")
+    path = Path(f"{top}{base}/state/view/7/environment")
     path.parent.mkdir(parents=True, exist_ok=True)
-    header = [f"{base}/workspace", f"{base}/constant", f"{base}/workspace/{NODE}/7.0a1b2c3d/cache"]
+    header = [f"{base}/workspace", f"{base}/constant", f"{base}/workspace/7.0a1b2c3d/cache"]
     path.write_text("".join(f"{line}\n" for line in (*header, *lines)))
     os.chown(path, JOB, JOB)
     path.with_name("images").write_text("")
@@ -142,10 +142,10 @@ def test_both_name_what_the_user_set(base: Path, readers: dict[str, Read]) -> No
 
     What is as we would set it, inherited, or overridden is not named.
     """
-    cache, constant = base / "workspace" / NODE / "7.0a1b2c3d" / "cache", base / "constant"
+    cache, constant = base / "workspace" / "7.0a1b2c3d" / "cache", base / "constant"
     constant.mkdir(exist_ok=True)
     write_view(base, *(f"{name}={constant}/{name.lower()}" for name in ("A", "B", "C")), "!D=ours", "ON=1", "SAME=1")
-    inherited = f"{base}/workspace/n9/6.1/cache/b"
+    inherited = f"{base}/workspace/6.1/cache/b"
     given = task(A="/tmp/a", B=inherited, D="x", ON="0", SAME="1", OTHER="1")
 
     def named(who: str, where: Path) -> list[str]:
@@ -183,7 +183,7 @@ def test_what_a_container_got_in_place_of_a_cache_is_unset(base: Path, readers: 
         expected = of_the_hook if who == "enroot hook" else has_the_cache
         assert {name: seen[name] for name in names if name in seen} == expected, who
     shutil.rmtree(base / "state")
-    (base / "state" / NODE / "view").mkdir(parents=True)
+    (base / "state" / "view").mkdir(parents=True)
     for who, read in readers.items():
         seen = read(task(**given))
         assert [name for name in names if name in seen] == (names if who == "enroot hook" else ["OTHER"]), who
@@ -197,9 +197,9 @@ def test_what_leads_into_another_nodes_workspace_is_forgotten(base: Path, reader
     """
     readers = {who: read for who, read in readers.items() if who != "enroot hook"}
     shutil.rmtree(base / "state", ignore_errors=True)
-    (base / "state" / NODE / "view").mkdir(parents=True)
+    (base / "state" / "view").mkdir(parents=True)
     workspace, constant = base / "workspace", base / "constant"
-    run = workspace / "n9" / "7.0b1b2c3d"
+    run = workspace / "7.0b1b2c3d"
     names = "NUMBA_CACHE_DIR TMPDIR TRITON_CACHE_DIR WARMSTART_CACHE A/../B"
     led = task(
         WARMSTART_OWN="\t".join(["7", str(workspace), str(constant), *names.split(), "MASTER_ADDR=n9", "SITE=no"]),
@@ -222,7 +222,7 @@ def test_what_leads_into_another_nodes_workspace_is_forgotten(base: Path, reader
 @pytest.mark.threat(59)
 def test_a_view_that_was_cut_off(base: Path, readers: dict[str, Read]) -> None:
     """Its whole lines count. What they do not replace of another node's is forgotten, but for enroot's hook."""
-    run, head = base / "workspace" / NODE / "7.0a1b2c3d", base / "workspace" / "n9" / "7.0b1b2c3d"
+    run, head = base / "workspace" / "7.0a1b2c3d", base / "workspace" / "7.0b1b2c3d"
     lines = ("A=ours", f"NUMBA_CACHE_DIR={run}/cache/numba", f"TMPDIR={run}/tmp")
     led = task(
         WARMSTART_OWN=f"7\t{base}/workspace\t{base}/constant\tNUMBA_CACHE_DIR\tTMPDIR",
@@ -230,7 +230,7 @@ def test_a_view_that_was_cut_off(base: Path, readers: dict[str, Read]) -> None:
         TMPDIR=f"{head}/tmp",
     )
     write_view(base, *lines)
-    view = base / "state" / NODE / "view" / "7" / "environment"
+    view = base / "state" / "view" / "7" / "environment"
     text = view.read_bytes()
     for end in range(0, len(text), 5):
         view.write_bytes(text[:end])
@@ -249,14 +249,14 @@ def test_a_view_that_was_cut_off(base: Path, readers: dict[str, Read]) -> None:
 def test_while_the_states_disk_is_full(base: Path, readers: dict[str, Read]) -> None:
     """The view lies below /run, where it is looked for if the state has none; a verdict there ends the step."""
     shutil.rmtree(base / "state", ignore_errors=True)
-    (base / "state" / NODE / "view").mkdir(parents=True)
+    (base / "state" / "view").mkdir(parents=True)
     try:
         write_view(base, "A=spare", top=SPARE)
         assert agreed(readers, task(), ["A"]) == {"A": "spare"}
         write_view(base, "A=ours")
         assert agreed(readers, task(), ["A"]) == {"A": "ours"}
-        shutil.rmtree(base / "state" / NODE / "view" / "7")
-        verdict = Path(f"{SPARE}{base}/state/{NODE}/view/7/verdict")
+        shutil.rmtree(base / "state" / "view" / "7")
+        verdict = Path(f"{SPARE}{base}/state/view/7/verdict")
         verdict.write_text("warmstart: no\n")
         os.chown(verdict, JOB, JOB)
         for read in readers.values():
@@ -270,7 +270,7 @@ def test_while_the_states_disk_is_full(base: Path, readers: dict[str, Read]) -> 
 @pytest.mark.threat(34)
 def test_a_private_tmpdir_takes_no_tools_cache_away(base: Path, readers: dict[str, Read], tmp_path: Path) -> None:
     """What tools keep below TMPDIR by default has its place in /tmp, where this job has none of its own for it."""
-    place, own = base / "tmp", base / "workspace" / NODE / "7.0a1b2c3d" / "tmp"
+    place, own = base / "tmp", base / "workspace" / "7.0a1b2c3d" / "tmp"
     place.mkdir(mode=0o1777, exist_ok=True)
     place.chmod(0o1777)
     script = base / "task-prolog"
@@ -297,7 +297,7 @@ def test_a_private_tmpdir_takes_no_tools_cache_away(base: Path, readers: dict[st
     assert seen(f"TMPDIR={own}", QUACK_CACHE_DIR="/q") == {**inductor, **others, "QUACK_CACHE_DIR": "/q"}
     shown = f"{base}/constant/inductor"
     assert seen(f"TMPDIR={own}", f"TORCHINDUCTOR_CACHE_DIR={shown}") == {
-        "TORCHINDUCTOR_CACHE_DIR": f"{base}/workspace/{NODE}/7.0a1b2c3d/cache/inductor",
+        "TORCHINDUCTOR_CACHE_DIR": f"{base}/workspace/7.0a1b2c3d/cache/inductor",
         **others,
     }
     inherited = {**inductor, **others}  # by a job that one of these submitted, or a container's step of it
@@ -305,7 +305,7 @@ def test_a_private_tmpdir_takes_no_tools_cache_away(base: Path, readers: dict[st
     ours = seen(f"TMPDIR={own}", f"QUACK_CACHE_DIR={base}/constant/cute-dsl/quack", **inherited)
     assert ours["QUACK_CACHE_DIR"].endswith("/cache/cute-dsl/quack"), "the profile's place wins"
     assert seen(f"TMPDIR={own}", TMPDIR="/scratch", **inherited) == {}
-    cache = base / "workspace" / NODE / "7.0a1b2c3d" / "cache"
+    cache = base / "workspace" / "7.0a1b2c3d" / "cache"
     cache.rename(base / "elsewhere")
     assert seen(f"TMPDIR={own}", **inherited) == {}, "a container has its own /tmp"
     (base / "elsewhere").rename(cache)
@@ -318,7 +318,7 @@ def test_a_private_tmpdir_takes_no_tools_cache_away(base: Path, readers: dict[st
 def test_which_variables_are_the_users(base: Path, readers: dict[str, Read]) -> None:
     """The user's values win, unless they are forced or point into a cache or workspace."""
     write_view(base, "A=ours", "!B=ours")
-    inherited = [f"{base}/workspace/n1/6.00000000/tmp", f"{base}/constant/numba", f"{base}/constant", ""]
+    inherited = [f"{base}/workspace/6.00000000/tmp", f"{base}/constant/numba", f"{base}/constant", ""]
     users = ["mine", f"{base}/constantly", f"{base}/workspace", f"{base}/workspaces"]
     for value in (*inherited, *users):
         given = {"A": value, "B": value} if value else {}
@@ -334,7 +334,7 @@ def test_a_mount_of_what_the_submitting_job_was_shown(base: Path, readers: dict[
         "APPTAINER_BINDPATH": (what, "{}:/c:ro"),
         "much": ("APPTAINER_BINDPATH", "{}:/c:ro" + ",/a:/b:ro" * 3000),
     }[what]
-    ours, gone = (bound.format(f"{base}/workspace/{NODE}/{run}/x") for run in ("7.0a1b2c3d", "6.0"))
+    ours, gone = (bound.format(f"{base}/workspace/{run}/x") for run in ("7.0a1b2c3d", "6.0"))
     added, users = f"{gone},/data:/data", bound.format("/data")
 
     def seen(read: Read, value: str, job: int = 6) -> dict[str, str]:
@@ -378,5 +378,5 @@ def test_what_is_set_under_apptainers_older_name_is_the_users(base: Path, reader
     two = {who: readers[who] for who in ("task prolog", "plugin")}
     given = task(SINGULARITY_BINDPATH="/o", SINGULARITY_BIND="/o")
     assert agreed(two, given, names) == {"APPTAINER_MOUNT": "ours", "BINDPATH": "ours"}
-    given = task(SINGULARITY_BINDPATH=f"{base}/workspace/n9/6.1/x:/y", APPTAINER_BIND="/o")
+    given = task(SINGULARITY_BINDPATH=f"{base}/workspace/6.1/x:/y", APPTAINER_BIND="/o")
     assert agreed(two, given, names).keys() == {*names}

@@ -17,7 +17,7 @@ from warmstart.store.index import FIRST
 BUNDLES = 10
 # A little more than with Linux 6.18 and Python 3.11, where the start of the interpreter makes 350 of them.
 CALLS = {"prolog": 1005, "epilog": 1680, "no rule": 490}
-ON_THE_STORE = {"prolog": 23, "epilog": 0}
+ON_THE_STORE = {"prolog": 20, "epilog": 0}
 WAITING = re.compile(r"^\d+ +(pselect6|poll|wait4)\(")
 MODULES = {"prolog": 50, "no rule": 24}  # of our own; packages, which are empty, are not counted
 HOT_CODE = 400_000  # bytes of it that are read
@@ -107,9 +107,9 @@ def test_a_large_namespace_costs_a_warm_job_no_more(site: BenchSite) -> None:
 
 def job_makes(site: BenchSite, job_id: int, names: list[str]) -> None:
     """Run a prolog, if none has, and leave entries as the job would."""
-    if not (caches := list(site.base.glob(f"workspace/n1/{job_id}.*/cache/alpha"))):
+    if not (caches := list(site.base.glob(f"workspace/{job_id}.*/cache/alpha"))):
         site.hook("prolog", job_id).run()
-        caches = list(site.base.glob(f"workspace/n1/{job_id}.*/cache/alpha"))
+        caches = list(site.base.glob(f"workspace/{job_id}.*/cache/alpha"))
     for name in names:
         (caches[0] / name).mkdir(exist_ok=True)
         (caches[0] / name / "kernel.bin").write_bytes(os.urandom(100))

@@ -161,7 +161,7 @@ def test_removing_keeps_policy_and_state(installed: Site) -> None:
 
 def test_purging_leaves_only_the_store(installed: Site) -> None:
     """And the accounts, which own it. A store below a directory that goes is found; what a job made is none."""
-    forged = Path("/var/tmp/warmstart/n1/7.0a1b2c3d/tmp/artifacts")
+    forged = Path("/var/tmp/warmstart/7.00000000/tmp/artifacts")
     forged.mkdir(parents=True, exist_ok=True)
     (forged / "id").touch()
     misplaced = Path(USR.var, "store")

@@ -31,7 +31,7 @@ def node() -> Iterator[Path]:
     base.chmod(0o755)
     path = base / "n1"
     path.mkdir(mode=0o755)
-    (path / "view").mkdir(mode=0o711)
+    (base / "view").mkdir(mode=0o711)
     yield path
     shutil.rmtree(base)
 
@@ -51,8 +51,8 @@ def acl(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool
 def published(node: Path) -> Path:
     """Publish the view of job 7; return its directory."""
     record: Record = a_record(uid=JOB, gid=JOB)
-    view.publish(str(node / "view"), record, {"verdict": VERDICT})
-    return node / "view" / "7"
+    view.publish(str(node.parent / "view"), record, {"verdict": VERDICT})
+    return node.parent / "view" / "7"
 
 
 @pytest.mark.threat(17)
@@ -67,7 +67,7 @@ def test_its_user_alone_reads_it_and_changes_no_name(node: Path, acl: bool) -> N
         (mine / "more").mkdir,
         lambda: os.listdir(mine),
         lambda: mine.chmod(0o777),
-        lambda: os.rename(mine, node / "view" / "8"),
+        lambda: os.rename(mine, mine.parent / "8"),
         lambda: os.rename(file, mine / "other"),
         lambda: os.unlink(file),
         lambda: os.link(file, mine / "link"),

@@ -33,7 +33,7 @@ def running(site: Site, user: str, body: str = "") -> Iterator[tuple[int, Path]]
     try:
         wait_until("the job", lambda: "at /" in site.cluster.job(job_id).output, 60)
         cache = site.cluster.job(job_id).output.rpartition("at ")[2].strip()
-        yield job_id, Path(cache).parent
+        yield job_id, site.on_host("n1", cache).parent
     finally:
         go.touch()
         site.finish(job_id)
@@ -43,7 +43,7 @@ def done(site: Site, body: str) -> tuple[JobResult, Path]:
     """Run a job of ws-alice on n1. Return it and the path of its workspace."""
     job = site.finish(site.cluster.submit(f'#!/bin/sh\n{body}\necho "at $WARMSTART_CACHE"\n', ALICE, "--nodelist=n1"))
     assert job.state == "COMPLETED", job
-    return job, Path(job.output.rpartition("at ")[2].strip()).parent
+    return job, site.on_host("n1", job.output.rpartition("at ")[2].strip()).parent
 
 
 @pytest.mark.threat(17)
@@ -52,22 +52,23 @@ def test_a_job_that_names_another_users_job(site: Site) -> None:
     program = str(site.cluster.prefix / "libexec/warmstart/task-prolog")
     with running(site, BOB) as (job_id, _):
         lie = {"SLURM_JOB_ID": str(job_id), "SLURMD_NODENAME": "n1"}
-        own = site.cluster.run([program], BOB, env=lie)
+        own = site.cluster.run([program], BOB, env=lie, node="n1")
         assert "export WARMSTART_CACHE=" in own.stdout
-        foreign = site.cluster.run([program], ALICE, env=lie)
+        foreign = site.cluster.run([program], ALICE, env=lie, node="n1")
         assert (foreign.returncode, foreign.stdout, foreign.stderr) == (0, "", "")
-        view = site.var / "n1" / "view" / str(job_id)
+        view = site.view("n1", job_id)
         for path in (view, view / "environment", view / "events"):
             assert site.cluster.run(["cat", str(path)], ALICE).returncode != 0
         assert site.cluster.run(["sh", "-c", f"echo x >{view}/environment"], BOB).returncode != 0
         explain = [str(site.cluster.prefix / "bin/warmstart"), "explain", str(job_id)]
-        told = site.cluster.run(explain, BOB)
+        told = site.cluster.run(explain, BOB, node="n1")
         assert (told.returncode, f"job {job_id} of {BOB}" in told.stdout, "prolog on n1" in told.stdout) == (
             0,
             True,
             True,
         )
-        assert (site.cluster.run(explain, ALICE).returncode, site.cluster.run(explain, ALICE).stdout) == (1, "")
+        told = site.cluster.run(explain, ALICE, node="n1")
+        assert (told.returncode, told.stdout) == (1, "")
     others_learn_nothing_after_the_end(site, job_id)
 
 
@@ -112,10 +113,10 @@ def test_what_root_keeps_is_roots(site: Site) -> None:
     site.finish(site.compile_job("copy", ALICE, "n1"))
     site.finish(site.compile_job("copy", ALICE, "n1"))  # seeded: now there are local bundles, too
     with running(site, ALICE) as (job_id, _):
-        parts = ("state", "stage", "journal", "bundles", "view")
+        parts = ("state", "stage", "journal", "bundles")
         assert set(parts) <= set(os.listdir(site.var / "n1"))
-        for part in parts:
-            assert site.cluster.run(["ls", str(site.var / "n1" / part)], ALICE).returncode != 0
+        for directory in (*(site.var / "n1" / part for part in parts), site.var / "view"):
+            assert site.cluster.run(["ls", str(directory)], ALICE, node="n1").returncode != 0
         record = site.var / "n1" / "state" / str(job_id) / "record.json"
         assert record.is_file()
         assert site.cluster.run(["cat", str(record)], ALICE).returncode != 0

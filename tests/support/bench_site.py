@@ -107,7 +107,7 @@ class BenchSite(NamedTuple):
         for first in range(there, bundles, len(PROFILES)):
             job_id = 100 + first
             self.hook("prolog", job_id).run()
-            (cache,) = self.base.glob(f"workspace/n1/{job_id}.*/cache")
+            (cache,) = self.base.glob(f"workspace/{job_id}.*/cache")
             for profile in PROFILES[: bundles - first]:
                 entry = cache / profile / f"entry{first}"
                 entry.mkdir()

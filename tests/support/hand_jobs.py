@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from tests.cluster.accounts import ALICE
-from tests.cluster.processes import run_as
 from tests.cluster.site import Site
 
 
@@ -19,14 +19,17 @@ class HandJob:
         assert site.run_hook("prolog", self._slurm).returncode == 0
         program = str(site.cluster.prefix / "libexec/warmstart/task-prolog")
         told = {"SLURM_JOB_ID": str(job_id), "SLURMD_NODENAME": node}
-        printed = run_as(site.cluster.account(user), [program], environment=told).stdout.splitlines()
+        printed = site.cluster.run([program], user, env=told, node=node).stdout.splitlines()
         lines = (line.removeprefix("export ") for line in printed if line.startswith("export "))
         self.variables = dict(line.split("=", 1) for line in lines)
 
+    def place(self, name: str) -> Path:
+        """Return where this process finds what a variable of the job leads to."""
+        return self.site.on_host(self.node, self.variables[name])
+
     def run(self, script: str) -> str:
         """Run a shell script as the job's user, with the job's variables; return what it prints."""
-        account = self.site.cluster.account(self.user)
-        done = run_as(account, ["/bin/sh", "-euc", script], environment=self.variables)
+        done = self.site.cluster.run(["/bin/sh", "-euc", script], self.user, env=self.variables, node=self.node)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -128,7 +128,7 @@ class HookSite:
             "maintain-store": self._need_store_maintenance,
             **{hook: partial(self.run, first) for wing in OF_WINGS for hook, first in wing.before.items()},
         }
-        self.store, self.workspace = self.base / "store", self.base / "workspace" / NODE
+        self.store, self.workspace = self.base / "store", self.base / "workspace"
         for name, owner in (("store", "daemon"), ("audit", "root"), ("constant", "root"), ("shelf", "root")):
             (self.base / name).mkdir(parents=True)
             os.chown(self.base / name, *pwd.getpwnam(owner)[2:4])
@@ -421,7 +421,7 @@ class HookSite:
         """Return what the independent reader finds. Unless `settled`, what the job has on the node is not wrong."""
         found = judge.store_problems(self.store, settled=settled)
         if settled:
-            found += judge.node_problems(self.workspace, self.base / "var/lib/warmstart", JOB)
+            found += judge.node_problems(self.workspace, self.base / "var/lib/warmstart", Path(self.paths.root), JOB)
             found += judge.shelf_problems(self.base / "shelf")
             found += [
                 f"{path}: is left" for wing in OF_WINGS if wing.part for path in (self.base / wing.part).glob("*")

@@ -103,7 +103,7 @@ class Place(NamedTuple):
 
     def left_in_scratch(self) -> list[str]:
         """Return what imports left on the node."""
-        return os.listdir(self.base / "workspace" / "n1")
+        return os.listdir(self.base / "workspace")
 
 
 @contextmanager

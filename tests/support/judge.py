@@ -151,15 +151,14 @@ def _images(images: Path, *, settled: bool) -> Iterator[str]:
         yield from (f"{path.name}: its producer is gone" for path in images.glob("locks/*.producer"))
 
 
-def node_problems(workspace: Path, state: Path, job: int) -> list[str]:
+def node_problems(workspace: Path, state: Path, node: Path, job: int) -> list[str]:
     """Return what a job that is over has left on a node.
 
-    `workspace` is the node's directory of workspaces, `state` warmstart's own directory of the host.
+    `workspace` is the policy's, `state` warmstart's own directory of the host, `node` the node's in it.
     """
-    node = state / workspace.name
-    wrong = [f"{path}: is left" for path in sorted(workspace.glob(f"{job}.*"))]
-    for part in ("state", "stage", "view", "errands/harvests", "errands/removals"):
-        wrong += [f"{path}: is left" for path in sorted((node / part).glob(f"*{job}*"))]
+    wrong = [f"{path}: is left" for path in sorted([*workspace.glob(f"{job}.*"), *workspace.glob(f".{job}.*")])]
+    for part in (state / "view", *(node / part for part in ("state", "stage", "errands/harvests", "errands/removals"))):
+        wrong += [f"{path}: is left" for path in sorted(part.glob(f"*{job}*"))]
     wrong += [f"{path}: is left" for path in sorted((node / "spool").glob("*")) if f".{job}." in path.name]
     wrong += [f"{path}: is left" for path in state.rglob(".*.tmp")]
     for port in (state / "ports").glob("[0-9]*"):

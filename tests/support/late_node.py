@@ -36,9 +36,9 @@ class LateNode:
         self.name = name
         self.paths: NodePaths = self.site.installation.node(name)
         for path, mode in ((self.paths.state, 0o700), (self.paths.view, 0o711), (self.paths.stage, 0o700)):
-            os.makedirs(path, mode=mode)
-        self.workspace = base / "workspace" / name
-        self.workspace.mkdir(parents=True)
+            os.makedirs(path, mode=mode, exist_ok=True)
+        self.workspace = base / ("workspace" if name == "n1" else f"workspace.{name}")
+        self.workspace.mkdir()
 
     def run_of(self, number: int, boot_id: str = BOOT, entries: Entries | None = None) -> Record:
         """Make a run with its record and new entries, by default one."""
@@ -46,9 +46,10 @@ class LateNode:
             job_id=number,
             view_id=number,
             run_id=f"{number:08x}",
+            restarts=number,  # so that it has one name in all places
             boot_id=boot_id,
             node=self.name,
-            workspace=str(self.base / "workspace"),
+            workspace=str(self.workspace),
             publish_scope="user-1-a",
             seeded={"numba": Seeded("ns", [])},
             cache="/x",
@@ -57,6 +58,7 @@ class LateNode:
         records.save(self.paths.state, record)
         for name in ("tmp", "cache/numba"):
             os.makedirs(f"{record.run_directory}/{name}")
+        Path(record.run_directory, record.mark).touch()
         write_as(record.uid, record.gid, Path(record.run_directory, "cache/numba"), entries or numba_entries(number))
         return record
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +34,8 @@ from warmstart.steps.contract import Context
 from warmstart.store.layout import StoreFailed
 
 SOON = 10.0
+MARK = ".of-7.0a1b2c3d"
+ALL = [MARK, "cache", "cache/numba", "cache/numba/code", "shown", "tmp", "tmp/mine"]
 
 
 class Runs:
@@ -42,15 +45,16 @@ class Runs:
         self.root = root
         self.context: Context = a_context(root)
         self.paths = self.context.paths
-        self.workspace = root / "workspace" / "n1"
+        self.workspace = root / "workspace"
 
     def make(self, **changes: object) -> Ending:
         """Make a run with a workspace, a view and a record."""
         record = self.context.record._replace(**changes)  # type: ignore[arg-type]
         state = f"{self.paths.state}/{record.job_id}"
         os.makedirs(state, mode=0o700, exist_ok=True)
+        made = workspace.run(self.context._replace(record=record), workspace.Options(("numba",)))
+        record = record._replace(apart=made.record["apart"])
         records.save(self.paths.state, record)
-        workspace.run(self.context._replace(record=record), workspace.Options(("numba",)))
         for path in ("tmp/mine", "cache/numba/code"):
             Path(record.run_directory, path).write_text("x")
         (self.workspace / f"import.{record.run_id}.0123").mkdir()
@@ -152,16 +156,10 @@ def test_what_takes_long_to_remove_is_left_to_the_background(runs: Runs, busy_di
     ending = runs.make()
     WAYS[way](ending)
     name = ending.record.run_name
-    assert (runs.left(), runs.recorded(), runs.waiting()) == (["import.0a1b2c3d.0123", "removing"], None, [name])
-    assert tree(f"{runs.workspace}/removing/{name}") == [
-        ".cache",
-        ".cache/numba",
-        ".cache/numba/code",
-        "shown",
-        "tmp",
-        "tmp/mine",
-    ]
-    assert stat.S_IMODE((runs.workspace / "removing").stat().st_mode) == 0o700
+    going = [f".{name}", "import.0a1b2c3d.0123"]
+    assert (runs.left(), runs.recorded(), runs.waiting()) == (going, None, [name])
+    assert tree(f"{runs.workspace}/.{name}") == ALL
+    assert stat.S_IMODE((runs.workspace / f".{name}").stat().st_mode) == 0o700
     assert busy_disk == [["/nowhere/background", "removals", "node"]]
     assert runs.events("step.failed") == []
     (item,) = runs_left(runs.paths, REMOVALS)
@@ -169,7 +167,7 @@ def test_what_takes_long_to_remove_is_left_to_the_background(runs: Runs, busy_di
     other = runs.make(run_id="ffffffff")
     assert not run_end.finish_removal(runs.paths, item.record, after(0))
     assert run_end.finish_removal(runs.paths, item.record, after(SOON))
-    assert (runs.left(), runs.waiting()) == (["7", "7.ffffffff", "import.ffffffff.0123"], [])
+    assert (runs.left(), runs.waiting()) == (["7", "7.00000000", "import.ffffffff.0123"], [])
     assert runs.recorded() == other.record
 
 
@@ -188,7 +186,7 @@ def test_only_roots_own_directory_is_moved(
     monkeypatch.setattr(os, "rename", rename)
     ending = runs.make()
     released(ending)
-    assert tree(f"{runs.workspace}/removing/{ending.record.run_name}")[0] == "cache"
+    assert tree(f"{runs.workspace}/.{ending.record.run_name}") == ALL
     assert run_end.finish_removal(runs.paths, ending.record, after(SOON))
     assert runs.left() == []
 
@@ -224,7 +222,7 @@ def test_not_everything_may_wait_to_be_removed(
     for number in range(1, most + 2):
         released(runs.make(job_id=number, view_id=number, run_id=f"{number:08x}"))
     assert len(runs.waiting()) == len(busy_disk) == most
-    assert [name for name in os.listdir(runs.workspace) if not name.startswith(("removing", "import."))] == []
+    assert [name for name in os.listdir(runs.workspace) if not name.startswith((".", "import."))] == []
     other = runs.make(job_id=99, view_id=99, run_id="0000ffff")
     released(other._replace(record=other.record._replace(uid=other.record.uid + 1)))
     assert len(runs.waiting()) == most + (why == "number")
@@ -244,8 +242,8 @@ def test_a_disk_that_does_not_move_it_removes_it_where_it_is(
         patch.setattr(errand, "replace_file", written)
         released(ending)
     (name,) = runs.waiting()
-    assert (runs.workspace / name / "tmp/mine").exists()
-    orphan = Orphan("workspace", str(runs.workspace), name, 7, name)
+    assert Path(ending.record.run_directory, "tmp/mine").exists()
+    orphan = Orphan("workspace", str(runs.workspace), ending.record.place, 7, name)
     assert not run_end.end_orphan(runs.paths, orphan, lambda _: True, runs.context.audit)
     assert run_end.finish_removal(runs.paths, ending.record, after(SOON))
     assert runs.left() == []
@@ -297,12 +295,9 @@ def test_a_cache_is_hidden_before_it_is_removed(runs: Runs, monkeypatch: pytest.
     """A harvest that is repeated after a kill finds no half of it."""
     ending = runs.make()
     run = Path(ending.record.run_directory)
-    caches = [run / "cache", run / "sets" / "c0ffee00" / "cache", run / "sets" / "11111111" / "cache"]
-    for cache in caches:
-        cache.mkdir(exist_ok=True, parents=True)
     monkeypatch.setattr(run_end, "remove_tree", fails)
     undone(ending)
-    assert (run.is_dir(), [cache.exists() for cache in caches]) == (True, [False] * 3)
+    assert sorted(os.listdir(run.parent)) == [ending.record.going, "import.0a1b2c3d.0123"]
 
 
 def test_a_run_of_which_a_set_is_deferred_stays(runs: Runs) -> None:
@@ -351,7 +346,7 @@ def test_one_deferred_harvest_that_cannot_be_dropped_costs_no_other(
     real = files.remove_tree
 
     def remove_tree(dir_fd: int, name: str, deadline: Deadline) -> None:
-        if name == "1.00000001":
+        if name == ".1.00000001":
             fails()
         real(dir_fd, name, deadline)
 
@@ -381,12 +376,41 @@ def test_a_store_that_is_away_keeps_nothing_on_the_node(runs: Runs) -> None:
 @pytest.mark.parametrize("way", sorted(WAYS))
 def test_only_this_run_ends(runs: Runs, way: str) -> None:
     """Another run of the same job, and everything beside it, stays."""
-    other = runs.make(run_id="ffffffff")
+    other = runs.make(run_id="ffffffff", restarts=1)
     ending = runs.make()
     for _ in range(2):
         WAYS[way](ending)
-    assert sorted(os.listdir(runs.workspace)) == ["7.ffffffff", "import.ffffffff.0123"]
-    assert tree(other.record.run_directory) == ["cache", "cache/numba", "cache/numba/code", "shown", "tmp", "tmp/mine"]
+    assert sorted(os.listdir(runs.workspace)) == [other.record.place, "import.ffffffff.0123"]
+    assert tree(other.record.run_directory) == [other.record.mark, *ALL[1:]]
+
+
+@pytest.mark.parametrize("way", sorted(WAYS))
+@pytest.mark.parametrize("died", [False, True])
+def test_what_was_at_its_place_before_it_stays(runs: Runs, way: str, died: bool) -> None:
+    """Of an earlier job of that id: the run has a name of its own, or died before it had one."""
+    other = runs.make(run_id="ffffffff").record
+    before = [other.mark, *ALL[1:]]
+    ending = runs.make()
+    assert tree(other.run_directory) == before
+    assert ending.record.place == ending.record.run_name != other.place
+    if died:
+        shutil.rmtree(ending.record.run_directory)
+        ending = ending._replace(record=ending.record._replace(apart=False))
+    for left in ([], ["numba"]):
+        WAYS[way](ending._replace(record=ending.record._replace(deferred=left)))
+        run_end.finish_deferred(runs.paths, ending.record, after(SOON))
+    assert not os.path.exists(f"{runs.workspace}/{ending.record.run_name}")
+    assert tree(other.run_directory) == before
+    assert stat.S_IMODE(os.stat(other.run_directory).st_mode) == 0o711
+
+
+def test_what_a_prolog_made_that_died_before_it_marked_it_goes(runs: Runs) -> None:
+    """There is nothing in it."""
+    ending = runs.make()
+    released(ending)
+    os.mkdir(ending.record.run_directory)
+    released(ending)
+    assert os.listdir(runs.workspace) == []
 
 
 def test_a_deferred_harvest_leaves_the_cache(runs: Runs) -> None:
@@ -395,10 +419,10 @@ def test_a_deferred_harvest_leaves_the_cache(runs: Runs) -> None:
     released(ending)
     run = Path(ending.record.run_directory)
     assert (tree(str(run)), stat.S_IMODE(run.stat().st_mode)) == (
-        ["cache", "cache/numba", "cache/numba/code", "shown"],
+        [MARK, "cache", "cache/numba", "cache/numba/code", "shown"],
         0o700,
     )
-    assert (runs.left(), runs.recorded()) == ([run.name, run.name], None)
+    assert (runs.left(), runs.recorded()) == ([run.name, ending.record.run_name], None)
     for _ in range(2):
         assert run_end.finish_deferred(runs.paths, ending.record, after(SOON)) == []
         assert runs.left() == []
@@ -408,9 +432,9 @@ def test_finishing_leaves_the_jobs_next_run_alone(runs: Runs) -> None:
     """The job was requeued meanwhile: its view and its record are of another run."""
     first = runs.make(deferred=["numba"])
     released(first)
-    second = runs.make(run_id="ffffffff")
+    second = runs.make(run_id="ffffffff", restarts=1)
     run_end.finish_deferred(runs.paths, first.record, after(SOON))
-    assert runs.left() == ["7", "7.ffffffff", "import.ffffffff.0123"]
+    assert runs.left() == ["7", "7.00000001", "import.ffffffff.0123"]
     assert runs.recorded() == second.record
 
 
@@ -435,7 +459,8 @@ def test_the_oldest_deferred_harvests_make_room(runs: Runs, monkeypatch: pytest.
         released(
             runs.make(job_id=number, view_id=number, run_id=f"{number:08x}", deferred=["numba"])._replace(policy=policy)
         )
-    assert sorted(os.listdir(runs.workspace)) == runs.deferred() == ["2.00000002", "3.00000003"]
+    assert sorted(os.listdir(runs.workspace)) == ["2.00000000", "3.00000000"]
+    assert runs.deferred() == ["2.00000002", "3.00000003"]
     answers = iter([True, False])
     monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: next(answers))
     damage(runs.paths, HARVESTS, "9.00000009")
@@ -447,7 +472,7 @@ def test_the_oldest_deferred_harvests_make_room(runs: Runs, monkeypatch: pytest.
         ("3.00000003", deferred.NO_SPACE, ["numba"]),
     ]
     assert [event["job_id"] for event in runs.events("harvest.dropped")] == [1, 9, 2, 3]  # whose they are
-    assert runs.left() == ["7.0a1b2c3d", "7.0a1b2c3d"]
+    assert runs.left() == ["7.00000000", "7.0a1b2c3d"]
 
 
 def test_nothing_is_dropped_while_maintenance_is_at_it(runs: Runs) -> None:
@@ -471,7 +496,7 @@ class Orphans:
     def end(self, *, is_over: bool, kind: str = "workspace") -> bool:
         """End it; return whether it was removed."""
         record = self.record
-        orphan = Orphan(kind, str(self.runs.workspace), record.run_name, record.job_id, record.run_name)
+        orphan = Orphan(kind, str(self.runs.workspace), record.place, record.job_id, record.run_name)
         removed = run_end.end_orphan(self.runs.paths, orphan, lambda _job_id: is_over, self.runs.context.audit)
         assert removed is not os.path.exists(orphan.path)
         return removed
@@ -497,7 +522,7 @@ def test_an_orphan_goes_when_its_job_is_over_for_sure(orphan: Orphans) -> None:
 
 def test_an_orphan_of_an_earlier_run_goes_while_the_job_runs(orphan: Orphans) -> None:
     """The record is of another run, so this one is over."""
-    orphan.runs.make(run_id="ffffffff")
+    orphan.runs.make(run_id="ffffffff", restarts=1)
     assert orphan.end(is_over=False)
 
 
@@ -522,7 +547,7 @@ def test_what_something_names_is_no_orphan(orphan: Orphans) -> None:
 def test_an_orphan_that_is_held_stays(orphan: Orphans, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names it, and it is not audited as removed."""
     monkeypatch.setattr(run_end, "remove_tree", fails)
-    with pytest.raises(WorkspaceBusy, match=orphan.record.run_name):
+    with pytest.raises(WorkspaceBusy, match=orphan.record.place):
         orphan.end(is_over=True)
     assert orphan.kinds() == []
 

@@ -65,7 +65,7 @@ class Node(NamedTuple):
         prolog = self.hook("prolog", number)
         if entries:
             made = numba_entries(*entries)
-            run = next((self.site.base / "workspace" / self.name).glob(f"{number}.*"))
+            run = next((self.site.base / "workspace").glob(f"{number}.*"))
             write_as(
                 int(self.site.job_env["SLURM_JOB_UID"]),
                 int(self.site.job_env["SLURM_JOB_GID"]),

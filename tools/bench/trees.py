@@ -128,7 +128,7 @@ class _Bench:
                 hook = self._site.hook("prolog", job)
                 comment = {"SLURM_JOB_COMMENT": f"warmstart: tree={self._tree}", "SLURM_JOB_RESTART_COUNT": "0"}
                 hook._replace(env={**hook.env, **comment}).run()
-                if copies := [*self._site.base.glob(f"workspace/n1/{job}.*/mounted/tree/tree")]:
+                if copies := [*self._site.base.glob(f"workspace/{job}.*/mounted/tree/tree")]:
                     (self._copy,) = copies
                     return
                 self._site.hook("epilog", job).run()

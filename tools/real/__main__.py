@@ -143,7 +143,7 @@ def check_without_view(site: Site, image: str) -> None:
     job = site.cluster.submit(script, ALICE, "--nodelist=n1,n2")
     output = site.cluster.account(ALICE).home / f"slurm-{job}.out"
     wait_until("the script", lambda: output.exists() and "numba=/" in output.read_text(), 60)
-    shutil.rmtree(site.var / "n2" / "view" / str(job))
+    shutil.rmtree(site.view("n2", job))
     go.touch()
     ended = site.finish(job)
     sys.stdout.write(f"\n$ {step}      # without a view\n{ended.output}")

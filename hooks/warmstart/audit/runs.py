@@ -35,7 +35,6 @@ REMARKS: dict[events.Event, str] = {
         for event, text in getattr(wing.load(module), "REMARKS", {}).items()
     },
     events.PROFILE_LEFT_OUT: "is not among the job's profiles",
-    events.TMPDIR_LEFT_OUT: "TMPDIR stays the user's: programs could not bind sockets in a path so long",
     events.OVERLAY_FAILED: "could not be mounted; extracted instead",
     events.JOB_UNINFORMED: "rules that need what slurmd does not tell of the job granted nothing",
     events.BUNDLE_REFUSED: "a bundle was refused",

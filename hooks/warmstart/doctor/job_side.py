@@ -70,19 +70,19 @@ def _tried(
 
 def execution(node: Node) -> Iterator[Finding]:
     """Try what is in a workspace as a job does: caches hold libraries, and TMPDIR programs."""
-    for path in dict.fromkeys(map(existing, node.workspaces())):
-        if os.statvfs(path).f_flag & os.ST_NOEXEC:
-            found = f"{path} is mounted noexec: jobs can load no library that they or others have compiled"
-            yield Finding(WRONG, found, f"mount it with exec (findmnt -T {path}), or choose another paths.workspace")
-        elif (untried := why_untried(path)) is not None:
-            yield from untried
-        else:
-            with trial_directory(path) as name:
-                os.chmod(f"{path}/{name}", 0o711)
-                program = f"{path}/{name}/program"
-                os.close(os.open(program, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755))
-                os.chmod(program, 0o755)
-                yield from _tried(refused_program, [program], WRONG, "use its workspace", "jobs run cold")
+    path = existing(node.policy.paths.workspace)
+    if os.statvfs(path).f_flag & os.ST_NOEXEC:
+        found = f"{path} is mounted noexec: jobs can load no library that they or others have compiled"
+        yield Finding(WRONG, found, f"mount it with exec (findmnt -T {path}), or choose another paths.workspace")
+    elif (untried := why_untried(path)) is not None:
+        yield from untried
+    else:
+        with trial_directory(path) as name:
+            os.chmod(f"{path}/{name}", 0o711)
+            program = f"{path}/{name}/program"
+            os.close(os.open(program, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755))
+            os.chmod(program, 0o755)
+            yield from _tried(refused_program, [program], WRONG, "use its workspace", "jobs run cold")
 
 
 def refused_program(paths: list[str]) -> Refused | None:

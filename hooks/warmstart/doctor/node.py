@@ -94,11 +94,6 @@ class Node(NamedTuple):
         """Return the directories of this host's nodes."""
         return [self.installation.node(name) for name in self.installation.nodes()]
 
-    def workspaces(self) -> list[str]:
-        """Return the directory of each node's workspaces, or where the first prolog makes it."""
-        root = self.policy.paths.workspace
-        return [f"{root}/{name}" for name in self.installation.nodes()] or [root]
-
 
 def accounts(node: Node) -> Iterator[Finding]:
     """Check the three accounts: distinct unprivileged uids, the same as when the policy was compiled."""
@@ -161,7 +156,7 @@ def code(node: Node) -> Iterator[Finding]:
 
 def workspace(node: Node) -> Iterator[Finding]:
     """Check that only root can rename entries of the workspaces' parents, or create a parent that is missing."""
-    yield from _owned_by_root(node.workspaces(), WRONG, "the first prolog creates it")
+    yield from _owned_by_root([node.policy.paths.workspace], WRONG, "the first prolog creates it", sticky=False)
 
 
 def file_system(node: Node) -> Iterator[Finding]:
@@ -536,18 +531,25 @@ def _of_last_day(node: Node, event: Event) -> list[Line]:
         return []  # no line was ever moved there, and no journal is pending
 
 
-def _owned_by_root(paths: list[str], status: str, otherwise: str) -> Iterator[Finding]:
+def _owned_by_root(paths: list[str], status: str, otherwise: str, *, sticky: bool = True) -> Iterator[Finding]:
     """Check directories and all above them: owned by root and writable only by root, or sticky.
 
-    If one is not, the finding has `status`; of directories that do not exist it adds `otherwise`.
+    If one is not, the finding has `status`; of directories that do not exist it adds `otherwise`. Without `sticky` that
+    is enough above them alone.
     """
     missing = [path for path in paths if not os.path.lexists(path)]
     first = next((path for path in missing if weakness(os.lstat(existing(path)))), "")
     places = {place: None for path in map(existing, paths) for place in (path, *map(str, Path(path).parents))}
     links = [place for place in places if os.path.islink(place) or not os.path.isdir(place)]
-    bad = probe.unsafe([probe.owned(place, os.lstat(place)) for place in places if place not in links], ROOT_ALONE)
+    seen = [probe.owned(place, os.lstat(place)) for place in places if place not in links]
+    judged = [
+        place if sticky or place.path not in paths else place._replace(mode=place.mode & ~stat.S_ISVTX)
+        for place in seen
+    ]
+    bad = probe.unsafe(judged, ROOT_ALONE)
     if bad or first:
-        told = [*map(str, bad), f"{first}, which anybody can create first in {existing(first)}" if first else ""]
+        told = [str(place) for place, as_judged in zip(seen, judged, strict=True) if as_judged in bad]
+        told.append(f"{first}, which anybody can create first in {existing(first)}" if first else "")
         change = [probe.closing(bad), f"`install -d -m 755 {first}`" if first else ""]
         found = f"others than root can change {', '.join(filter(None, told))}"
         yield Finding(status, found, ", ".join(filter(None, change)))

@@ -514,11 +514,12 @@ def ensure_dir(name: str, mode: int, dir_fd: int | None = None, reserve: Reserve
             os.fchmod(fd, mode)
 
 
-def ensure_path(path: str, mode: int) -> bool:
+def ensure_path(path: str, mode: int, *, sticky: bool = True) -> bool:
     """Create an absolute directory path: missing parents get 0755, the last directory `mode`. Return whether it is new.
 
     An existing directory keeps its mode, since the site may have chosen it (a scratch directory, 1777). Raises
-    `Untrusted` unless the directory is our own and nobody else can rename what we put there.
+    `Untrusted` unless the directory is our own and nobody else can rename what we put there; without `sticky`, also if
+    others can add names.
     """
     missing = []
     parent = path
@@ -531,7 +532,7 @@ def ensure_path(path: str, mode: int) -> bool:
         ensure_dir(path, mode)
     with opened_dir(path) as fd:
         status = os.fstat(fd)
-    if problem := weakness(status, (os.geteuid(),), sticky=True):
+    if problem := weakness(status, (os.geteuid(),), sticky=sticky):
         raise Untrusted(errno.EPERM, problem, path)
     return bool(missing)
 

@@ -2,7 +2,7 @@
 
 The pyxis importer runs as the job's user, who cannot record a use in the store. It leaves an empty note:
 
-    <workspace>/<node>/<jobid>.<run>/tmp/warmstart-images/.used-<image name>
+    <workspace>/<jobid>.<restarts>/tmp/warmstart-images/.used-<image name>
 
 The epilog and maintenance record the uses that were noted. Until then the image may be evicted, unless an older use
 protects it for long enough; else the step gets a copy. Anybody can forge notes, so what they protect is bounded for

@@ -1,7 +1,7 @@
 """Private images, fetched with the site's credentials: a store for each scope, a copy for each job. Runs as root.
 
-    <store>/private/<name>/               the store's owner, 0700: a complete image store, with its own images/
-    <workspace>/<node>/<run>/<key>.sqsh   the job's uid, 0400: the job's copy, removed with the workspace
+    <store>/private/<name>/                     the store's owner, 0700: a complete image store, with its own images/
+    <workspace>/<jobid>.<restarts>/<key>.sqsh   the job's uid, 0400: its copy, removed with the workspace
 
 The scope is checked before the digest (docs/threats.md, row 10): for a job that may not read `name`, nothing is looked
 up there. So an image in another scope is a miss, and each scope has its own failures, locks and pointers. Only the

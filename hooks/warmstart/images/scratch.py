@@ -1,6 +1,6 @@
 """The private scratch directory of one import: its creation, size limit and removal. Runs as root.
 
-    <workspace>/<node>/           root
+    <workspace>/                  root
         import.<run>.<random>/    root and the import account's group, 0710; locked (flock) while its hook lives
             disk                  root, 0600: an ext4 file system with the size that an import may take
             <random>/             the import account, 0700: the mounted disk with HOME, TMPDIR, layers and the result
@@ -29,7 +29,7 @@ import time
 from warmstart.errors import NodeError, ResourceError, UserError, WarmstartError
 from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DIRECTORY, NODE_FAULTS, Untrusted, ensure_dir, ensure_path, opened_dir
+from warmstart.host.files import DIRECTORY, NODE_FAULTS, Untrusted, ensure_path, opened_dir
 from warmstart.host.identity import Identity
 from warmstart.lean import Iterator, NamedTuple, contextmanager, suppress
 
@@ -158,24 +158,21 @@ class Scratch(NamedTuple):
 
 
 @contextmanager
-def opened(workspace: str, node: str, run_id: str, identity: Identity, caps: Caps) -> Iterator[Scratch]:
+def opened(workspace: str, run_id: str, identity: Identity, caps: Caps) -> Iterator[Scratch]:
     """Create a scratch directory for `identity`, and remove it with its content after the `with`.
 
     Raises `ScratchUnusable` or `WorkspaceUnusable`.
     """
-    parent = os.path.join(workspace, node)
-    with disk_errors(parent):
-        ensure_path(workspace, 0o755)
-        with opened_dir(workspace) as root:
-            ensure_dir(node, 0o755, root)
-        parent_fd = os.open(parent, DIRECTORY)
+    with disk_errors(workspace):
+        ensure_path(workspace, 0o755, sticky=False)
+        parent_fd = os.open(workspace, DIRECTORY)
     try:
-        with disk_errors(parent):
+        with disk_errors(workspace):
             remove_abandoned(parent_fd)
             name, outer = _make_and_lock(parent_fd, run_id, identity.gid)
         try:
-            with disk_errors(parent):
-                scratch = _make_inner(f"{parent}/{name}", outer, identity, caps)
+            with disk_errors(workspace):
+                scratch = _make_inner(f"{workspace}/{name}", outer, identity, caps)
             try:
                 yield scratch
             finally:
@@ -189,18 +186,18 @@ def opened(workspace: str, node: str, run_id: str, identity: Identity, caps: Cap
         os.close(parent_fd)
 
 
-def remove_left(node: int, run_id: str, deadline: Deadline) -> None:
+def remove_left(workspace: int, run_id: str, deadline: Deadline) -> None:
     """Remove the scratch directories of a killed hook's imports, none of which may still be alive.
 
-    `node` is the open directory `<workspace>/<node>/`.
+    `workspace` is its descriptor.
     """
-    for name in os.listdir(node):
+    for name in os.listdir(workspace):
         if name.startswith(f"{PREFIX}{run_id}."):
-            _remove(node, name, deadline)
+            _remove(workspace, name, deadline)
 
 
 def remove_abandoned(parent: int) -> None:
-    """Remove the scratch of dead hooks' imports; `parent` is the open directory `<workspace>/<node>/`."""
+    """Remove the scratch of dead hooks' imports; `parent` is the workspace's descriptor."""
     deadline = after(REMOVAL_S)
     for name in os.listdir(parent):
         if not name.startswith(PREFIX):

@@ -31,7 +31,7 @@ def remove_gone(installation: Installation, slurm_conf: str) -> list[WarmstartEr
         slurmctld = Slurmctld(Access(session.policy.paths.scontrol, slurm_conf, installation.slurm_libraries))
         for node in idle:
             with session.isolated(f"node {node}"):
-                if not _keeps_files(session, node) and not slurmctld.knows_node(node, after(QUERY_S)):
+                if not slurmctld.knows_node(node, after(QUERY_S)):
                     _remove(session, node)
         return session.failures
 
@@ -43,17 +43,11 @@ def _is_idle(paths: NodePaths) -> bool:
     return os.stat(paths.state).st_mtime < time.time() - GONE_S and not any(map(names_in, waiting))
 
 
-def _keeps_files(session: Session, node: str) -> bool:
-    """Return whether a job's directory is there, such as a TMPDIR that was kept for its user."""
-    return any(name[0].isdigit() for name in names_in(f"{session.policy.paths.workspace}/{node}"))
-
-
 def _remove(session: Session, node: str) -> None:
     """Remove a node's directories; `state` goes last, so that the node is found again if this process dies."""
-    policy, paths = session.policy, session.installation.node(node)
-    for place in (f"{policy.paths.workspace}/{node}", os.path.dirname(shelf_of(policy, node))):
-        if os.path.isdir(place):
-            run_end.remove_orphan("node", *os.path.split(place), session.audit)
+    paths, shelf = session.installation.node(node), os.path.dirname(shelf_of(session.policy, node))
+    if os.path.isdir(shelf):
+        run_end.remove_orphan("node", *os.path.split(shelf), session.audit)
     with opened_dir(paths.root) as fd:
         for name in os.listdir(fd):
             if name != os.path.basename(paths.state):

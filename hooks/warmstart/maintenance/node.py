@@ -62,6 +62,7 @@ ABANDONED_S = 3600.0  # longer than any file takes to be written
 MOST_QUERIES = 200  # to the controller, for one node
 _LONGEST_PID = 20
 _RUN = re.compile(r"(?P<run>(?P<job>\d{1,10})\.[0-9a-f]{8})")
+_MARK = re.compile(re.escape(records.MARK) + _RUN.pattern)
 
 
 class Report(NamedTuple):
@@ -289,7 +290,7 @@ class _NodeMaintenance:
         reserve.fill(directory)
 
     def _opened_workspaces(self) -> AbstractContextManager[int]:
-        return opened_dir(f"{self._session.policy.paths.workspace}/{self._session.node}")
+        return files.opened_trusted(self._session.policy.paths.workspace)
 
 
 class Orphans:
@@ -378,14 +379,14 @@ class Orphans:
                 self._end(Orphan("stage", directory, name, int(match["job"]), match["run"]))
 
     def _remove_workspaces(self) -> None:
-        node = os.path.join(self._session.policy.paths.workspace, self._session.node)
-        for directory in (node, f"{node}/{run_end.REMOVING}"):
-            self._remove_runs(directory)
-
-    def _remove_runs(self, directory: str) -> None:
-        for name in names_in(directory):
-            if match := _RUN.fullmatch(name):
-                self._end(Orphan("workspace", directory, match["run"], int(match["job"]), match["run"]))
+        directory, names = self._session.policy.paths.workspace, list[str]()
+        with suppress(FileNotFoundError), files.opened_trusted(directory) as fd:
+            names = os.listdir(fd)
+        for name in names:
+            if match := _RUN.fullmatch(name.removeprefix(".")):
+                marks = filter(None, map(_MARK.fullmatch, names_in(f"{directory}/{name}")))
+                of = match if name[0] == "." else next(marks, None)
+                self._end(Orphan("workspace", directory, name, int((of or match)["job"]), of["run"] if of else ""))
 
     def _end(self, orphan: Orphan) -> None:
         session = self._session

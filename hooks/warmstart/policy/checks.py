@@ -13,7 +13,7 @@ from typing import Protocol
 from warmstart import wing
 from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
-from warmstart.paths import Installation, longest_node_name
+from warmstart.paths import LONGEST_WORKSPACE, Installation
 from warmstart.policy.document import Fault, Loc, dotted, nearest
 from warmstart.policy.schema import DefinedProfile, Match, PolicyModel, Rule
 from warmstart.profiles.defined import FILES, is_whole
@@ -118,10 +118,8 @@ def _paths(model: PolicyModel) -> Iterator[Fault]:
             is_link = (key, bad, model.constant_path) == ("cache", "/tmp", "link")
             if within(path, bad) and not is_link:
                 yield _fault(loc, f"may not be below {bad}")
-    room = longest_node_name(paths["workspace"])
-    if room < 1:
-        most = len(paths["workspace"]) + room - 1
-        problem = f"is too long for sockets in TMPDIR (unix(7)) on any node; write at most {most} bytes"
+    if len(paths["workspace"].encode()) > LONGEST_WORKSPACE:
+        problem = f"is too long for sockets in TMPDIR (unix(7)); write at most {LONGEST_WORKSPACE} bytes"
         yield _fault(("paths", "workspace"), problem)
     for inner, outer in _NEVER_INSIDE:
         if inner in paths and outer in paths and within(paths[inner], paths[outer]):

@@ -193,7 +193,9 @@ class Paths(Section):
     """Where things are. Each path is absolute and normal, and not below `/tmp`, `/dev`, `/proc` or `/sys`."""
 
     workspace: Path = key(
-        "/var/tmp/warmstart", "Node-local disk for the jobs' workspaces. Its parents must belong to root."
+        "/var/tmp/warmstart",
+        "Node-local disk for the jobs' workspaces, at most 46 bytes. It and its parents must belong to root, who alone "
+        "may write in it.",
     )
     store: Path = Field(
         description="Directory on the shared file system that holds images and bundles. `store_user` owns it."

@@ -1,8 +1,9 @@
 """Step `workspace`: the job's private directory tree on this node (docs/architecture.md, On a node).
 
-    <root>/<node>/<jobid>.<run>/   root, 0711
-        tmp/  cache/               the job's uid and gid, 0700
-        shown                      the list of what the job sees (`paths.Shown`); its cache, to begin with
+    <root>/<jobid>.<restarts>/ root, 0711; the same path on all nodes of the job (`Record.place`)
+        .of-<jobid>.<run>      whose directory it is, there being one of that name only: `Record.mark`, made first
+        tmp/  cache/           the job's uid and gid, 0700
+        shown                  the list of what the job sees (`paths.Shown`); its cache, to begin with
 
 Root builds the whole tree and changes its owner last, so the job's user cannot interfere with the construction
 (docs/threats.md, row 4). A cache with directories for profiles still belongs to root after this step: `seed` mounts
@@ -15,20 +16,18 @@ import errno
 import os
 
 from warmstart import view
-from warmstart.audit import events
 from warmstart.errors import ResourceError
 from warmstart.host.files import (
     FULL,
     NODE_FAULTS,
     Untrusted,
-    ensure_dir,
     ensure_path,
     opened_dir,
     unlink_if_there,
 )
 from warmstart.lean import NamedTuple, suppress
-from warmstart.paths import LONGEST_TMPDIR, NOTHING, SHOWN, Shown
-from warmstart.record import Record
+from warmstart.paths import NOTHING, SHOWN, Shown
+from warmstart.record import Record, RecordChange
 from warmstart.steps.contract import Context, Outcome
 
 NAME = "workspace"
@@ -51,29 +50,23 @@ class Options(NamedTuple):
 def run(context: Context, options: Options) -> Outcome:
     """Build the whole tree, or nothing. Raises `WorkspaceUnusable`, `WorkspaceFull` or `WorkspaceNotRoots`."""
     record = context.record
-    path = record.run_directory
     try:
-        ensure_path(record.workspace, 0o755)
+        ensure_path(record.workspace, 0o755, sticky=False)
         with opened_dir(record.workspace) as root:
             _require_room(root)
-            ensure_dir(record.node, 0o755, root)
-            with opened_dir(record.node, root) as node:
-                os.mkdir(record.run_name, 0o711, dir_fd=node)
-                _build(node, record, options.profiles, context.policy.paths.cache)
+            record = _make(root, record)
+            _build(root, record, options.profiles, context.policy.paths.cache)
     except OSError as error:
         from warmstart.images.scratch import WorkspaceNotRoots, WorkspaceUnusable  # slow to import
 
         if isinstance(error, Untrusted) or error.errno in {errno.ELOOP, errno.ENOTDIR}:
-            raise WorkspaceNotRoots.of(f"{record.workspace}/{record.node}", error) from error
+            raise WorkspaceNotRoots.of(record.workspace, error) from error
         cls = WorkspaceUnusable if error.errno in NODE_FAULTS else WorkspaceFull
         raise cls(path=record.workspace, problem=error.strerror or str(error)) from error
-    environment = {}
-    if len(os.fsencode(f"{path}/tmp")) <= LONGEST_TMPDIR:
-        environment["TMPDIR"] = f"{path}/tmp"
-    else:  # keep the user's TMPDIR: programs could not bind a socket below a longer path
-        context.audit.emit(events.TMPDIR_LEFT_OUT, path=f"{path}/tmp", longest=LONGEST_TMPDIR)
+    path = record.run_directory
     cache = context.policy.constant_cache or f"{path}/cache"
-    return Outcome("changed", detail={"path": path}, record={"cache": cache}, environment=environment)
+    change: RecordChange = {"cache": cache, "apart": record.apart}
+    return Outcome("changed", detail={"path": path}, record=change, environment={"TMPDIR": f"{path}/tmp"})
 
 
 def _require_room(root: int) -> None:
@@ -86,12 +79,28 @@ def _require_room(root: int) -> None:
             raise OSError(errno.ENOSPC, "its disk has less than 1 GiB, or a twentieth of its space or inodes, free")
 
 
-def _build(node: int, record: Record, profiles: tuple[str, ...], constant: str) -> None:
+def _make(root: int, record: Record) -> Record:
+    """Make the run's directory, and mark it; return the record with its name."""
+    try:
+        os.mkdir(record.place, 0o711, dir_fd=root)
+    except FileExistsError:
+        record = record._replace(apart=True)
+        os.mkdir(record.place, 0o711, dir_fd=root)
+    try:
+        with opened_dir(record.place, root) as run_fd:
+            os.close(os.open(record.mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=run_fd))
+    except OSError:
+        os.rmdir(record.place, dir_fd=root)
+        raise
+    return record
+
+
+def _build(root: int, record: Record, profiles: tuple[str, ...], constant: str) -> None:
     to_be_seeded = ["cache", *(f"cache/{name}" for name in profiles)] if profiles else []
     own = ["tmp", *([] if profiles else ["cache"])]
     made: list[str] = []
     try:
-        with opened_dir(record.run_name, node) as run_fd:
+        with opened_dir(record.place, root) as run_fd:
             os.fchmod(run_fd, 0o711)
             for name in (*own, *to_be_seeded):
                 os.mkdir(name, 0o700, dir_fd=run_fd)
@@ -105,15 +114,16 @@ def _build(node: int, record: Record, profiles: tuple[str, ...], constant: str) 
                 if error.errno not in FULL:
                     raise
     except OSError:
-        _unbuild(node, record.run_name, made)
+        _unbuild(root, record, made)
         raise
 
 
-def _unbuild(node: int, run_name: str, made: list[str]) -> None:
-    with suppress(OSError), opened_dir(run_name, node) as run_fd:
+def _unbuild(root: int, record: Record, made: list[str]) -> None:
+    with suppress(OSError), opened_dir(record.place, root) as run_fd:
         unlink_if_there(SHOWN, run_fd)
         for name in reversed(made):
             with suppress(OSError):
                 os.rmdir(name, dir_fd=run_fd)
+        unlink_if_there(record.mark, run_fd)
     with suppress(OSError):
-        os.rmdir(run_name, dir_fd=node)
+        os.rmdir(record.place, dir_fd=root)

@@ -54,7 +54,7 @@ def run_import(
     """Import an image of `team/tool`; return what was reported."""
     told: list[tuple[str, int]] = []
     importer = make(IMPORTER, (registry.url,))
-    with scratch.opened(str(base), "n1", "r1", IMPORTER, caps) as work:
+    with scratch.opened(str(base), "r1", IMPORTER, caps) as work:
         reference = parse(f"{registry.url}/team/tool@{digest}")
         name = importer.import_image(reference, digest, work, after(60), lambda *now: told.append(now))
         assert os.stat(name, dir_fd=work.fd).st_size > 0

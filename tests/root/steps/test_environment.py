@@ -65,7 +65,7 @@ def test_a_closed_workspace_leads_nobody_to_a_directory_of_roots(base: Path, run
     """The constant path may be there, made when warmstart was installed: it is a cache where it is the job's own."""
     (base / "constant").mkdir()
     (base / "workspace").chmod(0o700)
-    notice = f"{base}/node/view/7/notice"
+    notice = f"{base}/view/7/notice"
     *rest, told = printed(base)
     assert told.startswith(f"print warmstart: you cannot enter {base}/workspace: this job runs cold")
     assert rest == [line.format(notice=notice) for line in COLD]
@@ -77,7 +77,7 @@ def test_a_closed_workspace_leads_nobody_to_a_directory_of_roots(base: Path, run
 def test_a_batch_container_without_caches_is_no_closed_workspace(base: Path, run: Path) -> None:
     """It has the job's TMPDIR, and the directories above, which can be entered; or none of them."""
     (run / "cache").rmdir()
-    notice = f"{base}/node/view/7/notice"
+    notice = f"{base}/view/7/notice"
     rest = [line.format(notice=notice) for line in COLD]
     assert printed(base) == [*rest, f"export TMPDIR={run}/tmp"]
     (run / "tmp").rmdir()

@@ -316,7 +316,7 @@ def test_a_job_that_warmstart_does_not_know(context: Context, container: Contain
     rendered(context, {"A": "ours"})
     led = {"WARMSTART_OWN": f"7\t{context.record.workspace}\t{CONSTANT}\tA", "A": f"{CONSTANT}/a"}
     assert container.start(job="8", **led).returncode == 0
-    for done in (container.start(job="8"), container.start(job=""), container.start(SLURMD_NODENAME="../x")):
+    for done in (container.start(job="8"), container.start(job=""), container.start(job="../x")):
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert (container.mounts.read_text(), container.environ.read_text()) == ("", "")
 

@@ -105,7 +105,7 @@ def test_without_a_view_or_an_image_python_decides(place: Path, case: str) -> No
     elif case == "gone":
         (place / "0.sqsh").unlink()
     elif case == "no view of ours":
-        (place / "node/view/7/images").rename(place / "node/view/7/x")
+        (place / "view/7/images").rename(place / "view/7/x")
     assert run(place, "get", f"docker://{TAG}", job=job) == f"python get docker://{TAG}"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cache_files import numba_files
-from tests.support.entry_site import NODE, SCOPE, EntrySite
+from tests.support.entry_site import SCOPE, EntrySite
 from tests.support.privileges import make_removable
 from warmstart import record as records
 from warmstart.cli import own
@@ -35,7 +35,7 @@ def record(entry_site: EntrySite) -> Record:
 
 def left(site: EntrySite) -> list[str]:
     """Return what there is of the job on the node."""
-    return [*os.listdir(site.root / "workspace" / NODE), *os.listdir(site.paths.view)]
+    return [*os.listdir(site.root / "workspace"), *os.listdir(site.paths.view)]
 
 
 def test_what_the_job_compiled_is_there_for_the_next(entry_site: EntrySite, record: Record) -> None:

@@ -61,7 +61,7 @@ def test_what_the_run_shows_is_shown(
     entry_site: EntrySite, shown: list[Call], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Where the list in its directory says; each part that fails is told."""
-    run = f"{tmp_path}/w/n1/7.0a1b2c3d"
+    run = f"{tmp_path}/w/7.00000000"
     other = Shown("ro", "job", "mounted/other", "1 2 3", "/lustre/my env\udcff", "it is another one")
     show_in(run, other, Shown("ro", "root", "mounted/a1/tree", "1 2", NOTHING, NOTHING))  # in place of an image
     assert job_container.main(entry_site.installation.prefix) == 0
@@ -75,7 +75,7 @@ def test_what_the_run_shows_is_shown(
 
 def test_a_list_of_another_form_is_no_crash(entry_site: EntrySite, shown: list[Call], tmp_path: Path) -> None:
     """Another release may have written it."""
-    Path(f"{tmp_path}/w/n1/7.0a1b2c3d/shown").write_text("cache\n")
+    Path(f"{tmp_path}/w/7.00000000/shown").write_text("cache\n")
     assert job_container.main(entry_site.installation.prefix) == 0
     (event,) = entry_site.events("step.failed")
     assert (shown, "another number of fields" in event["error"]["reason"]) == ([], True)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support import packed
-from tests.support.entry_site import NODE, NUMBA, SCOPE, EntrySite
+from tests.support.entry_site import NUMBA, SCOPE, EntrySite
 from warmstart import plan, run_end, runner, view, wing
 from warmstart import record as records
 from warmstart.entry import epilog, prolog
@@ -214,7 +214,7 @@ def test_a_failure_leaves_nothing_half_applied(
     monkeypatch.setattr(commands, "drain_node", lambda *_: True)
     assert prolog.main(entry_site.installation.prefix) == (0 if bug else 1)
     assert records.load(entry_site.paths.state, 7) is None
-    assert os.listdir(entry_site.root / "workspace" / NODE) == []
+    assert os.listdir(entry_site.root / "workspace") == []
     assert os.listdir(entry_site.paths.view) == []
     assert len(entry_site.events("hook.crashed")) == bug
 
@@ -227,7 +227,8 @@ def test_a_requeued_job_begins_anew(entry_site: EntrySite) -> None:
     second = run(entry_site)
     assert second
     assert first.run_id != second.run_id
-    assert os.listdir(entry_site.root / "workspace" / NODE) == [second.run_name]
+    assert os.listdir(entry_site.root / "workspace") == [second.place]
+    assert second.mark in os.listdir(second.run_directory)
     (event,) = entry_site.events("run.superseded")
     assert (event["earlier_run"], event["rebooted"]) == (first.run_id, False)
 

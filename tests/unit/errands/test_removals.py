@@ -41,7 +41,7 @@ def run(site: EntrySite) -> int:
 def left(site: EntrySite, number: int, *files: str, uid: int = 0) -> Path:
     """Leave a run of which its epilog could not remove these files; return where they are."""
     record = a_record(job_id=number, run_id=f"{number:08x}", uid=uid, workspace=str(site.root / "workspace"))
-    tree = site.root / "workspace" / NODE / run_end.REMOVING / record.run_name
+    tree = site.root / "workspace" / record.going
     for name in files:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text("x")
@@ -55,7 +55,7 @@ def test_what_hooks_left_is_removed(site: EntrySite) -> None:
         left(site, number, "tmp/a", "cache/b/c")
     Path(site.installation.off_switch).touch()
     assert run(site) == 0
-    assert os.listdir(site.root / "workspace" / NODE) == []
+    assert os.listdir(site.root / "workspace") == []
     assert Errands(site.paths, REMOVALS).all() == []
 
 

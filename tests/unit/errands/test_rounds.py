@@ -56,10 +56,12 @@ class Runs:
 
     def begin(self, job: int, first_s: int = FIRST_S, **changes: object) -> Record:
         """Have a job's prolog leave its record and the errand."""
-        given = {"workspace": f"{self.site.root}/workspace", "publish_scope": "user-1-a", "live": True}
-        record = a_record(job_id=job, run_id=f"{job:08x}", **{**given, **changes})
+        given = {"publish_scope": "user-1-a", "live": True, "node": NODE, **changes}
+        given["workspace"] = f"{self.site.root}/workspace/{given['node']}"
+        record = a_record(job_id=job, view_id=job, run_id=f"{job:08x}", **given)
         paths = self.site.installation.node(record.node)
         os.makedirs(f"{record.run_directory}/cache")
+        Path(record.run_directory, record.mark).touch()
         os.makedirs(f"{paths.state}/{job}", mode=0o700)
         records.save(paths.state, record)
         policy = self.site.policy

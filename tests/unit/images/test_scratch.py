@@ -22,7 +22,7 @@ ME = Identity("me", os.geteuid(), os.getegid())
 
 def test_is_private_and_gone_afterwards(tmp_path: Path) -> None:
     """The outer directory can't be listed by others, the inner one is the account's alone; both are removed."""
-    with scratch.opened(str(tmp_path), "n1", "r1", ME, CAPS) as work:
+    with scratch.opened(str(tmp_path), "r1", ME, CAPS) as work:
         path = Path(work.path)
         assert path.stat().st_mode & 0o7777 == 0o700
         assert path.parent.stat().st_mode & 0o7777 == 0o710
@@ -30,31 +30,31 @@ def test_is_private_and_gone_afterwards(tmp_path: Path) -> None:
         (path / "deep").mkdir()
         (path / "deep" / "file").touch()
         (path / "link").symlink_to("/etc")
-    assert os.listdir(tmp_path / "n1") == []
+    assert os.listdir(tmp_path) == []
 
 
 def test_is_gone_after_a_failure(tmp_path: Path) -> None:
     """An import that fails leaves nothing behind."""
-    with pytest.raises(RuntimeError), scratch.opened(str(tmp_path), "n1", "r1", ME, CAPS):
+    with pytest.raises(RuntimeError), scratch.opened(str(tmp_path), "r1", ME, CAPS):
         raise RuntimeError
-    assert os.listdir(tmp_path / "n1") == []
+    assert os.listdir(tmp_path) == []
 
 
 def test_removes_what_dead_hooks_left_and_nothing_else(tmp_path: Path) -> None:
     """A directory that nobody has locked goes; a live import's and a job's stay."""
-    (tmp_path / "n1" / "import.dead.00" / "x").mkdir(parents=True)
-    (tmp_path / "n1" / "7.r0").mkdir()
-    live = tmp_path / "n1" / "import.live.00"
+    (tmp_path / "import.dead.00" / "x").mkdir(parents=True)
+    (tmp_path / "7.r0").mkdir()
+    live = tmp_path / "import.live.00"
     live.mkdir()
     fd = os.open(live, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
     try:
-        with scratch.opened(str(tmp_path), "n1", "r1", ME, CAPS):
-            assert {"7.r0", "import.live.00"} < set(os.listdir(tmp_path / "n1"))
-            assert not (tmp_path / "n1" / "import.dead.00").exists()
+        with scratch.opened(str(tmp_path), "r1", ME, CAPS):
+            assert {"7.r0", "import.live.00"} < set(os.listdir(tmp_path))
+            assert not (tmp_path / "import.dead.00").exists()
     finally:
         os.close(fd)
-    assert set(os.listdir(tmp_path / "n1")) == {"7.r0", "import.live.00"}
+    assert set(os.listdir(tmp_path)) == {"7.r0", "import.live.00"}
 
 
 def test_a_full_or_broken_disk_is_told_apart(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_full_or_broken_disk_is_told_apart(tmp_path: Path) -> None:
     with pytest.raises(scratch.WorkspaceUnusable), scratch.disk_errors("/w"):
         raise OSError(30, "Read-only file system")
     (tmp_path / "file").touch()
-    with pytest.raises(scratch.ScratchUnusable), scratch.opened(str(tmp_path / "file"), "n1", "r1", ME, CAPS):
+    with pytest.raises(scratch.ScratchUnusable), scratch.opened(str(tmp_path / "file"), "r1", ME, CAPS):
         pytest.fail("a file is no directory")
 
 
@@ -86,7 +86,7 @@ def test_without_a_file_system_it_is_a_directory(tmp_path: Path, monkeypatch: py
     else:
         monkeypatch.setattr(scratch, "MKE2FS", "/bin/true")
         monkeypatch.setattr(loops, "attach", attach)
-    with scratch.opened(str(tmp_path), "n1", "r1", ME, CAPS) as work:
+    with scratch.opened(str(tmp_path), "r1", ME, CAPS) as work:
         assert not work.is_loop_filesystem
         assert os.listdir(Path(work.path).parent) == [Path(work.path).name]
         assert isinstance(work.full("reg.io/a", "said"), scratch.ScratchUnusable)

@@ -45,7 +45,7 @@ class Node:
         monkeypatch.setattr(commands, "job", self._job)
         for path in (site.paths.state, site.paths.view):
             os.makedirs(path, mode=0o755)
-        self.workspaces = site.root / "workspace" / NODE
+        self.workspaces = site.root / "workspace"
         self.workspaces.mkdir(parents=True)
 
     def _job(self, _access: Access, job_id: int, _deadline: Deadline) -> JobFacts:
@@ -66,6 +66,7 @@ class Node:
             path = Path(record.run_directory, "cache/numba", name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
+        Path(record.run_directory, record.mark).touch()
         return record
 
     def recorded(self, record: Record) -> None:
@@ -126,7 +127,7 @@ def test_a_run_without_an_epilog_is_finished(node: Node) -> None:
     node.recorded(record)
     for answer in (False, None):
         node.over[7] = answer
-        assert (node.maintain().finished, node.left()) == (0, [record.run_name])
+        assert (node.maintain().finished, node.left()) == (0, [record.place])
     node.over[7] = True
     assert (node.maintain().finished, node.left()) == (1, [])
     assert len(node.site.offered()) == 1
@@ -180,19 +181,22 @@ def test_a_controller_that_is_silent_is_asked_once(node: Node) -> None:
 
 
 def test_trees_that_nothing_names_go(node: Node) -> None:
-    """Stages, workspaces and views of jobs that are over; others of that name and of running jobs stay."""
+    """Stages, workspaces and views of jobs that are over; others of that name and of running jobs stay.
+
+    A component of a heterogeneous job has the leader's id in its directory's name, and its own in the mark.
+    """
     node.over[8] = True
     for directory, names in (
         (node.site.paths.stage, ("8.0a1b2c3d.numba", "9.0a1b2c3d.numba", "other")),
-        (str(node.workspaces), ("8.0a1b2c3d", "9.0a1b2c3d", "import.x")),
+        (str(node.workspaces), ("8.00000000", "9.00000000", ".8.0a1b2c3d", ".9.0a1b2c3d", "import.x")),
+        (str(node.workspaces), ("9.00000001/.of-8.0a1b2c3d", "8.00000001/.of-9.0a1b2c3d")),
         (node.site.paths.view, ("8", ".new-8.0a1b2c3d", "9", "lost+found")),
     ):
         for name in names:
             os.makedirs(f"{directory}/{name}", mode=0o755)
-    assert node.maintain().removed == 4
+    assert node.maintain().removed == 6
     assert sorted(os.listdir(node.site.paths.stage)) == ["9.0a1b2c3d.numba", "other"]
-    assert "9.0a1b2c3d" in node.left()
-    assert "8.0a1b2c3d" not in node.left()
+    assert node.left() == [".9.0a1b2c3d", "8.00000001", "9.00000000"]
     assert sorted(os.listdir(node.site.paths.view)) == ["9", "lost+found"]
 
 

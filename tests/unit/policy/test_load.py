@@ -138,7 +138,7 @@ def test_a_policy_that_is_none_is_refused(site: Site, text: str, refusal: str) -
         ("store: '/a b'", "paths.store: '/a b' is not an absolute path"),
         ("store: /tmp/store", "paths.store: may not be below /tmp"),
         ("store: /s, workspace: /dev/shm/w", "paths.workspace: may not be below /dev"),
-        (f"store: /s, workspace: /{'w' * 44}", "in TMPDIR (unix(7)) on any node; write at most 44 bytes"),
+        (f"store: /s, workspace: /{'w' * 46}", "in TMPDIR (unix(7)); write at most 46 bytes"),
         ("store: /s, workspace: /s", "paths.workspace: may not be in paths.store (/s)"),
         ("store: /s, workspace: /s/w", "paths.workspace: may not be in paths.store (/s)"),
         ("store: /w/s, workspace: /w", "paths.store: may not be in paths.workspace (/w)"),

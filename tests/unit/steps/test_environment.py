@@ -44,7 +44,7 @@ def test_every_source_of_variables_reaches_the_job(context: Context, tmp_path: P
     assert printed(tmp_path) == (
         0,
         [
-            f"export WARMSTART_NOTICES={tmp_path}/node/view/7/notice",
+            f"export WARMSTART_NOTICES={tmp_path}/view/7/notice",
             "export A=policy",
             "export NUMBA_CACHE_DIR=/w/cache/numba",
             "export TMPDIR=/w/tmp",
@@ -74,7 +74,7 @@ def test_the_first_image_is_the_one_that_the_caches_belong_to(
 def test_a_notice_stands_alone_where_there_are_no_variables(context: Context, tmp_path: Path) -> None:
     """For a job that no rule matches and that asks for something."""
     view.publish(context.paths.view, context.record, {"notice": "no rule matches\n"})
-    assert printed(tmp_path) == (0, [f"export WARMSTART_NOTICES={tmp_path}/node/view/7/notice"])
+    assert printed(tmp_path) == (0, [f"export WARMSTART_NOTICES={tmp_path}/view/7/notice"])
 
 
 def test_what_the_user_set_stays(context: Context, tmp_path: Path) -> None:
@@ -339,12 +339,12 @@ def test_jobs_that_warmstart_does_not_know_see_nothing(context: Context, tmp_pat
 def test_a_second_rendering_replaces_the_first(context: Context, tmp_path: Path) -> None:
     """The job can enter the view's directory and not list it; its group and others can read no file."""
     environment.run(context, Options({}, {"A": "1"}, ("x",)))
-    make_removable(tmp_path / "node" / "view" / "7")
+    make_removable(tmp_path / "view" / "7")
     environment.run(context, Options({}, {"A": "2"}, ()))
-    mine = tmp_path / "node" / "view" / "7"
+    mine = tmp_path / "view" / "7"
     assert sorted(path.name for path in mine.iterdir()) == ["environment", "events"]
     assert (mine.stat().st_mode & 0o777, (mine / "environment").stat().st_mode & 0o607) == (0o711, 0o400)
-    assert os.listdir(tmp_path / "node" / "view") == ["7"]
+    assert os.listdir(tmp_path / "view") == ["7"]
 
 
 @pytest.mark.parametrize(("name", "value"), [("A", "x\ny"), ("A", "x\0"), ("A B", "x"), ("A", "x" * 70000), ("1A", "")])
@@ -359,7 +359,7 @@ def test_rules_with_more_than_one_variable_can_hold(context: Context, tmp_path: 
     """All of them are set. WARMSTART_OWN has as many values as it has room for; the longest count as the user's."""
     many = {f"SITE_{number:02}": "é" * (1000 + number) for number in range(40)}
     environment.run(context, Options({}, many, ()))
-    text = (tmp_path / "node" / "view" / "7" / "environment").read_text()
+    text = (tmp_path / "view" / "7" / "environment").read_text()
     assert [line for line in text.splitlines()[3:] if environment.OWN not in line] == [
         f"{name}={value}" for name, value in many.items()
     ]
@@ -380,7 +380,7 @@ VALUES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["C
 def test_values_arrive_byte_for_byte_and_are_never_run(context: Context, tmp_path: Path, value: str) -> None:
     """Quotes, dollars, backslashes, blanks: the line after `=` is the value."""
     environment.run(context, Options({}, {"WARMSTART_X": value, "Y": value}, ()))
-    make_removable(tmp_path / "node" / "view" / "7")  # for the next example
+    make_removable(tmp_path / "view" / "7")  # for the next example
     script = tmp_path / "task-prolog"
     printed(tmp_path)
     env = {"SLURMD_NODENAME": "node", "SLURM_JOB_ID": "7"}

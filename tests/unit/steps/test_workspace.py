@@ -2,7 +2,6 @@
 
 import errno
 import itertools
-import json
 import os
 import socket
 import stat
@@ -13,10 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.runs import CACHE, a_context
+from tests.support.runs import CACHE, a_context, a_record
 from warmstart import view
 from warmstart.images.scratch import WorkspaceNotRoots, WorkspaceUnusable
-from warmstart.paths import LONGEST_TMPDIR, NOTHING, SOCKET_NAMES, Shown
+from warmstart.paths import LONGEST_TMPDIR, LONGEST_WORKSPACE, NOTHING, SOCKET_NAMES, Shown
 from warmstart.steps import workspace
 from warmstart.steps.contract import Context
 from warmstart.steps.workspace import Options, WorkspaceFull
@@ -75,19 +74,19 @@ def test_the_job_gets_its_own_directories_under_roots(short: tuple[Context, Path
     """The layout of docs/architecture.md, On a node, and variables that point there; `seed` gives the cache away."""
     context = short[0]._replace(record=short[0].record._replace(uid=JOB, gid=GROUP))
     outcome = workspace.run(context, OPTIONS)
-    run = short[1] / "n1" / "7.0a1b2c3d"
+    run = short[1] / "7.00000000"
     assert stat.S_IMODE(run.stat().st_mode) == 0o711
-    assert tree(run) == ["cache", "cache/inductor", "cache/numba", "shown", "tmp"]
+    assert tree(run) == [".of-7.0a1b2c3d", "cache", "cache/inductor", "cache/numba", "shown", "tmp"]
     shown = (run / "shown").stat()
     assert (stat.S_IMODE(shown.st_mode), shown.st_uid) == (0o640, os.getuid())  # the mask: the job's user reads it
     constant = context.policy.paths.cache
     assert view.shown(str(run)) == [Shown("rw", "root", "cache", NOTHING, constant, NOTHING)]
     for path in run.rglob("*"):
-        if path.name == "shown":
+        if path.is_file():
             continue
         owner = os.getuid() if "cache" in path.parts else JOB
         assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_uid) == (0o700, owner)
-    assert outcome.record == {"cache": f"{run}/cache"}
+    assert outcome.record == {"cache": f"{run}/cache", "apart": False}
     assert outcome.environment == {"TMPDIR": f"{run}/tmp"}
 
 
@@ -120,8 +119,8 @@ def test_any_single_failing_call_leaves_nothing(
                 pass
             else:
                 break
-        assert tree(tmp_path / "workspace") in ([], ["n1"])
-    assert nth > 12
+        assert tree(tmp_path / "workspace") == []
+    assert nth > 10
 
 
 def test_a_list_that_has_no_space_is_done_without(short: tuple[Context, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,40 +134,35 @@ def test_a_list_that_has_no_space_is_done_without(short: tuple[Context, Path], m
     assert view.shown(short[0].record.run_directory) == []
 
 
-def test_a_tmpdir_that_is_too_long_for_sockets_is_left_out(short: tuple[Context, Path]) -> None:
-    """With the longest one that is set programs can bind what they add to it; with one more byte they could not."""
-    context, base = short
-    least = len(f"{base}//{context.record.run_name}/tmp")
-    added = "/" + "x" * (SOCKET_NAMES - 1)
-    for length in (LONGEST_TMPDIR, LONGEST_TMPDIR + 1):
-        node = "n" * (length - least)
-        told = workspace.run(context._replace(record=context.record._replace(node=node)), OPTIONS).environment
-        directory = f"{base}/{node}/{context.record.run_name}/tmp"
-        assert len(directory) == length
-        with socket.socket(socket.AF_UNIX) as probe:
-            if length <= LONGEST_TMPDIR:
-                assert told["TMPDIR"] == directory
-                probe.bind(directory + added)
-            else:
-                assert "TMPDIR" not in told
-                with pytest.raises(OSError, match="path too long"):
-                    probe.bind(directory + added)
-    context.audit.finish()
-    events = [json.loads(line)["event"] for path in journals(context) for line in path.read_text().splitlines()]
-    assert events.count("tmpdir.left-out") == 1
+def test_the_longest_tmpdir_has_room_for_sockets() -> None:
+    """With the longest workspace that a policy may have programs can bind what they add to it, and no more."""
+    longest = a_record(workspace="/" + "w" * (LONGEST_WORKSPACE - 1), view_id=2**32 - 1, restarts=2**32 - 1)
+    directory = f"{longest.run_directory}/tmp"
+    assert len(directory) == LONGEST_TMPDIR
+    for added, problem in ((SOCKET_NAMES, "No such file"), (SOCKET_NAMES + 1, "path too long")):
+        with socket.socket(socket.AF_UNIX) as probe, pytest.raises(OSError, match=problem):
+            probe.bind(f"{directory}/" + "x" * (added - 1))
 
 
-def journals(context: Context) -> list[Path]:
-    """Return the files of the context's audit."""
-    return list(Path(context.paths.journal).iterdir())
+def test_a_directory_that_is_there_is_another_runs(short: tuple[Context, Path]) -> None:
+    """An earlier job's of that id: it is left alone, and the run has its own."""
+    workspace.run(short[0], OPTIONS)
+    before = tree(short[1] / "7.00000000")
+    other = short[0]._replace(record=short[0].record._replace(run_id="ffffffff"))
+    outcome = workspace.run(other, OPTIONS)
+    own = short[1] / "7.ffffffff"
+    assert outcome.record == {"cache": f"{own}/cache", "apart": True}
+    assert outcome.environment == {"TMPDIR": f"{own}/tmp"}
+    assert tree(own) == [".of-7.ffffffff", *before[1:]]
+    assert tree(short[1] / "7.00000000") == before
 
 
 def test_the_job_is_told_the_constant_path(short: tuple[Context, Path]) -> None:
     """Where the node has one; the tree is the same, and so is TMPDIR."""
     context, base = short
     outcome = workspace.run(context._replace(policy=context.policy._replace(constant_path="spank")), OPTIONS)
-    own = base / "n1" / "7.0a1b2c3d"
-    assert (outcome.record, outcome.environment) == ({"cache": CACHE}, {"TMPDIR": f"{own}/tmp"})
+    own = base / "7.00000000"
+    assert (outcome.record, outcome.environment) == ({"cache": CACHE, "apart": False}, {"TMPDIR": f"{own}/tmp"})
     assert (own / "cache" / "numba").is_dir()
 
 

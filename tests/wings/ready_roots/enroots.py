@@ -75,7 +75,7 @@ class Place:
         self.record = a_record(workspace=str(base / "w"), uid=job[0], gid=job[1])
         self.run = Path(self.record.run_directory)
         self.run.mkdir(parents=True)
-        for path in (base / "w", base / "w/n1", self.run):
+        for path in (base / "w", self.run):
             path.chmod(0o711)
         self.own = self.run / OWN
         self.file = base / "image.sqsh"
@@ -97,7 +97,7 @@ class Place:
         (base / "bin/enroot-mount").write_text(MOUNT)
         for name in ("hook", "bin/enroot-mount"):
             (base / name).chmod(0o755)
-        self.view = base / "var/n1/view/7"
+        self.view = base / "var/view/7"
         self.view.mkdir(parents=True)
         (self.view / "environment").write_text(f"{base}/w\n/var/cache/warmstart\n{self.run}/cache\n")
 

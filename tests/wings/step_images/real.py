@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -153,7 +152,7 @@ def check_live(site: Site, image: str) -> None:
     job = site.cluster.submit(f"#!/bin/sh\n{step}\necho serves\nsleep 600\n", ALICE, "--nodelist=n1")
     wait_until("serves", lambda: "serves" in site.cluster.job(job).output, 120)
     time.sleep(1.5)  # what was written has settled then
-    subprocess.run([site.cluster.prefix / "libexec/warmstart/background", "rounds"], check=True)
+    site.background("rounds")
     harvested = [event for event in site.events(job, "cache.harvested") if event.get("running") and event.get("set")]
     check("the set of its image is harvested", seen=[event["entries"] for event in harvested] == [1])
     second = site.cluster.wait(site.cluster.submit(f"#!/bin/sh\n{step}\n", ALICE, "--nodelist=n2"), 120)

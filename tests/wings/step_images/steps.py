@@ -1,10 +1,10 @@
-"""The node's socket for steps, and steps that ask there, in a cluster."""
+"""The nodes' sockets for steps, and steps that ask there, in a cluster."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.cluster import processes
@@ -14,26 +14,32 @@ from warmstart.paths import Installation
 from warmstart.wings.step_images import place
 
 
-def socket_of(site: Site) -> Path:
-    """Return where the socket of a site is."""
-    return Path(place.socket_of(Installation(str(site.cluster.prefix))))
+def socket_of(site: Site, node: str = "") -> Path:
+    """Return where a node has its socket, and this process that of n1; or where this process has a node's."""
+    path = Path(place.socket_of(Installation(str(site.cluster.prefix))))
+    return path.parent / node / path.name
 
 
 @contextmanager
 def served(site: Site) -> Iterator[subprocess.Popen[bytes]]:
-    """Serve the socket, as a site's init does where there is no systemd."""
+    """Serve each node's socket, as a site's init does where there is no systemd; yield the server of n1."""
     program = place.program_of(Installation(str(site.cluster.prefix)))
-    path = socket_of(site)
-    path.unlink(missing_ok=True)
-    with (site.cluster.base / "log" / "step-images.out").open("ab") as log:
-        server = subprocess.Popen([program], env=dict(site.cluster.environment), stdin=subprocess.DEVNULL, stderr=log)
-    try:
-        wait_until("the socket", path.is_socket, 30)
-        yield server
-    finally:
-        server.terminate()
-        server.wait()
-        path.unlink(missing_ok=True)
+    paths = {node: socket_of(site, node) for node in site.cluster.nodes}
+    socket_of(site).symlink_to(paths["n1"])
+    servers = dict[str, subprocess.Popen[bytes]]()
+    with ExitStack() as stack, (site.cluster.base / "log" / "step-images.out").open("ab") as log:
+        stack.callback(socket_of(site).unlink)
+        for node, path in paths.items():
+            argv = [*site.cluster.enter(node), program]
+            servers[node] = subprocess.Popen(
+                argv, env=dict(site.cluster.environment), stdin=subprocess.DEVNULL, stderr=log
+            )
+            stack.callback(path.unlink, missing_ok=True)
+            stack.callback(servers[node].wait)
+            stack.callback(servers[node].terminate)
+        for node, path in paths.items():
+            wait_until(f"the socket of {node}", path.is_socket, 30)
+        yield servers["n1"]
 
 
 def answering(site: Site) -> list[int]:

@@ -180,8 +180,8 @@ def _import(flight: Flight) -> Obtained:
     query, site = flight.query, flight.site
     site.store.run(flight.deadline, published.sweep, query.lock)
     importer, caps = site.importer(), Caps(site.rules.max_size, site.rules.max_files)
-    where = (site.workspace, site.requester.node, site.requester.run_id)
-    with _places_held(flight) as lockless, scratch.opened(*where, importer.identity, caps) as work:
+    opened = scratch.opened(site.workspace, site.requester.run_id, importer.identity, caps)
+    with _places_held(flight) as lockless, opened as work:
         image = _fetch(flight, importer, work)
     return image._replace(missing=image.missing._replace(lockless=lockless))
 

@@ -3,7 +3,7 @@
 The pyxis importer uses this module. Nothing here runs as root, root never reads the result, and none of it reaches the
 store. The images are in
 
-    <workspace>/<node>/<jobid>.<run>/tmp/warmstart-images/   removed with the job; its later steps find them
+    <workspace>/<jobid>.<restarts>/tmp/warmstart-images/   removed with the job; its later steps find them
     /var/tmp/warmstart-images-<uid>-<job>.<step>-<random>/   for a job without a workspace; `release` removes it
     /var/tmp/warmstart-step-<uid>-<step>-<random>/           a plain import: removed by `release`
 

@@ -23,7 +23,7 @@ def test_a_model_of_a_shared_file_system(site: Site) -> None:
         for job_id in (next(JOBS), next(JOBS), next(JOBS)):
             variables = site.variables(job_id, SLURM_JOB_COMMENT=f"warmstart: model={snapshot}")
             assert site.run_hook("prolog", variables).returncode == 0
-            with a_namespace() as namespace:
+            with a_namespace(site) as namespace:
                 assert run_hook(site, job_id, namespace) == []
                 kind = as_alice(site, namespace, "/usr/bin/stat", "-L", "-f", "-c", "%T", blob)
                 read = as_alice(site, namespace, "/usr/bin/stat", "-L", "-c", "%A %U", blob)

@@ -38,7 +38,7 @@ def here(base: Path, monkeypatch: pytest.MonkeyPatch, capable_host: None) -> Mod
 def shown(here: ModelSite, model: Path, user: Identity, job: int, rule: SharedPath) -> Path:
     """Do what a prolog does for a user's job; return the copy of the model's file that the job sees."""
     workspace = here.base / "workspace"
-    record = a_record(job_id=job, uid=user.uid, gid=user.gid, user=user.name, workspace=str(workspace))
+    record = a_record(job_id=job, view_id=job, uid=user.uid, gid=user.gid, user=user.name, workspace=str(workspace))
     run = Path(record.run_directory)
     run.mkdir(parents=True)
     for path in (workspace, run.parent, run):

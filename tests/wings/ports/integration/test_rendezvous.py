@@ -40,8 +40,7 @@ SLEEP = '#!/bin/sh\necho "$MASTER_ADDR:$MASTER_PORT"\nexec sleep 600\n'
 def allow(site: Site, **changes: object) -> None:
     """Write a policy that gives jobs a rendezvous and nothing else."""
     fields = {"low": LOW, "high": HIGH, "shared": "true", "wait": "20s", "required": "false", **changes}
-    paths = {key: str(fields[key]) for key in ("workspace",) if key in fields}
-    site.write_policy(rules=MEET.format(**fields), **paths)
+    site.write_policy(rules=MEET.format(**fields))
 
 
 @pytest.fixture
@@ -211,12 +210,10 @@ def test_a_requeued_job_meets_anew(meeting: Site) -> None:
 
 def test_a_node_that_did_not_make_it_is_not_waited_for(meeting: Site) -> None:
     """Its prolog fails on a read-only disk: the head has its port. In the reverse case a deadline ends the wait."""
-    apart = meeting.cluster.base / "apart"
-    apart.mkdir()
-    allow(meeting, wait="1s", workspace=apart)
+    allow(meeting, wait="1s")
     fields = {"SLURM_NODELIST": "n[2-3]", "SLURM_JOB_NUM_NODES": "2"}
     second = {"SLURM_NODELIST": "n[3-4]", "SLURM_JOB_NUM_NODES": "2"}
-    with mounts.tmpfs(apart / "n3") as small, mounts.read_only(small):
+    with mounts.tmpfs(meeting.workspace / "n3") as small, mounts.read_only(small):
         broken = [meeting.run_hook("prolog", meeting.variables(930001, node="n3", **fields))]
         head = meeting.run_hook("prolog", meeting.variables(930001, node="n2", **fields))
         broken.append(meeting.run_hook("prolog", meeting.variables(930002, node="n3", **second)))
@@ -230,12 +227,11 @@ def test_a_node_that_did_not_make_it_is_not_waited_for(meeting: Site) -> None:
 
 def test_on_slurm_a_node_that_failed_is_in_nobodys_record(meeting: Site) -> None:
     """It drains, Slurm requeues the job, the other prologs end, and the next job gets its port."""
-    cluster, apart = meeting.cluster, meeting.cluster.base / "far"
-    apart.mkdir()
-    allow(meeting, wait="1s", workspace=apart)
+    cluster = meeting.cluster
+    allow(meeting, wait="1s")
     hold = "#!/bin/sh\nexec sleep 600\n"
     jobs = []
-    with mounts.tmpfs(apart / "n3") as small, mounts.read_only(small):
+    with mounts.tmpfs(meeting.workspace / "n3") as small, mounts.read_only(small):
         for nodes in ("n[2-3]", "n[3-4]"):  # the head has it, and then it is the head itself that fails
             jobs.append(cluster.submit(hold, ALICE, f"--nodelist={nodes}", "--nodes=2"))
             wait_until("n3 to drain", lambda: cluster.drained() == ["n3"], 60)
@@ -243,7 +239,6 @@ def test_on_slurm_a_node_that_failed_is_in_nobodys_record(meeting: Site) -> None
             cluster.cancel(jobs[-1])
             cluster.wait_idle()
             cluster.resume("n3")
-    (apart / "n3").rmdir()
     first, second = jobs
     prologs = {
         (event["job_id"], event["node"]): (event["outcome"], event["status"])
@@ -286,7 +281,7 @@ def test_a_prolog_that_died_after_it_reserved(meeting: Site) -> None:
     assert len(meeting.events(930003, "rendezvous.released")) == 1
     for lost in (meeting.workspace / "n1").iterdir():  # without a record they are `warmstart maintain`'s
         shutil.rmtree(lost)
-    shutil.rmtree(meeting.var / "n1" / "view" / "930003")
+    shutil.rmtree(meeting.view("n1", 930003))
 
 
 @pytest.mark.threat(18)

@@ -237,7 +237,7 @@ def prolog_of(hooks: Hooks, changes: dict[str, object], spoil: Callable[[Path], 
         if spoil:
             spoil(path)
         assert site.run_hook("prolog", variables).returncode == 0
-        environment = (site.var / "n1" / "view" / str(job_id) / "environment").read_text()
+        environment = (site.view("n1", job_id) / "environment").read_text()
         return environment, [event["error"]["reason"] for event in site.events(job_id, "job.uninformed")]
     finally:
         for left in hooks.specs.iterdir():

@@ -35,7 +35,7 @@ def test_a_maker_killed_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         with records.job_lock(run.state, 7, after(1)):
             ending = run_end.Ending(context.policy, context.paths, record, context.audit, context.store)
             assert run_end.release(ending, after(10)) == []
-        left = [os.listdir(run.state), os.listdir(context.paths.view), os.listdir(f"{record.workspace}/{record.node}")]
+        left = [os.listdir(run.state), os.listdir(context.paths.view), os.listdir(record.workspace)]
         assert left == [[], [], []]
         context.store.close()
         if not died:

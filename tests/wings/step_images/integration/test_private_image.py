@@ -23,7 +23,7 @@ def test_a_step_that_names_one_has_it_if_it_is_bound_to_its_user(team: Site, sto
         own, others = (team.finish(job) for job in jobs)
     *_, path, magic = own.output.splitlines()
     assert (own.state, magic) == ("COMPLETED", "hsqs"), own
-    assert path.startswith(f"{team.workspace}/n1/{own.job_id}.")
+    assert path.startswith(f"{team.workspace}/{own.job_id}.")
     assert others.state == "FAILED"
     assert "importing it for you alone" not in others.output, others
     assert list((store.source / "images").glob("*.sqsh")) == []

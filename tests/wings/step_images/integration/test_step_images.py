@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.accounts import ALICE, BOB, CAROL
-from tests.cluster.processes import run_as, wait_until
+from tests.cluster.processes import wait_until
 from tests.cluster.registry import Registry, layers
 from tests.cluster.site import Site
 from tests.support.hand_jobs import HandJob, a_job
@@ -207,14 +207,15 @@ def container(job: HandJob, step: str) -> dict[str, str]:
         os.chown(path, account.uid, account.gid)
     slurm = {"SLURM_JOB_ID": str(job.job_id), "SLURMD_NODENAME": job.node, "SLURM_STEP_ID": step}
     enroot = {f"ENROOT_{name}": str(path) for name, path in files.items()}
-    done = run_as(account, ["/bin/sh", str(hook)], environment={**job.variables, **slurm, **enroot})
+    given = {**job.variables, **slurm, **enroot}
+    done = site.cluster.run(["/bin/sh", str(hook)], job.user, env=given, node=job.node)
     assert done.returncode == 0, done.stderr
     mounted = [line.split()[:2] for line in files["MOUNTS"].read_text().splitlines()]
     variables = dict(line.split("=", 1) for line in files["ENVIRON"].read_text().splitlines())
     for name, value in variables.items():
         for source, target in mounted:
             if source != "tmpfs" and f"{value}/".startswith(f"{target}/"):
-                variables[name] = source + value.removeprefix(target)
+                variables[name] = str(site.on_host(job.node, source + value.removeprefix(target)))
     return variables
 
 
@@ -228,8 +229,8 @@ def compile_in(job: HandJob, step: str, number: int) -> dict[str, str]:
 def get(job: HandJob, image: str, step: str) -> subprocess.CompletedProcess[str]:
     """Call the importer for a step, as pyxis does before enroot's hook runs."""
     slurm = {"SLURM_JOB_ID": str(job.job_id), "SLURMD_NODENAME": job.node, "SLURM_STEP_ID": step}
-    account, program = job.site.cluster.account(job.user), str(importer(job.site))
-    return run_as(account, [program, "get", f"docker://{image}"], environment={**account.environment(), **slurm})
+    argv = [str(importer(job.site)), "get", f"docker://{image}"]
+    return job.site.cluster.run(argv, job.user, env=slurm, node=job.node)
 
 
 def test_what_a_container_compiles_does_not_land_in_the_hosts_namespace(site: Site) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -146,7 +145,7 @@ def test_what_a_container_compiled_is_warm_while_its_job_goes_on(asked: Site, fr
         (cache,) = (asked.workspace / "n1").glob(f"{job}.*/sets/*/cache")
         (cache / ".harvest").touch()
         time.sleep(1.5)  # what was written has settled then
-        subprocess.run([asked.cluster.prefix / "libexec/warmstart/background", "rounds"], check=True)
+        asked.background("rounds")
         second = asked.cluster.submit(step, ALICE, "--nodelist=n2")
         assert found(asked.cluster.wait(second, 60)) == ["warm"]
     finally:

@@ -241,7 +241,7 @@ def test_without_roots_socket_the_step_imports_for_itself(
     site: Site, fresh_image: Callable[[], str], kind: str
 ) -> None:
     """As without one: what another user listens at is not asked."""
-    image, path = fresh_image(), socket_of(site)
+    image, path = fresh_image(), socket_of(site, "n1")
     with served(site) as process, ExitStack() as stack:
         if kind == "removed":
             path.unlink()

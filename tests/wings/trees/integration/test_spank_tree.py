@@ -34,7 +34,7 @@ SAID = "warmstart: another directory is there"
 def show(node: Node, path: Path | str, *, copy: bool, seen: str = NOTHING) -> None:
     """Write what the prolog writes: where the tree is, and a copy of it, if there is one."""
     if copy:
-        source = node.base / "workspace" / "n1" / RUN / SOURCE
+        source = node.base / "workspace" / RUN / SOURCE
         source.mkdir(parents=True)
         (source / "marker").write_text("copy\n")
         for part in (source.parent, source, source / "marker"):
@@ -111,9 +111,9 @@ def test_only_what_root_wrote_is_believed(node: Node, case: str) -> None:
     """The run is one of the job's user, and a source is what root has put there."""
     tree = make_tree(node)
     show(node, tree, copy=True)
-    source = node.base / "workspace" / "n1" / RUN / SOURCE
+    source = node.base / "workspace" / RUN / SOURCE
     if case == "another's run":
-        os.chown(node.base / "workspace" / "n1" / RUN / "cache", JOB + 1, JOB + 1)
+        os.chown(node.base / "workspace" / RUN / "cache", JOB + 1, JOB + 1)
     else:
         source.rename(source.with_name("moved"))
         if case == "a link":

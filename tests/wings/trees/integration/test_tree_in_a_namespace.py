@@ -21,7 +21,7 @@ def test_a_tree_in_a_home_that_root_cannot_enter(site: Site) -> None:
         for job_id in (next(JOBS), next(JOBS)):
             variables = site.variables(job_id, SLURM_JOB_COMMENT=f"warmstart: tree={tree}")
             assert site.run_hook("prolog", variables).returncode == 0
-            with a_namespace() as namespace:
+            with a_namespace(site) as namespace:
                 assert run_hook(site, job_id, namespace) == []
                 (options,) = mounts(site, namespace, tree)
                 assert {"ro", "nosuid", "nodev"} <= set(options.split(","))
@@ -48,7 +48,7 @@ def test_no_tree_is_shown_elsewhere(site: Site, case: str) -> None:
         site.cluster.run(["/bin/mv", f"{target}/envs", f"{target}/moved"], ALICE)
         if case == "a link on the way":
             site.cluster.run(["/bin/ln", "-s", "moved", f"{target}/envs"], ALICE)
-        with a_namespace() as namespace:
+        with a_namespace(site) as namespace:
             done = site.run_hook("job-container", site.variables(job_id, SLURM_NS=namespace))
             assert done.returncode == 0
             assert len(mounts(site, namespace)) == 1

@@ -69,7 +69,7 @@ def release(context: Context) -> Path:
     ending = Ending(context.policy, context.paths, context.record, context.audit, context.store)
     assert run_end.release(ending, after(20)) == []
     run = Path(context.record.run_directory)
-    return run.parent / run_end.REMOVING / run.name
+    return run.parent / context.record.going
 
 
 def test_a_process_that_writes_on(context: Context) -> None:
@@ -86,7 +86,7 @@ def test_a_process_that_writes_on(context: Context) -> None:
         wait_until("its files", lambda: len(os.listdir(run / "tmp/deep")) > 10, 20)
         moved = release(context)
         assert not run.exists()
-        with pytest.raises(PermissionError), as_user_path(moved):
+        with pytest.raises(PermissionError), as_user_path(moved / "tmp"):
             pass
         with suppress(WorkspaceBusy):  # it was faster than the process, or was not
             run_end.finish_removal(context.paths, context.record, after(0.5))
