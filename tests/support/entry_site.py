@@ -20,6 +20,8 @@ from warmstart.paths import Installation, NodePaths
 from warmstart.policy import compiled, match
 from warmstart.policy.compiled import Limits, Policy, Rule
 from warmstart.record import incarnation
+from warmstart.seed import overlay
+from warmstart.seed.overlay import OverlayUnavailable, Shown
 from warmstart.slurm import commands
 from warmstart.store import bundles
 from warmstart.store.client import StoreClient
@@ -57,9 +59,15 @@ class EntrySite:
         monkeypatch.setattr(process, "run_alone", run_alone)
         monkeypatch.setattr(match, "_exclusion", lambda _policy, _job: "")  # the job's uid is that of the accounts
         monkeypatch.setattr(commands, "with_daemons", frozenset)
+        monkeypatch.setattr(overlay, "show", self._refuse)
         self.environ(SLURM_JOB_ID="7", SLURM_JOB_PARTITION="main", SLURM_JOB_NODELIST=NODE, SLURM_CLUSTER_NAME="test")
         self.environ(SLURM_JOB_UID=str(os.getuid()), SLURM_JOB_GID=str(os.getgid()), SLURM_JOB_USER="ws-alice")
         self.environ(SLURMD_NODENAME=NODE)
+
+    @staticmethod
+    def _refuse(*_: object) -> Shown:
+        """Be a kernel that can't mount."""
+        raise OverlayUnavailable(profile="numba", problem="none here")
 
     def environ(self, **variables: str) -> None:
         """Set variables of a hook."""

@@ -23,24 +23,12 @@ from warmstart.profiles import facts, registry
 from warmstart.record import Record, StateFull
 from warmstart.run_end import Ending
 from warmstart.runner import Prepared
-from warmstart.seed import overlay
-from warmstart.seed.overlay import OverlayUnavailable, Shown
 from warmstart.slurm import commands
 from warmstart.steps import image, seed
 from warmstart.steps.contract import Context
 from warmstart.steps.seed import SeedFailed
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, StoreFailed
-
-
-@pytest.fixture(autouse=True)
-def without_overlays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a kernel that can't mount."""
-
-    def refuse(*_: object) -> Shown:
-        raise OverlayUnavailable(profile="numba", problem="none here")
-
-    monkeypatch.setattr(overlay, "show", refuse)
 
 
 def run(site: EntrySite) -> Record | None:
