@@ -28,7 +28,7 @@ images:
   importer: oci
   registries: ["{registry}"]
   insecure: ["{registry}"]
-  keep: {{high: 99%, low: 98%, floor: 0%}}
+  keep: {{high: 99%, low: 98%}}
 """
 
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -106,10 +107,11 @@ def importer(place: Place, kind: str, identity: Identity, registry: str) -> Impo
 
 
 @pytest.fixture
-def site(place: Place, request: pytest.FixtureRequest) -> Iterator[Site]:
+def site(place: Place, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """Return node n1's view of an empty store, with small caps."""
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    made = place.site(place.new_store(name), rules=RULES._replace(max_size=SMALL.size, max_files=SMALL.files))
+    monkeypatch.setattr(making, "Caps", partial(Caps, files=SMALL.files))
+    made = place.site(place.new_store(name), rules=RULES._replace(max_size=SMALL.size))
     with made.store:
         yield made
 

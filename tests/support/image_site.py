@@ -22,7 +22,7 @@ from warmstart.images.scratch import Caps
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.paths import NodePaths
 
-KEEP = defaults().images.keep._replace(high=99, low=98, floor=0, lease=600)
+KEEP = defaults().images.keep._replace(high=99, low=98, lease=600)
 RULES = defaults().images._replace(tag_ttl=600, wait=60, keep=KEEP)
 CAPS = Caps(1 << 30, 100_000)
 KIND = f"{os.uname().machine}.none1"

@@ -85,4 +85,4 @@ class OwnProcesses:
 
 def apart(most: int, of: Callable[[str], str] = str) -> Apart:
     """Return how errands are done side by side."""
-    return Apart("wish", lambda _: most, of)
+    return Apart("wish", most, of)

@@ -429,7 +429,7 @@ IMAGES = {
     "elect and import": Operation(partial(import_image, digest=NEW), holds=True),
     "import again what is evicted": Operation(partial(import_image, digest=OLD), holds=True),
     "evict": Operation(evict_image),
-    "make room": Operation(lambda store: eviction.make_room(store.path, 0, Keep(0, 0, 0, int(LEASE_S)), NOBODY)),
+    "make room": Operation(lambda store: eviction.make_room(store.path, 0, Keep(0, 0, int(LEASE_S)), NOBODY)),
     "look up and use": Operation(use_image, holds=True),
     "import with other bytes": Operation(partial(import_image, digest=NEW, size=superblocks.PADDED + 1), holds=True),
     "put away": Operation(put_image_away, removes=True),

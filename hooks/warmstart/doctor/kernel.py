@@ -65,9 +65,9 @@ def image_limits(node: Node) -> Iterator[Finding]:
     if (untried := why_untried(existing(node.policy.paths.workspace))) is not None:
         yield from untried
     elif _try(node, _make):
-        yield Finding(OK, "images.max_size and images.max_files are enforced by a file system for each import")
+        yield Finding(OK, "images.max_size is enforced by a file system for each import")
     else:
-        found = "no file system for each import: images.max_size and images.max_files are only checked once a second"
+        found = "no file system for each import: images.max_size is only checked once a second"
         change = f"provide {scratch.MKE2FS} (e2fsprogs), ext4 and loop devices (/dev/loop-control)"
         yield Finding(ADVICE, found, change)
 

@@ -29,6 +29,7 @@ from warmstart.host.deadline import after
 from warmstart.host.identity import ROOT
 from warmstart.host.namespaces import Mount, mount_of
 from warmstart.host.worker import Worker
+from warmstart.images.store import eviction
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.units import format_duration
@@ -317,13 +318,13 @@ def root(store: Store) -> Iterator[Finding]:
 
 
 def space(store: Store) -> Iterator[Finding]:
-    """Compare free space with `images.keep.floor`, below which imports fail with `store-full`."""
+    """Compare free space with what images leave, and with what no import may use."""
     seen, keep = store.run(probe.look, store.path), store.policy.images.keep
     free = 100 * seen.free / max(seen.size, 1)
     change = "run `warmstart maintain --store`, or enlarge the file system"
-    if free <= keep.floor:
+    if free <= eviction.FLOOR_PERCENT:
         found = (
-            f"{free:.1f}% of the store's file system is free; images.keep.floor is {keep.floor}%: nothing is imported"
+            f"{free:.1f}% of the store's file system is free, {eviction.FLOOR_PERCENT}% or less: nothing is imported"
         )
         yield Finding(WRONG, found, change)
     elif free < 100 - keep.high:

@@ -332,7 +332,7 @@ def _without_policy() -> Images:
 
 
 def _directory(installation: Installation, rules: Images) -> own_images.Directory:
-    return own_images.directory_of(_job_tmp(installation), _step(), Caps(rules.max_size, rules.max_files))
+    return own_images.directory_of(_job_tmp(installation), _step(), Caps(rules.max_size))
 
 
 def _step() -> str:

@@ -26,7 +26,7 @@ from warmstart.images.credentials import CredentialsUnusable, login_at
 from warmstart.images.importers.base import Importer, ImportFailed
 from warmstart.images.imports import making, requests
 from warmstart.images.imports.making import Stopped
-from warmstart.images.imports.requests import IMPORTS, MOST_ATTEMPTS, ImportAbandoned, ImportRequest
+from warmstart.images.imports.requests import IMPORTS, MOST_ATTEMPTS, PARALLEL, ImportAbandoned, ImportRequest
 from warmstart.images.query import Obtained, Requester, Site, query_by_rules
 from warmstart.images.reference import Reference, check_allowed, parse
 from warmstart.images.store.client import ImageStoreClient
@@ -34,7 +34,6 @@ from warmstart.images.store.layout import Charged
 from warmstart.images.store.published import RememberedFailure
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import serves_repository
-from warmstart.session import Session
 from warmstart.steps.image import tell
 
 HOOK = "import"  # of its events
@@ -171,10 +170,6 @@ class _Import:
         return DONE if is_over else LATER
 
 
-def _most(session: Session) -> int:
-    return session.policy.images.parallel
-
-
 def _importer_with_login(policy: Policy, file: str, registry: str) -> Importer:
     return choose(policy.images, policy.import_user, policy.paths.cache, login_at(file, registry))
 
@@ -189,4 +184,4 @@ def _killed_for_memory() -> str:
     return ""
 
 
-WORK = {IMPORTS.name: Work(IMPORTS, make, by_maintenance=False, apart=Apart(HOOK, _most, requests.image_of))}
+WORK = {IMPORTS.name: Work(IMPORTS, make, by_maintenance=False, apart=Apart(HOOK, PARALLEL, requests.image_of))}

@@ -43,7 +43,7 @@ class Apart(NamedTuple):
     """How a process of its own does each errand of a kind, a few at a time (`processes`)."""
 
     hook: str  # of its events
-    most: Callable[[Session], int]  # at a time
+    most: int  # at a time
     of: Callable[[str], str]  # what an errand is about, by its key: of these one at a time is at work
 
 

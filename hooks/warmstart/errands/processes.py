@@ -73,7 +73,7 @@ class _Processes:
     def _next(self) -> Errand | None:
         owners = Counter(errand.owner for errand in self._at_work.values())
         about = {self._apart.of(errand.key) for errand in self._at_work.values()}
-        most, now = self._apart.most(self._session), time.monotonic()
+        most, now = self._apart.most, time.monotonic()
 
         def may_begin(errand: Errand) -> bool:
             is_other = len(owners) == 1 and errand.owner not in owners

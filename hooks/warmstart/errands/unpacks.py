@@ -89,10 +89,6 @@ class _Priority:
             process.set_idle(self._is_idle)
 
 
-def _most(_: object) -> int:
-    return MOST
-
-
 WORK = {
-    UNPACKS.name: Work(UNPACKS, unpack, by_maintenance=False, apart=Apart(HOOK, _most, str)),
+    UNPACKS.name: Work(UNPACKS, unpack, by_maintenance=False, apart=Apart(HOOK, MOST, str)),
 }

@@ -88,7 +88,7 @@ class ImageTooLarge(UserError):
 
     code = "image-too-large"
     template = "image {image} is too large: its import takes more than {size} bytes or {files} files on a node"
-    hint = "use a smaller image, or ask for images.max_size or images.max_files to be raised"
+    hint = "use a smaller image, or ask for images.max_size to be raised"
 
     @classmethod
     def of(cls, image: str, caps: Caps) -> ImageTooLarge:
@@ -100,11 +100,14 @@ class Exceeded(Exception):
     """The directory holds more than its caps allow."""
 
 
+MOST_FILES = 1_000_000
+
+
 class Caps(NamedTuple):
     """What one import may take on a node at any one time."""
 
     size: int  # bytes
-    files: int  # with directories
+    files: int = MOST_FILES  # with directories; also entries of all its layers
 
 
 class Scratch(NamedTuple):

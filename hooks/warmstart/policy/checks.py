@@ -189,8 +189,6 @@ def _keep(model: PolicyModel) -> Iterator[Fault]:
     keep = model.images.keep
     if keep.low >= keep.high:
         yield _fault(("images", "keep", "low"), f"{keep.low}% is not below keep.high, {keep.high}%")
-    if keep.floor > 100 - keep.high:
-        yield _fault(("images", "keep", "floor"), f"{keep.floor}% is more than keep.high, {keep.high}%, leaves free")
 
 
 def _credentials(model: PolicyModel) -> Iterator[Fault]:

@@ -54,7 +54,6 @@ class Keep(NamedTuple):
 
     high: int  # percent of the store's file system
     low: int  # percent
-    floor: int  # percent
     lease: int  # seconds
 
 
@@ -93,10 +92,8 @@ class Images(NamedTuple):
     keep: Keep
     credentials: Credentials | None
     max_size: int  # bytes
-    max_files: int
     proxy: str | None
     import_deadline: int  # seconds
-    parallel: int
     unpack: Unpack
 
 

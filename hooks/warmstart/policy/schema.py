@@ -256,7 +256,6 @@ class Keep(Section):
 
     high: Percent = key("85%", "Share of the store's file system in use above which images are evicted.")
     low: Percent = key("70%", "Share in use at which eviction ends. Least recently used images go first.")
-    floor: Percent = key("2%", "Share that stays free. An import that would use it fails with `store-full`.")
     lease: Duration = key(
         "7d", "How long a node's last use protects an image from eviction. Set it longer than your longest job."
     )
@@ -320,11 +319,6 @@ class Images(Section):
         "100GiB",
         "Bytes that one import may use on a node ([all together](images.md#how-much-an-import-may-take)).",
     )
-    max_files: int = key(
-        1_000_000,
-        "Files and directories that one import may create on a node, and entries of all its layers.",
-        ge=1000,
-    )
     tag_ttl: Duration = key("24h", "How long a tag is trusted before the registry is asked again.")
     wait: Duration = key(
         "4m",
@@ -333,12 +327,6 @@ class Images(Section):
     )
     import_deadline: Duration = key(
         "2h", "How long an import may take, from when the first job asked for the image; with all its attempts."
-    )
-    parallel: int = key(
-        2,
-        "Imports at a time on a node, and one more while all are one user's and another one waits.",
-        ge=1,
-        le=64,
     )
     remember_failures: Duration = key(
         "30s",

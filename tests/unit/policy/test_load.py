@@ -24,7 +24,7 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
     assert policy.store_user == ("warmstart", 901, 901)
     assert policy.validate_user == ("warmstart-validate", 903, 903)
     images, harvest = policy.images, policy.harvest
-    assert (images.tag_ttl, images.max_size, images.max_files) == (86400, 100 << 30, 10**6)
+    assert (images.tag_ttl, images.max_size) == (86400, 100 << 30)
     assert images.registries == ()
     assert (images.proxy, images.credentials) == (None, None)
     assert (images.keep.high, images.keep.lease) == (85, 7 * 86400)
@@ -77,7 +77,6 @@ images:
         ("images: {keep: {high: 85}}", "3:23: images.keep.high: 85 is not a share"),
         ("images: {keep: {high: 100%}}", "3:23: images.keep.high: '100%' is not a share"),
         ("images: {keep: {low: 90%}}", "3:22: images.keep.low: 90% is not below keep.high, 85%"),
-        ("images: {keep: {floor: 20%}}", "3:24: images.keep.floor: 20% is more than keep.high, 85%, leaves free"),
         ("images: {insecure: [a.org]}", "3:21: images.insecure[0]: a.org is not in images.registries"),
         ("rules:\n  - profiles: [numba]", "4:5: rules[0].name: missing"),
         ("rules:\n  - {name: a, profiles: [nunba]}", "4:26: rules[0].profiles[0]: no profile 'nunba'; did you mean"),

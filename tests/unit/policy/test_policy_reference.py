@@ -64,7 +64,6 @@ def test_types_and_defaults_are_written_as_an_admin_writes_them() -> None:
         "| `seed.fetch_budget` | duration; `10s` |",
         "| `harvest.while_running` | duration |",
         "| `on_error.image` | `fail-job`, `run-without`; `fail-job` |",
-        "| `images.max_files` | whole number from 1000; `1000000` |",
         "| `harvest.only_successful` | `false` |",
         "| `images.credentials.repositories[].name` | name; required |",
         "| `files.facts` | list of `cpu`, `driver`, `gpu`, `machine`; `gpu` |",

@@ -179,7 +179,7 @@ def raise_remembered(query: ImageQuery, site: Site, deadline: Deadline) -> None:
 def _import(flight: Flight) -> Obtained:
     query, site = flight.query, flight.site
     site.store.run(flight.deadline, published.sweep, query.lock)
-    importer, caps = site.importer(), Caps(site.rules.max_size, site.rules.max_files)
+    importer, caps = site.importer(), Caps(site.rules.max_size)
     opened = scratch.opened(site.workspace, site.requester.run_id, importer.identity, caps)
     with _places_held(flight) as lockless, opened as work:
         image = _fetch(flight, importer, work)

@@ -33,6 +33,7 @@ from warmstart.paths import NodePaths
 
 IMPORTS = Kind("imports", most=16, backoff_s=10.0, unit="warmstart-import@{}.service")
 MOST_ATTEMPTS = 5
+PARALLEL = 2  # imports at a time on a node, and one more while all are one user's and another one waits
 EXPIRED = "its time is over (images.import_deadline)"
 FAILED = ".failed"
 _LONGEST = 16384

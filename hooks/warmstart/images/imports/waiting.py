@@ -44,7 +44,7 @@ PRODUCER_S = 5.0  # for a question about the producer
 LAST_IMAGE_S = 5.0  # the least for looking up what a tag meant last, also after the deadline
 NEW_DIGEST = "new_digest"  # the field of an error that says what the tag means now
 LOCAL_MODULES = ("warmstart.images.store.eviction", "warmstart.images.credentials")  # of further errors of an import
-WAITS = "its import waits on node {node}, where {parallel} run at a time (images.parallel), and one of each repository"
+WAITS = "its import waits on node {node}, where {parallel} run at a time"
 STARTS = "its import on node {node} is starting"
 
 
@@ -169,7 +169,7 @@ class Wait:
         with using_state(self._paths.errands):
             errand = Errands(self._paths, IMPORTS).find(self._request.key)
         text = STARTS if errand is not None and errand.attempts else WAITS
-        return text.format(node=self._site.requester.node, parallel=self._site.rules.parallel)
+        return text.format(node=self._site.requester.node, parallel=requests.PARALLEL)
 
 
 def as_error(failure: RememberedFailure) -> WarmstartError | None:

@@ -49,6 +49,7 @@ from warmstart.store.locks import lock_or_proceed
 OUT_OF_SIGHT = ".evicted-"
 LOCK = "evict.lock"
 PATIENCE_S = 60.0  # with another process that makes room; two at once are safe, but may evict more than they need
+FLOOR_PERCENT = 2  # of the store's file system that no import may use
 USER_PERCENT = 50  # of the store's file system that images imported for one user's jobs may take
 NEW_S = 3600.0  # a new image is protected that long: its producer may not have recorded a use yet
 
@@ -95,7 +96,7 @@ class ImageEntry(NamedTuple):
 def make_room(store: str, need: int, keep: Keep, charged: Charged) -> list[str]:
     """Evict images to make room for `need` bytes; return the names of those that were evicted.
 
-    Raises `ImageQuotaExceeded`, and `OSError` (ENOSPC) if less free space than `keep.floor` percent would be left.
+    Raises `ImageQuotaExceeded`, and `OSError` (ENOSPC) if less than `FLOOR_PERCENT` would be left free.
     """
     room = Room(store, keep.lease)
     there = _There(room)
@@ -104,7 +105,7 @@ def make_room(store: str, need: int, keep: Keep, charged: Charged) -> list[str]:
         if charged.uid != -1:
             _within_quota(there, need, charged)
         _below_watermark(there, need, keep)
-    _check_floor(store, need, keep.floor)
+    _check_floor(store, need)
     return there.gone
 
 
@@ -169,10 +170,10 @@ def _below_watermark(there: _There, need: int, keep: Keep) -> None:
         there.evict_until(there.images(), used - capacity * keep.low // 100)
 
 
-def _check_floor(store: str, need: int, floor: int) -> None:
-    """Raise `OSError` (ENOSPC) if less than `floor` percent would be free after writing `need` bytes."""
+def _check_floor(store: str, need: int) -> None:
+    """Raise `OSError` (ENOSPC) if less than `FLOOR_PERCENT` would be free after writing `need` bytes."""
     capacity, free = _space(store)
-    least = capacity * floor // 100
+    least = capacity * FLOOR_PERCENT // 100
     disk = os.statvfs(store)
     if disk.f_files and not disk.f_favail:
         raise OSError(errno.ENOSPC, f"the file system of {store} has no inode left")
@@ -180,8 +181,7 @@ def _check_floor(store: str, need: int, floor: int) -> None:
         wanted = f"the image has {format_size(need)}, and " if need else ""
         raise OSError(
             errno.ENOSPC,
-            f"the file system of {store} has {format_size(free)} free; {wanted}{format_size(least)} must stay free "
-            f"(images.keep.floor: {floor}%)",
+            f"the file system of {store} has {format_size(free)} free; {wanted}{format_size(least)} must stay free",
         )
 
 

@@ -21,7 +21,7 @@ from warmstart.images.store.layout import NOBODY, Charged
 LEASE = 1000
 
 
-KEEP = defaults().images.keep._replace(high=80, low=50, floor=5, lease=LEASE)
+KEEP = defaults().images.keep._replace(high=80, low=50, lease=LEASE)
 
 
 SIZE = len(image())
@@ -123,7 +123,8 @@ def test_what_may_be_in_use_is_never_evicted(store: Path, monkeypatch: pytest.Mo
     put(store, "new", 0)
     put(store, "idle", 9000)
     fill(monkeypatch, store, 4)
-    assert make_room(store, floor=0) == ["idle"]
+    monkeypatch.setattr(eviction, "FLOOR_PERCENT", 0)
+    assert make_room(store) == ["idle"]
     assert [entry.protected for entry in inventory(str(store), LEASE)] == ["pinned", "in use", "new"]
     assert [entry.nodes for entry in inventory(str(store), LEASE)] == [[], ["n7"], []]
     assert eviction.unpin(str(store), "pinned") is True
@@ -197,7 +198,8 @@ def test_a_quota_takes_the_owners_own_images(store: Path, monkeypatch: pytest.Mo
     put(store, "mine-old", 8000, uid=1)
     put(store, "mine-new", 7000, uid=1)
     fill(monkeypatch, store, 4)
-    keep, alice = KEEP._replace(high=100, floor=0), Charged("alice", 1)
+    keep, alice = KEEP._replace(high=100), Charged("alice", 1)
+    monkeypatch.setattr(eviction, "FLOOR_PERCENT", 0)
     assert eviction.make_room(str(store), SIZE, keep, alice) == ["mine-old"]
     uses.record(str(store), "mine-new", "n1")
     with pytest.raises(eviction.ImageQuotaExceeded) as raised:
