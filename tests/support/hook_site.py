@@ -256,7 +256,7 @@ class HookSite:
             reference=WANTED, kind=KIND, private="", user=USER[0], uid=USER[1], cluster="test",
             job_id=JOB, asked=time.time(),
         )  # fmt: skip
-        assert requests.submit(self.paths, request, 3600) == ""
+        assert requests.submit(self.paths, request) == ""
         self._key = request.key
 
     def _ask(self) -> None:

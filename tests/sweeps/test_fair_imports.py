@@ -47,6 +47,7 @@ class Node:
 
     def __init__(self, directory: Path, parallel: int, monkeypatch: pytest.MonkeyPatch) -> None:
         directory.mkdir()
+        monkeypatch.setattr(requests, "IMPORT_S", 100 * DEADLINE_S)
         self._paths = NodePaths(str(directory), "/nowhere")
         self._own = OwnProcesses(
             self._paths, apart(parallel, requests.image_of), self._lasts_s, monkeypatch, requests.IMPORTS
@@ -66,7 +67,7 @@ class Node:
             request = ImportRequest(
                 f"reg.io/u{uid}/{number}:1", "x86_64.oci1", "", f"u{uid}", uid, "c", number, self._own.now
             )
-            assert requests.submit(self._paths, request, 100 * DEADLINE_S) == ""
+            assert requests.submit(self._paths, request) == ""
             self._asked[request.key] = self._own.now
         self._own.now += 1
 
@@ -146,7 +147,7 @@ class RealNode:
         request = ImportRequest(
             one.reference, kind, "", f"u{one.uid}", one.uid, "c", 1, time.time()
         )  # fmt: skip
-        assert requests.submit(self._paths, request, DEADLINE_S) == ""
+        assert requests.submit(self._paths, request) == ""
         self._since[request.key] = one, time.monotonic()
 
 

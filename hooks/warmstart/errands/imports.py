@@ -30,7 +30,7 @@ from warmstart.images.imports.requests import IMPORTS, MOST_ATTEMPTS, PARALLEL, 
 from warmstart.images.query import Obtained, Requester, Site, query_by_rules
 from warmstart.images.reference import Reference, check_allowed, parse
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.images.store.layout import Charged
+from warmstart.images.store.layout import IMPORT_S, Charged
 from warmstart.images.store.published import RememberedFailure
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import serves_repository
@@ -62,8 +62,8 @@ class _Import:
 
     def run(self) -> Outcome:
         """Import the image. All failures are audited and told to those who wait."""
-        left = self._request.asked + self._session.policy.images.import_deadline - time.time()
-        deadline = after(min(max(left, 0.0), self._session.policy.images.import_deadline))
+        left = self._request.asked + IMPORT_S - time.time()
+        deadline = after(min(max(left, 0.0), IMPORT_S))
         signal.signal(signal.SIGTERM, self._stop)
         signal.alarm(int(deadline.left() + OVERTIME_S))
         started = time.monotonic()
@@ -101,7 +101,7 @@ class _Import:
 
     def _obtain(self, deadline: Deadline) -> Obtained | None:
         """Return the image, or None if another host imports it."""
-        if self._request.is_expired(self._session.policy.images.import_deadline):
+        if self._request.is_expired():
             raise self._abandoned(requests.EXPIRED)
         if self._errand.attempts > MOST_ATTEMPTS:
             raise self._abandoned(f"its process has died {MOST_ATTEMPTS} times{_killed_for_memory()}")
@@ -150,11 +150,7 @@ class _Import:
         """Tell the audit and the waiting hooks; the request goes if another attempt would be useless."""
         session, request, attempts = self._session, self._request, self._errand.attempts
         failure = RememberedFailure.of(error, request.uid)
-        is_over = (
-            isinstance(error, UserError | ImportAbandoned)
-            or attempts >= MOST_ATTEMPTS
-            or request.is_expired(session.policy.images.import_deadline)
-        )
+        is_over = isinstance(error, UserError | ImportAbandoned) or attempts >= MOST_ATTEMPTS or request.is_expired()
         session.failures.append(error)
         self._audit.emit(
             events.IMAGE_IMPORT_FAILED,

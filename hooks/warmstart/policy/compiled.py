@@ -93,7 +93,6 @@ class Images(NamedTuple):
     credentials: Credentials | None
     max_size: int  # bytes
     proxy: str | None
-    import_deadline: int  # seconds
     unpack: Unpack
 
 

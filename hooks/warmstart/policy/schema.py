@@ -325,9 +325,6 @@ class Images(Section):
         "How long a job waits while its image is imported; that goes on without it. Together with "
         "`seed.fetch_budget` it must be below Slurm's `PrologEpilogTimeout`.",
     )
-    import_deadline: Duration = key(
-        "2h", "How long an import may take, from when the first job asked for the image; with all its attempts."
-    )
     remember_failures: Duration = key(
         "30s",
         "How long a registry's definitive answer (no such image, no access) is remembered, and that it was "

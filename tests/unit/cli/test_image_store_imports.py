@@ -44,7 +44,7 @@ def ask(site: EntrySite, reference: str, uid: int = 1000) -> ImportRequest:
         reference=reference, kind="x86_64.oci2", private="", user="ws-alice", uid=uid,
         cluster="test", job_id=7, asked=time.time(),
     )  # fmt: skip
-    assert requests.submit(site.paths, request, 7200) == ""
+    assert requests.submit(site.paths, request) == ""
     return request
 
 

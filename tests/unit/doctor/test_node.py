@@ -469,7 +469,7 @@ def test_stuck_and_failed_imports_are_told(here: Node) -> None:
         reference="reg.io/a:1", kind="k", private="", user="a", uid=1, cluster="c", job_id=7,
         asked=time.time(),
     )  # fmt: skip
-    assert requests.submit(place, request, 7200) == ""
+    assert requests.submit(place, request) == ""
     assert "1 imports wait" in one(node.imports, here).found
     old = request._replace(reference="reg.io/b:1")
     Errands(place, IMPORTS).put(Errand("1", int(time.time()) - 3600, 0, old.key), old)

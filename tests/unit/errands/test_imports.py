@@ -140,7 +140,7 @@ def test_a_failure_is_told_and_tried_again_if_that_may_help(
     assert failure is not None
     assert failure.code == event["error"]["code"]
     assert left(entry_site) == [request] * stays
-    assert requests.submit(entry_site.paths, request._replace(asked=time.time()), 7200) == ""
+    assert requests.submit(entry_site.paths, request._replace(asked=time.time())) == ""
     assert len(Errands(entry_site.paths, IMPORTS).due()) == 1
     notes = list(entry_site.store.glob("images/failed/*.json"))
     assert len(notes) == (not isinstance(error, ZeroDivisionError))
@@ -153,7 +153,7 @@ def test_a_failure_is_forgotten_when_the_image_is_here(entry_site: EntrySite, mo
     run(entry_site, request)
     assert requests.failures(entry_site.paths)
     imports(monkeypatch, publish)
-    assert requests.submit(entry_site.paths, request._replace(asked=time.time()), 7200) == ""
+    assert requests.submit(entry_site.paths, request._replace(asked=time.time())) == ""
     assert run(entry_site, request) == 0
     assert requests.failures(entry_site.paths) == []
 

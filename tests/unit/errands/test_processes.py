@@ -127,7 +127,7 @@ def test_nobody_is_held_back_by_a_stranger_who_wants_the_same(
     def asks(uid: int, *names: str) -> None:
         for name in names:
             request = ImportRequest(f"reg.io/{name}:1", "k", "", f"u{uid}", uid, "c", 7, node.now)
-            assert requests.submit(paths, request, LONG_S) == ""
+            assert requests.submit(paths, request) == ""
             images[request.image] = name
             node.now += 1
 

@@ -7,7 +7,7 @@
 
 Hooks write requests, and start the program that does them (`errands.imports`) where it is not at work. A request goes
 when its image is published, when trying again is useless, when it is cancelled, or when it is tried
-`images.import_deadline` after it was made.
+`IMPORT_S` after it was made.
 
 Users who want the same image have a request each, so that each has its own turn, and is charged for its own import. One
 import at a time is made of an image; how it ends, ends the others' requests, unless it concerns one user alone.
@@ -27,14 +27,14 @@ from warmstart.errors import StoreError
 from warmstart.host import files, wire
 from warmstart.host.files import ensure_path, names_in, opened_dir, read_small, replace_file
 from warmstart.images.query import Site
-from warmstart.images.store.layout import CLOCK_SKEW, ImageQuery
+from warmstart.images.store.layout import CLOCK_SKEW, IMPORT_S, ImageQuery
 from warmstart.images.store.published import RememberedFailure
 from warmstart.paths import NodePaths
 
 IMPORTS = Kind("imports", most=16, backoff_s=10.0, unit="warmstart-import@{}.service")
 MOST_ATTEMPTS = 5
 PARALLEL = 2  # imports at a time on a node, and one more while all are one user's and another one waits
-EXPIRED = "its time is over (images.import_deadline)"
+EXPIRED = "its time is over"
 FAILED = ".failed"
 _LONGEST = 16384
 
@@ -77,9 +77,9 @@ class ImportRequest(NamedTuple):
         """The errand's."""
         return f"{self.image}.{self.uid}"
 
-    def is_expired(self, deadline_s: float) -> bool:
+    def is_expired(self) -> bool:
         """Return whether its time is over. So it is if it comes from the future: then the clock was wrong."""
-        return not -CLOCK_SKEW <= time.time() - self.asked < deadline_s
+        return not -CLOCK_SKEW <= time.time() - self.asked < IMPORT_S
 
 
 def image_of(key: str) -> str:
@@ -87,7 +87,7 @@ def image_of(key: str) -> str:
     return key.partition(".")[0]
 
 
-def submit(paths: NodePaths, request: ImportRequest, lifetime_s: float) -> str:
+def submit(paths: NodePaths, request: ImportRequest) -> str:
     """Write a request unless it is there; return "", or why it was not written. Raises `OSError`.
 
     One whose time is over is made anew; one whose last attempt has failed is tried at once.
@@ -100,7 +100,7 @@ def submit(paths: NodePaths, request: ImportRequest, lifetime_s: float) -> str:
             return ""
         whose = f"user {request.user}" if request.user else "the policy"
         return f"{errands.count(owner)} imports of {whose} wait on node {os.path.basename(paths.root)} already"
-    if known.is_expired(lifetime_s):
+    if known.is_expired():
         errands.put(Errand(owner, int(time.time()), 0, request.key), request)
     elif errand.attempts and (failure := last_failure(paths, request.image)) and failure.at >= errand.tried(IMPORTS):
         errands.hasten(errand)

@@ -119,7 +119,7 @@ class Wait:
 
     def _ask(self) -> None:
         with using_state(self._paths.errands):
-            self._problem = requests.submit(self._paths, self._request, self._site.rules.import_deadline)
+            self._problem = requests.submit(self._paths, self._request)
             Errands(self._paths, IMPORTS).start_due()
         self._has_asked = True
 

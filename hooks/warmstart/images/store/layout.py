@@ -39,6 +39,7 @@ META = ".json"
 PRIVATE_STORES = "private"  # directory of the stores of private images (private.py)
 LONGEST_KEY = 150
 LONGEST_POINTER = 4096
+IMPORT_S = 7200.0  # how long an import may take, from when it was first asked for, with all its attempts
 DAY = 86400.0  # between two records of a use (uses.py)
 CLOCK_SKEW = 300.0  # seconds; a pointer from further in the future is ignored, since it would not expire
 

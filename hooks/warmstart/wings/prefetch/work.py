@@ -77,4 +77,4 @@ def _ask(reference: Reference, site: Site, deadline: Deadline) -> str:
     for failure in (here, site.store.look(deadline, published.last_failure, query.lock)):
         if failure is not None and failure.uid == -1 and 0 <= time.time() - failure.at < PAUSE_S:
             return FAILED
-    return requests.submit(site.paths, request, site.rules.import_deadline) or REQUESTED
+    return requests.submit(site.paths, request) or REQUESTED

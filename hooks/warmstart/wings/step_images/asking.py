@@ -23,6 +23,7 @@ from warmstart.errors import StoreError
 from warmstart.host import wire
 from warmstart.host.deadline import after
 from warmstart.images.reference import Reference
+from warmstart.images.store.layout import IMPORT_S
 from warmstart.policy.compiled import Images
 
 THERE, ALONE, BUSY, FAILED, BROKEN = "there", "alone", "busy", "failed", "broken"
@@ -69,12 +70,12 @@ class Answer(NamedTuple):
 def obtain(
     path: str, reference: Reference, rules: Images, find: Callable[[], str], *, waits_on: bool, nodes: str = ""
 ) -> Answer:
-    """Ask at the socket `path`, and wait as long as the policy says: up to `wait`, or the import's deadline.
+    """Ask at the socket `path`, and wait as long as the policy says: up to `wait`, or as long as an import may take.
 
     `nodes` are those of the step, as Slurm tells it (`job.STEP_NODES`). `find` looks for the image in the store as
     the user; it is called while root is busy with others.
     """
-    end, pause = after(rules.import_deadline if waits_on else rules.wait), FIRST_PAUSE_S
+    end, pause = after(IMPORT_S if waits_on else rules.wait), FIRST_PAUSE_S
     broken = 0
     while True:
         answer = ask(path, reference, rules.wait + rules.unpack.wait + ANSWER_S, nodes)

@@ -17,8 +17,8 @@ class StepImages(Section):
 
     after_wait: Literal["wait", "import"] = key(
         "wait",
-        "If its image is still missing after `images.wait`, a step waits on, at most as long as "
-        "`images.import_deadline`, or imports the image as its user and for itself alone.",
+        "If its image is still missing after `images.wait`, a step waits on, at most as long as an import may take, "
+        "or imports the image as its user and for itself alone.",
     )
 
 

@@ -14,10 +14,10 @@ from warmstart.errand import Errand, Errands, is_at_work
 from warmstart.host import detached
 from warmstart.images.imports import requests
 from warmstart.images.imports.requests import IMPORTS, ImportRequest
+from warmstart.images.store.layout import IMPORT_S
 from warmstart.images.store.published import RememberedFailure
 from warmstart.paths import NodePaths
 
-LIFETIME_S = 7200
 ASKED = ImportRequest(
     reference="reg.io/a:1", kind="x86_64.oci1", private="", user="alice", uid=2001,
     cluster="c", job_id=7, asked=0.0,
@@ -39,7 +39,7 @@ def asked_for(name: str, uid: int = 2001, ago_s: float = 0.0) -> ImportRequest:
 
 def submit(paths: NodePaths, request: ImportRequest) -> str:
     """Write a request as a hook does."""
-    return requests.submit(paths, request, LIFETIME_S)
+    return requests.submit(paths, request)
 
 
 def asked(paths: NodePaths) -> list[ImportRequest]:
@@ -99,7 +99,7 @@ def test_a_failed_import_may_be_tried_at_once(paths: NodePaths) -> None:
 @pytest.mark.parametrize("content", ["", "{"])
 def test_a_request_whose_time_is_over_is_made_anew(paths: NodePaths, content: str) -> None:
     """By the next job that asks; so is a damaged one."""
-    old, new, errands = asked_for("a", ago_s=LIFETIME_S + 1), asked_for("a"), Errands(paths, IMPORTS)
+    old, new, errands = asked_for("a", ago_s=IMPORT_S + 1), asked_for("a"), Errands(paths, IMPORTS)
     errands.put(Errand("2001", int(old.asked), 3, old.key), old)
     if content:
         Path(errands.directory, errands.all()[0].name).write_text(content)
@@ -117,7 +117,7 @@ def test_a_clock_that_steps_stops_nothing(paths: NodePaths, monkeypatch: pytest.
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + step_s)
     assert len(errands.due()) == 1
-    assert request.is_expired(LIFETIME_S) == (step_s < 0)
+    assert request.is_expired() == (step_s < 0)
 
 
 def test_other_users_requests_go_with_an_import(paths: NodePaths) -> None:

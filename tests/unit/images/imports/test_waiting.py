@@ -173,7 +173,7 @@ def test_only_roots_own_word_breaks_a_node(site: Site, started: list[Callable[[]
 def test_a_hook_that_died_before_it_started_the_import(site: Site, started: list[Callable[[], object]]) -> None:
     """Its request is there: the next hook starts it."""
     query = query_by_rules(WANTED, site.rules, site.recipe)
-    assert requests.submit(site.paths, ImportRequest.of(query, site), 7200) == ""
+    assert requests.submit(site.paths, ImportRequest.of(query, site)) == ""
     started.append(lambda: put_image(site))
     assert single_flight.obtain(WANTED, site, after(5)).how == "waited"
 
@@ -186,7 +186,7 @@ def test_a_hook_that_died_before_it_started_the_import(site: Site, started: list
 def test_the_deadline_says_what_the_request_waits_for(site: Site, waits: bool, said: str) -> None:
     """No producer has been elected: its process has just begun, or it is another one's turn."""
     query, errands = query_by_rules(WANTED, site.rules, site.recipe), Errands(site.paths, IMPORTS)
-    requests.submit(site.paths, ImportRequest.of(query, site), 7200)
+    requests.submit(site.paths, ImportRequest.of(query, site))
     if not waits:
         errands.begin(errands.all()[0])
     assert said in str(expired(site))

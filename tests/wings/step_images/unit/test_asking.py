@@ -166,7 +166,6 @@ def test_a_program_that_is_out_of_order_is_asked_a_few_times(path: str) -> None:
     [
         (RULES, False, expired()),
         (RULES._replace(wait=0), False, Answer(BUSY).encode()),
-        (RULES._replace(import_deadline=0), True, expired()),
         (RULES, True, Answer(ALONE).encode()),
         (RULES, True, Answer(FAILED, kind="user", code="image-too-large").encode()),
     ],
@@ -175,3 +174,10 @@ def test_what_ends_the_wait(path: str, rules: Images, waits_on: bool, said: byte
     """The policy's time is over, or root's word is final."""
     with Root(path, [said]):
         assert asking.obtain(path, REFERENCE, rules, lambda: "", waits_on=waits_on).encode() == said
+
+
+def test_a_step_waits_as_long_as_an_import_may_take(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for ever."""
+    monkeypatch.setattr(asking, "IMPORT_S", 0.0)
+    with Root(path, [expired()]):
+        assert asking.obtain(path, REFERENCE, RULES, lambda: "", waits_on=True).encode() == expired()
