@@ -176,8 +176,9 @@ def _meets_its_caps(place: Place, site: Site, reference: Reference, kind: str) -
     assert place.registry.requests("GET", "/v2/bomb/") == asked
 
 
-def test_what_fits_is_imported(place: Place, site: Site, bombs: Bombs) -> None:
+def test_what_fits_is_imported(place: Place, site: Site, bombs: Bombs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under the usual caps the same image is imported."""
+    monkeypatch.setattr(making, "Caps", Caps)
     roomy = site._replace(rules=RULES)
     assert making.obtain(bombs.files, roomy, after(60)).how == "imported"
     assert place.left_in_scratch() == []
