@@ -290,7 +290,7 @@ class _NodeMaintenance:
         reserve.fill(directory)
 
     def _opened_workspaces(self) -> AbstractContextManager[int]:
-        return files.opened_trusted(self._session.policy.paths.workspace)
+        return files.opened_trusted(self._session.policy.paths.workspace, (0, os.geteuid()))
 
 
 class Orphans:
@@ -380,7 +380,7 @@ class Orphans:
 
     def _remove_workspaces(self) -> None:
         directory, names = self._session.policy.paths.workspace, list[str]()
-        with suppress(FileNotFoundError), files.opened_trusted(directory) as fd:
+        with suppress(FileNotFoundError), files.opened_trusted(directory, (0, os.geteuid())) as fd:
             names = os.listdir(fd)
         for name in names:
             if match := _RUN.fullmatch(name.removeprefix(".")):
