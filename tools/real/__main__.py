@@ -197,7 +197,7 @@ def check_saved(site: Site, image: str, saved: Path) -> None:
         check("no container can be saved here, with or without warmstart", seen="failed to export" in text)
         return
     listed = subprocess.run(["unsquashfs", "-l", saved], check=True, capture_output=True, text=True).stdout
-    check("nor has a saved one", seen=f"{site.workspace}/n1" not in listed)
+    check("nor has a saved one", seen=f"{site.workspace}/" not in listed)
 
 
 def run(site: Site, registry: Registry, private: str) -> None:
@@ -250,7 +250,7 @@ def run(site: Site, registry: Registry, private: str) -> None:
 
         saved = f"--container-save={home}/saved.sqsh"
         for options in (["--container-name=kept"], ["--container-name=kept"], [saved]):
-            text = srun(site, ALICE, public, f"echo runs: $(ls {site.workspace}/n1 | wc -l)", *options)
+            text = srun(site, ALICE, public, f"echo runs: $(ls {site.workspace} | wc -l)", *options)
             check("a kept container has no directories of other jobs", seen="runs: 1" in text)
         check_saved(site, public, Path(home, "saved.sqsh"))
         srun(site, ALICE, public, "true", "--no-warm")
