@@ -93,7 +93,7 @@ def test_a_job_that_began_before_is_ended(entry_site: EntrySite) -> None:
 
 
 def test_one_node_enforces(observed: EntrySite) -> None:
-    """A later rule with a mode decides; a job of several nodes is observed on all of them if it is on one."""
+    """A later rule with a mode decides; one that matches the node does so for jobs of one node."""
     canary = NUMBA._replace(name="canary", match=(Condition("node", ("n1",)),), mode="enforce")
     observed.write(observed.policy._replace(rules=(NUMBA, canary)))
     observed.environ(SLURM_JOB_NODELIST="n[1-2]")

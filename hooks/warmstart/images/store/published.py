@@ -11,11 +11,10 @@ Election: the producer's worker holds the image's lock, so the kernel releases i
 saves work: publishing tolerates two producers. `<key>.producer` only informs waiters.
 
 Failures: the last failure of each image's import. Definitive ones (a registry's answer that there is no such image or
-no access, and an image that is refused for what it holds) are a negative cache: for a while nobody asks again. An image
-that is refused is also remembered by its digest, and no job imports it again for a day. Any other failure is told to
-those who waited for that import, and to nobody who comes later. A node's own failures (its disk, its
-programs) are not here, because other nodes may succeed. A quota is its user's alone. Shared images are requested
-without credentials, and private images have stores of their own, so no user gets another one's 401.
+no access, and an image that is refused for what it holds) are a negative cache: for a while nobody asks again. Any
+other failure is told to those who waited for that import, and to nobody who comes later. A node's own failures (its
+disk, its programs) are not here, because other nodes may succeed. A quota is its user's alone. Shared images are
+requested without credentials, and private images have stores of their own, so no user gets another one's 401.
 """
 
 from __future__ import annotations
