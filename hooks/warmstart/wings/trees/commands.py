@@ -35,7 +35,7 @@ from warmstart.policy.match import Grant
 from warmstart.policy.shared import granted, is_below
 from warmstart.request import Request
 from warmstart.seed import node_cache
-from warmstart.session import Session, is_root
+from warmstart.session import is_root
 from warmstart.store.client import StoreClient
 from warmstart.wings.trees import copies, requests, step
 from warmstart.wings.trees.copies import TreeCopy
@@ -112,7 +112,14 @@ def remove(installation: Installation, path: str, user: str | None, as_json: boo
     tree = _named(path)
     with admin_session(installation, "trees") as session:
         waiting = _waiting(installation, tree, user)
-        chosen = _chosen(session, tree, user, other=bool(waiting))
+        chosen = _found(session.store, tree, user, session.failures)
+        for failure in session.failures:
+            warn(str(failure))
+        if not (chosen or waiting):
+            whose = f" of user {user}" if user else ""
+            warn(f"there is no copy of {tree}{whose} in the store")
+            warn("`warmstart trees list` has all; write a path without links, as `realpath` shows it")
+            raise click.exceptions.Exit(NO)
         for copy in chosen:
             copies.take_out(session.store, session.audit, copy, f"removed by {administrator()}")
         for node, item in waiting:
@@ -178,23 +185,6 @@ def _found(store: StoreClient, tree: str, user: str | None, failures: list[Warms
         copy for copy in copies.copies(store, failures.append) if tree in ("", copy.tree) and user in (None, copy.user)
     ]
     return sorted(known, key=lambda copy: (copy.tree, copy.scope, copy.marker, copy.packed))
-
-
-def _chosen(session: Session, tree: str, user: str | None, *, other: bool) -> list[TreeCopy]:
-    """Return the copies of a tree. Exits with 1 if there are none, and nothing `other` either."""
-    found = _found(session.store, tree, user, session.failures)
-    for failure in session.failures:
-        warn(str(failure))
-    if not (found or other):
-        _say_nothing(tree, user)
-        raise click.exceptions.Exit(NO)
-    return found
-
-
-def _say_nothing(tree: str, user: str | None) -> None:
-    whose = f" of user {user}" if user else ""
-    warn(f"there is no copy of {tree}{whose} in the store")
-    warn("`warmstart trees list` has all; write a path without links, as `realpath` shows it")
 
 
 def _view(copy: TreeCopy) -> _View:
