@@ -27,13 +27,13 @@ setup: ## install what this machine lacks: Debian packages (as root) and a priva
 
 setup-tests: setup
 	@packaging/setup $(VENV) $(PYTHON) torch tools
-	@tests/newer/build $(VENV) >/dev/null || echo "warmstart: no tests with Slurm 24.11 (tests/newer)"
+	@tests/releases/build $(VENV) >/dev/null || echo "warmstart: no tests with Slurm 24.11 (tests/releases)"
 
 setup-sweeps: setup
 	@packaging/setup $(VENV) $(PYTHON) sweep
 
 screenshots: setup-sweeps ## docs/images, docs/reference/terminal.md: what people see
-	@set -e; $(foreach tool,$(wildcard tests/wings/*/screenshots.py),$(BIN)/python -m $(subst /,.,$(tool:.py=));)
+	@set -e; $(foreach tool,$(wildcard tests/lib/wings/*/screenshots.py),$(BIN)/python -m $(subst /,.,$(tool:.py=));)
 	@$(BIN)/python -m tools.terminal
 
 demo: ## a real four-node cluster here, as root, the same jobs without warmstart and with it; KEEP=1 leaves it up
@@ -51,18 +51,18 @@ test-all: setup-tests setup-sweeps ## every test, the sweeps too; writes docs/{t
 	$(BIN)/python -m tools.matrix >build/slurm-releases.md && mv build/slurm-releases.md docs/slurm-releases.md; \
 	exit $$status
 
-fuzz: setup ## SECONDS (600) of random bytes for each parser of foreign ones; what fails is kept in tests/fuzz/corpus
+fuzz: setup ## SECONDS (600) of random bytes for each parser of foreign ones; what fails is kept in tests/faults/corpus
 	$(BIN)/python -m tools.fuzz $(or $(SECONDS),600)
 	$(BIN)/python -m tools.reliability
 
-gpu: ## each GPU tool that PYTHON has, cold and warm on this machine's GPU; writes docs/gpu.md (tests/gpu/README.md)
+gpu: ## each GPU tool that PYTHON has, cold and warm on this machine's GPU; writes docs/gpu.md (tests/tools/gpu/README.md)
 	@export PYTHONPATH="hooks:.$${PYTHONPATH:+:$$PYTHONPATH}"; \
-	$(PYTHON) -m tests.gpu $(if $(RESULTS),--results "$(RESULTS)") $(TOOLS); status=$$?; \
+	$(PYTHON) -m tests.tools.gpu $(if $(RESULTS),--results "$(RESULTS)") $(TOOLS); status=$$?; \
 	$(PYTHON) -m tools.tried; exit $$status
 
 unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, two minutes
 	@[ -x $(BIN)/pytest ] || { echo "warmstart: there is no venv with pytest in $(VENV); run make setup first" >&2; exit 1; }
-	$(BIN)/python -m pytest -q tests/unit $(wildcard tests/wings/*/unit) -n $(JOBS)
+	$(BIN)/python -m pytest -q tests/unit -n $(JOBS)
 
 lint: setup ## ruff, mypy --strict, shellcheck, import contracts, stale docs
 	$(BIN)/python -m tools.policy_reference --check
@@ -81,8 +81,8 @@ shellcheck:
 		packaging/libexec/hook.in packaging/libexec/flush.in packaging/libexec/task-prolog.in packaging/libexec/pyxis-importer.in \
 		packaging/libexec/apptainer-environment.in \
 		packaging/enroot/40-warmstart.sh.in $(wildcard hooks/warmstart/wings/*/enroot/*.in) packaging/nhc/warmstart.nhc packaging/slinky/jail \
-		tests/fakes/enroot tests/newer/build tests/newer/enter tests/newer/real tests/newer/with-slurm \
-		tests/packages/bare tests/packages/fresh tests/packages/works tests/gpu/quick tools/reachable .ci/run
+		tests/lib/fakes/enroot tests/releases/build tests/releases/enter tests/releases/real tests/releases/with-slurm \
+		tests/releases/packages/bare tests/releases/packages/fresh tests/releases/packages/works tests/tools/gpu/quick tools/reachable .ci/run
 
 docs: setup ## the documents as a site, build/site/index.html; before it, the pages that are made from the code
 	$(BIN)/python -m tools.policy_reference

@@ -1,4 +1,4 @@
-"""Fixtures around `tests.cluster`: one real cluster, one registry and one site for the whole session.
+"""Fixtures around `tests.lib`: one real cluster, one registry and one site for the whole session.
 
 They need root and Debian's daemons. If these are missing, tests are skipped with the reason; in CI (CI=true) they fail,
 so that a run that tested nothing does not pass.
@@ -19,19 +19,18 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import spank
-from tests.cluster import host, installation
-from tests.cluster.cluster import Cluster
-from tests.cluster.registry import Registry, build_image
-from tests.cluster.site import Site
-from tests.support.requirements import unavailable
+from tests.lib import host, installation, spank
+from tests.lib.cluster import Cluster
+from tests.lib.registry import Registry, build_image
+from tests.lib.requirements import unavailable
+from tests.lib.site import Site
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.hook_site import HookSite
+    from tests.lib.hook_site import HookSite
 
 # No test measures time: several processes run tests, and a machine may be busy.
 settings.register_profile("warmstart", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -117,7 +116,7 @@ def base() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def hook_site(capable_host: None) -> Iterator[HookSite]:
     """Return an installation whose hooks run as root in forked children, with no cluster."""
-    from tests.support.hook_site import a_hook_site  # it imports all hooks
+    from tests.lib.hook_site import a_hook_site  # it imports all hooks
 
     with a_hook_site() as site:
         yield site

@@ -1,6 +1,6 @@
 """Give each parser of foreign bytes random ones for so long: `python -m tools.fuzz SECONDS [NAME...]`, `make fuzz`.
 
-Bytes that a parser neither takes nor refuses are shrunk and kept in tests/fuzz/corpus; the unit tests read them from
+Bytes that a parser neither takes nor refuses are shrunk and kept in tests/faults/corpus; the unit tests read them from
 then on. The figures of all parsers are a section of docs/reliability.md.
 """
 
@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from tests.fuzz.inputs import CORPUS, inputs
-from tests.fuzz.parsers import PARSERS, Parser, check
-from tests.support.sweeping import report
+from tests.lib.fuzz.inputs import CORPUS, inputs
+from tests.lib.fuzz.parsers import PARSERS, Parser, check
+from tests.lib.sweeping import report
 
 ROUND = 100  # examples between two looks at the clock
 

@@ -7,17 +7,17 @@ import sys
 from collections import Counter
 from typing import NamedTuple
 
-from tests.matrix.releases import RESULTS, SUITES
-from tests.support.reports import made
+from tests.lib.reports import made
+from tests.releases.releases import RESULTS, SUITES
 
 HEAD = """\
 # Releases of Slurm
 
 Made by `make test-all` on {made}.
 
-Every test that talks to Slurm, on each release, with the daemons, Python and tools of a Debian suite (`tests/matrix`),
-and the files of which not every test was run and passed. Tests that compile with torch or JAX run once, with the host's
-Slurm.
+Every test that talks to Slurm, on each release, with the daemons, Python and tools of a Debian suite
+(`tests/releases`), and the files of which not every test was run and passed. Tests that compile with torch or JAX run
+once, with the host's Slurm.
 
 """
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.support.hook_site import HOOKS
-from tests.support.reports import REPORTS, ROOT
+from tests.lib.hook_site import HOOKS
+from tests.lib.reports import REPORTS, ROOT
 
 INTRO = """\
 # Reliability

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from xml.etree import ElementTree as ET
 
-from tests.support.reports import made
+from tests.lib.reports import made
 
 PROGRAMS = {  # program and the option that makes it print its version
     "Slurm": ("/usr/sbin/slurmd", "-V"),

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.cluster.cluster import Cluster
-from tests.cluster.registry import Registry
+from tests.lib.cluster import Cluster
+from tests.lib.registry import Registry
 from tools.demo.__main__ import Demo, Row, show
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "terminal.md"

@@ -1,6 +1,6 @@
 """Write which profiles were run with which tools, from docs/results: `python -m tools.tried [--check]`.
 
-Each file there is what one run left (`tests.support.tried`), `gpu.json` what `make gpu` did. `make docs` and `make
+Each file there is what one run left (`tests.lib.tried`), `gpu.json` what `make gpu` did. `make docs` and `make
 lint` run this. A profile of which no file speaks is experimental, and says so itself (`Profile.experimental`): the
 hooks' own documents are not installed.
 """
@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.gpu.page import RESULTS as GPU
-from tests.gpu.suite import COLD, WARM
-from tests.support.tried import Result, Run
+from tests.lib.tried import Result, Run
+from tests.tools.gpu.page import RESULTS as GPU
+from tests.tools.gpu.suite import COLD, WARM
 from warmstart.profiles import registry
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -27,7 +27,7 @@ GENERATORS = (("tools.policy_reference",), ("tools.threats",))
 CONTRACTS = ("importlinter.cli", "lint")
 LINT = (("ruff", "check", "--quiet", "hooks", "tests", "tools"), ("mypy",), CONTRACTS)
 PYTEST = ("pytest", "-q")
-JOBS = (*PYTEST, "tests/integration/test_whole_jobs.py")
+JOBS = (*PYTEST, "tests/slurm/test_whole_jobs.py")
 # Pages of figures, which a whole run of the tests writes: rows of tests that are gone, go.
 FIGURES = ("docs/slurm-releases.md", "docs/test-results.md", "docs/reliability.md")
 POLICY = """\
@@ -61,7 +61,7 @@ def passes(root: Path, gone: Sequence[str], *, jobs: bool) -> bool:
     with without(root, gone) as copy:
         units = [
             "tests/unit",
-            *sorted(str(path.relative_to(copy.path)) for path in copy.path.glob("tests/wings/*/unit")),
+            *sorted(str(path.relative_to(copy.path)) for path in copy.path.glob("tests/unit/wings/*")),
         ]
         unit_tests = (*PYTEST, "-n", str((os.cpu_count() or 1) + 1), *units)
         return copy.refuses_its_keys() and copy.run(*GENERATORS, *LINT, unit_tests, *([JOBS] if jobs else []))
@@ -134,9 +134,10 @@ def _copy(root: Path, copy: Path) -> None:
 
 
 def _remove(copy: Path, name: str) -> None:
-    """Remove what is a wing's: its two folders, its page, and rows of figures about its tests."""
+    """Remove what is a wing's: its code, its tests, its page, and rows of figures about its tests."""
     shutil.rmtree(copy / "hooks" / "warmstart" / "wings" / name)
-    shutil.rmtree(copy / "tests" / "wings" / name)
+    for tests in (copy / "tests").glob(f"*/wings/{name}"):
+        shutil.rmtree(tests)
     for path in (copy / "docs" / "wings").glob(f"{name}[.-]*"):  # with the page's pictures
         path.unlink()
     for page in FIGURES:

@@ -1,12 +1,12 @@
 """Every hook, the background import and both kinds of maintenance: an error at every call site, a kill at every change.
 
-A call site is a place in the code that changes something or reads state (`tests.support.faults`). From its first call
+A call site is a place in the code that changes something or reads state (`tests.lib.faults`). From its first call
 on it fails with an errno of its man page: of the right class, and with a status that drains only for the node's own
 faults. The hook has to end in time, leave what belongs to others as it is, and give the job all of its preparation or
 none.
 
 After an error, and after a kill, the same hook runs again, and what comes after it; then maintenance. An independent
-reader of the store and the node judges (`tests.support.judge`): after a kill nothing in the store is half, at last
+reader of the store and the node judges (`tests.lib.judge`): after a kill nothing in the store is half, at last
 nothing of the job is left.
 
 `make test` takes an eightieth of the cases, `make test-all` all of them.
@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.faults import Fault
-from tests.support.hook_site import HOOKS, HookSite
-from tests.support.sweeping import Killed, Outcome, chosen, recover, report, what_happened, wrong_after
+from tests.lib.faults import Fault
+from tests.lib.hook_site import HOOKS, HookSite
+from tests.lib.sweeping import Killed, Outcome, chosen, recover, report, what_happened, wrong_after
 
 WHOLE = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.sweep)])
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.accounts import IMPORT, STORE
-from tests.support.image_place import (
+from tests.lib.accounts import IMPORT, STORE
+from tests.lib.image_place import (
     Place,
     Ready,
     Store,
@@ -30,7 +30,7 @@ from tests.support.image_place import (
     result,
     squashfs,
 )
-from tests.support.image_site import RULES
+from tests.lib.image_site import RULES
 from warmstart.host.deadline import after
 from warmstart.images.imports import making
 from warmstart.images.query import Site

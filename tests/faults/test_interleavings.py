@@ -1,4 +1,4 @@
-"""Pairs of store operations in every order with up to two switches, and with old views (tests/support/interleave).
+"""Pairs of store operations in every order with up to two switches, and with old views (tests/lib/interleave).
 
 `make test` takes a hundredth of the schedules, `make test-all` all of them. A test that puts an old mistake back must
 fail: otherwise the schedules would not find it.
@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.pairs import Explorer, in_process
-from tests.support.reports import write_fragment
-from tests.support.store_pairs import GROUPS
+from tests.lib.pairs import Explorer, in_process
+from tests.lib.reports import write_fragment
+from tests.lib.store_pairs import GROUPS
 from warmstart.images.store import eviction, published
 from warmstart.store import atomic, index, maintenance, parts
 

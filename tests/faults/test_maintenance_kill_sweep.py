@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.late_node import LateNode
-from tests.support.left_runs import runs_left
-from tests.support.numba_entries import numba_entries
-from tests.support.vanish import VANISHED, vanishes
+from tests.lib.late_node import LateNode
+from tests.lib.left_runs import runs_left
+from tests.lib.numba_entries import numba_entries
+from tests.lib.vanish import VANISHED, vanishes
 from warmstart import run_end
 from warmstart.cli import maintain
 from warmstart.errands import harvests, loop

@@ -1,7 +1,7 @@
 """A seeded run of Numba against a cold one: all kinds of functions, all kills, ranks at once (`make test-all`).
 
 What is compared is what jobs compute, and that they end well. Faster ones, and what is refused and why, are in
-tests/integration/test_numba_entries.py.
+tests/node/test_numba_entries.py.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.numba_runs import Published, finish, run, start
-from tests.support.requirements import need_module
+from tests.lib.numba_runs import Published, finish, run, start
+from tests.lib.requirements import need_module
 
 pytestmark = pytest.mark.sweep
 KINDS = (

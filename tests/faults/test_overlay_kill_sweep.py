@@ -6,8 +6,8 @@ from itertools import count
 
 import pytest
 
-from tests.support.overlay_place import Node, Run, a_node, content
-from tests.support.vanish import WHENS, vanishes
+from tests.lib.overlay_place import Node, Run, a_node, content
+from tests.lib.vanish import WHENS, vanishes
 from warmstart.seed.node_cache import Copy
 
 pytestmark = [pytest.mark.threat(13), pytest.mark.usefixtures("capable_host")]

@@ -9,12 +9,12 @@ from pathlib import Path
 import filelock  # noqa: F401 - so that not every child imports it
 import pytest
 
-from tests.crash.test_maintenance_kill_sweep import alone, calls
-from tests.support.bundles import OWNER, draft, namespace
-from tests.support.maintenance_site import MaintenanceSite, one
-from tests.support.vanish import WHENS, vanishes
-from tests.support.whole_jobs import WholeJob
-from tests.support.worker_calls import answer_here
+from tests.faults.test_maintenance_kill_sweep import alone, calls
+from tests.lib.bundles import OWNER, draft, namespace
+from tests.lib.maintenance_site import MaintenanceSite, one
+from tests.lib.vanish import WHENS, vanishes
+from tests.lib.whole_jobs import WholeJob
+from tests.lib.worker_calls import answer_here
 from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.store import parts

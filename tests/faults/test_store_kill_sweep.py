@@ -1,6 +1,6 @@
 """Kill maintenance and the spool at every call: readers see whole bundles, and nothing published is lost.
 
-What a bundle holds does not matter here; publishing by a harvest is swept in tests/integration/test_bundles.py.
+What a bundle holds does not matter here; publishing by a harvest is swept in tests/node/test_bundles.py.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 import filelock  # noqa: F401 - so that not every child imports it
 import pytest
 
-from tests.support.bundles import OWNER, add_offered, draft, namespace, publish
-from tests.support.policy_site import defaults
-from tests.support.vanish import VANISHED, WHENS, vanishes
+from tests.lib.bundles import OWNER, add_offered, draft, namespace, publish
+from tests.lib.policy_site import defaults
+from tests.lib.vanish import VANISHED, WHENS, vanishes
 from warmstart.harvest import spool
 from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import after

@@ -12,8 +12,8 @@ from pathlib import Path
 import filelock  # noqa: F401 - so that not every child imports it
 import pytest
 
-from tests.support.bundles import OWNER, draft, namespace
-from tests.support.vanish import WHENS, vanishes
+from tests.lib.bundles import OWNER, draft, namespace
+from tests.lib.vanish import WHENS, vanishes
 from warmstart.store import bundles, maintenance
 from warmstart.store.manifest import Base, File, content_digest
 

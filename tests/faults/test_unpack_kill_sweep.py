@@ -11,9 +11,9 @@ from typing import NoReturn
 
 import pytest
 
-from tests.support.faults import Done, Faults
-from tests.support.shelf_site import NODE, ShelfSite
-from tests.support.sweeping import chosen
+from tests.lib.faults import Done, Faults
+from tests.lib.shelf_site import NODE, ShelfSite
+from tests.lib.sweeping import chosen
 from warmstart import record as records
 from warmstart.cli.maintain import maintain
 from warmstart.entry import background

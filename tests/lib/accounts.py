@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.cluster import host, processes
+from tests.lib import host, processes
 
 if TYPE_CHECKING:
     from pathlib import Path

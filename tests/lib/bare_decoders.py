@@ -3,7 +3,7 @@
 A program for `python3 -IS`: reads marshal's `(hooks, {name of a decoder: inputs}, {name of a wing's: (file, module,
 function of directory and file)})` from stdin, and writes `[(name,
 number of the input, names of the error's classes)]` of what decoders raise. Each decoder has a process of its own: one
-that loads `json` would lend it to the next. Names are those of `tests.fuzz.parsers.PARSERS`.
+that loads `json` would lend it to the next. Names are those of `tests.lib.fuzz.parsers.PARSERS`.
 """
 
 from __future__ import annotations

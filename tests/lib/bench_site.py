@@ -13,10 +13,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.cluster import installation, teardown
-from tests.cluster.accounts import ALICE, STORE, Account, Accounts
-from tests.cluster.gluster import Gluster
-from tests.support.shell_profiles import profiles
+from tests.lib import installation, teardown
+from tests.lib.accounts import ALICE, STORE, Account, Accounts
+from tests.lib.gluster import Gluster
+from tests.lib.shell_profiles import profiles
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, remove_tree
 from warmstart.host.identity import Identity

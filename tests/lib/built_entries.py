@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from tests.support.cache_files import cubin, relocatable, shared
+from tests.lib.cache_files import cubin, relocatable, shared
 
 SHARED = shared()
 NINJA_LOG = b"# ninja log v5\n0\t36721\t1795207062665183497\tmain.o\te8c90a8ab269e656\n"

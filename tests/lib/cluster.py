@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.cluster import config, processes, teardown
-from tests.cluster.accounts import Account, Accounts
-from tests.cluster.daemons import Daemons
+from tests.lib import config, processes, teardown
+from tests.lib.accounts import Account, Accounts
+from tests.lib.daemons import Daemons
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -100,7 +100,7 @@ class Cluster:
         self.stop()
 
     def account(self, name: str) -> Account:
-        """Return one of the accounts of `tests.cluster.accounts`, with its home in this cluster."""
+        """Return one of the accounts of `tests.lib.accounts`, with its home in this cluster."""
         assert self._accounts is not None, "the cluster is not started"
         return self._accounts[name]
 

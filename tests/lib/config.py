@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.cluster import host
+from tests.lib import host
 
 NODES = ("n1", "n2", "n3", "n4")
 CPUS = 4

@@ -12,8 +12,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.cluster import config, processes, rooms
-from tests.cluster.accounts import Account, lookup
+from tests.lib import config, processes, rooms
+from tests.lib.accounts import Account, lookup
 from warmstart.paths import SPARE, Installation
 
 if TYPE_CHECKING:

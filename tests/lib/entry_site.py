@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from tests.support import command_line
-from tests.support.alone import run_alone
-from tests.support.runs import a_policy
+from tests.lib import command_line
+from tests.lib.alone import run_alone
+from tests.lib.runs import a_policy
 from warmstart import session as sessions
 from warmstart.host import process
 from warmstart.paths import Installation, NodePaths

@@ -16,14 +16,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.cluster import mounts, processes
-from tests.cluster.teardown import unmount
+from tests.lib import mounts, processes
+from tests.lib.teardown import unmount
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import TracebackType
 
-    from tests.cluster.accounts import Account
+    from tests.lib.accounts import Account
 
 PROGRAMS = {"/usr/sbin/glusterd": "glusterfs-server", "/usr/sbin/glusterfs": "glusterfs-client"}
 VOLUME = "warmstart"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.site import Site
+from tests.lib.accounts import ALICE
+from tests.lib.site import Site
 
 
 class HandJob:

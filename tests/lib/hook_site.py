@@ -29,12 +29,12 @@ import filelock  # noqa: F401
 import prometheus_client  # noqa: F401
 import structlog  # noqa: F401
 
-from tests.support import command_line, judge
-from tests.support.faults import Done, Fault, Faults
-from tests.support.image_place import Ready, squashfs
-from tests.support.image_site import NO_NODE, RULES
-from tests.support.numba_entries import numba_entries, write_as
-from tests.support.wing_hooks import of_wings
+from tests.lib import command_line, judge
+from tests.lib.faults import Done, Fault, Faults
+from tests.lib.image_place import Ready, squashfs
+from tests.lib.image_site import NO_NODE, RULES
+from tests.lib.numba_entries import numba_entries, write_as
+from tests.lib.wing_hooks import of_wings
 from warmstart import run_end
 from warmstart.cli.maintain import maintain
 from warmstart.entry import (

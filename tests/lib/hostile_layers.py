@@ -11,7 +11,7 @@ import random
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tests.support.tar_headers import END, GNU, base256, header, padded, pax, summed, zstd
+from tests.lib.tar_headers import END, GNU, base256, header, padded, pax, summed, zstd
 from warmstart.images.importers import flatten
 from warmstart.images.importers.layer_reader import ImageBounds
 

@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.layer_stacks import Item
+from tests.lib.layer_stacks import Item
 
 RECORDED = Path(__file__).parent / "data" / "enroot_trees.json"
 BASE = [

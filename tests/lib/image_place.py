@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.cluster import mounts, teardown
-from tests.cluster.accounts import IMPORT, STORE, VALIDATE, Accounts
-from tests.cluster.registry import Registry, build_image
-from tests.support.image_site import NO_NODE, RULES
+from tests.lib import mounts, teardown
+from tests.lib.accounts import IMPORT, STORE, VALIDATE, Accounts
+from tests.lib.image_site import NO_NODE, RULES
+from tests.lib.registry import Registry, build_image
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity

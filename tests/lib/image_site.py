@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar, cast
 
-from tests.support.policy_site import defaults
-from tests.support.superblocks import image
+from tests.lib.policy_site import defaults
+from tests.lib.superblocks import image
 from warmstart.host import wire
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.support.left_runs import runs_left
-from tests.support.maintenance_site import MaintenanceSite
-from tests.support.numba_entries import numba_entries, write_as
-from tests.support.runs import a_record
+from tests.lib.left_runs import runs_left
+from tests.lib.maintenance_site import MaintenanceSite
+from tests.lib.numba_entries import numba_entries, write_as
+from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart.audit.journal import Journal
 from warmstart.harvest.deferred import HARVESTS

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.layer_registry import GOARCH
-from tests.support.tar_headers import zstd
+from tests.lib.layer_registry import GOARCH
+from tests.lib.tar_headers import zstd
 
 OCI = "application/vnd.oci.image"
 MODES = (0o644, 0o600, 0, 0o4755, 0o4111, 0o1777)

@@ -10,9 +10,9 @@ import shutil
 import time
 from pathlib import Path
 
-from tests.support import packed
-from tests.support.packed import MTIME_NS
-from tests.support.runs import a_context
+from tests.lib import packed
+from tests.lib.packed import MTIME_NS
+from tests.lib.runs import a_context
 from warmstart.errand import Kind
 from warmstart.errands import merges
 from warmstart.errands.loop import Turn

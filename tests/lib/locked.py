@@ -1,6 +1,6 @@
 """What packaging/requirements/*.txt lock.
 
-`python -m tests.support.locked PYTHON NAME...` prints what they lock for that Python on this machine, as requirements
+`python -m tests.lib.locked PYTHON NAME...` prints what they lock for that Python on this machine, as requirements
 with hashes and without markers.
 """
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from tests.support.bundles import add_offered
-from tests.support.command_line import answer, installed, run
+from tests.lib.bundles import add_offered
+from tests.lib.command_line import answer, installed, run
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity

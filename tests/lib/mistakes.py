@@ -1,4 +1,4 @@
-"""An admin's mistakes, and what tells of each: tests/root/test_mistakes.py plants them.
+"""An admin's mistakes, and what tells of each: tests/node/test_mistakes.py plants them.
 
 A mistake is planted in a good `Site` by one function. `says` is a part of the message, without paths of the site.
 """

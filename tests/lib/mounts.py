@@ -15,14 +15,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from tests.cluster import host, processes
-from tests.cluster.teardown import mounts_below, unmount
+from tests.lib import host, processes
+from tests.lib.teardown import mounts_below, unmount
 from warmstart.host import linux
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.cluster.accounts import Account
+    from tests.lib.accounts import Account
 
 _FUSE = "/dev/fuse"
 _COHERENT = "attr_timeout=0,entry_timeout=0,negative_timeout=0"

@@ -7,8 +7,8 @@ import pickle
 import traceback
 from pathlib import Path
 
-from tests.support.cache_files import relocatable
-from tests.support.privileges import drop_to
+from tests.lib.cache_files import relocatable
+from tests.lib.privileges import drop_to
 
 DIGEST = "0ff860c1" * 5
 FOLDER = f"src_{DIGEST}"

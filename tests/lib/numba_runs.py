@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tests.support.loaded import loaded
+from tests.lib.loaded import loaded
 from warmstart.host.files import opened_dir
 from warmstart.profiles import registry
 from warmstart.profiles.judge import judge
@@ -23,7 +23,7 @@ from warmstart.profiles.judge import judge
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-JOB = Path(__file__).parents[1] / "jobs" / "numba_kinds_job.py"
+JOB = Path(__file__).parents[1] / "tools" / "jobs" / "numba_kinds_job.py"
 
 
 class Run(NamedTuple):

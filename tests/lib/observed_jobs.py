@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.site import Site
-from tests.support.shell_profiles import profiles
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.shell_profiles import profiles
+from tests.lib.site import Site
 
 POLICY = """\
 mode: {mode}

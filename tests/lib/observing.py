@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.support.entry_site import EntrySite
+from tests.lib.entry_site import EntrySite
 from warmstart.entry import prolog
 
 

@@ -1,6 +1,6 @@
 """FUSE file systems that nobody wants in a tree: one that lies, and one that never answers.
 
-    python -m tests.support.odd_files SOURCE TARGET
+    python -m tests.lib.odd_files SOURCE TARGET
 
 shows SOURCE read-only, but for what has one of these names:
 
@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from tests.cluster.teardown import unmount
+from tests.lib.teardown import unmount
 from warmstart.host import linux
 
 _HEADER = struct.Struct("<IIQQIIIHH")  # linux/fuse.h, version 7.31
@@ -144,7 +144,7 @@ def _packed(path: str) -> bytes:
 @contextmanager
 def lying(source: Path, target: Path) -> Iterator[None]:
     """Mount the file system that lies."""
-    argv = [sys.executable, "-m", "tests.support.odd_files", str(source), str(target)]
+    argv = [sys.executable, "-m", "tests.lib.odd_files", str(source), str(target)]
     server = subprocess.Popen(argv, stdout=subprocess.PIPE)
     try:
         assert server.stdout

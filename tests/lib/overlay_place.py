@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.privileges import drop_to
+from tests.lib.privileges import drop_to
 from warmstart.harvest.pack import pack
 from warmstart.host import linux
 from warmstart.host.deadline import after

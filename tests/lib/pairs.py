@@ -1,4 +1,4 @@
-"""Pairs of operations in every order (tests/support/interleave): what a pair is judged by, and how it is run.
+"""Pairs of operations in every order (tests/lib/interleave): what a pair is judged by, and how it is run.
 
 Root's workers run in the same process, and a bundle is a JSON text of its entries' versions in place of a squashfs:
 what is interleaved is all that touches the store. Everything else is the real code, `repack` included.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from tests.support.interleave import TO_THE_END, Actor, Run, Schedule, Stage, Step, Touch, play, restore
+from tests.lib.interleave import TO_THE_END, Actor, Run, Schedule, Stage, Step, Touch, play, restore
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity

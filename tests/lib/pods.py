@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from tests.cluster import config, host, processes, teardown
-from tests.cluster.accounts import lookup
-from tests.cluster.cluster import Cluster
-from tests.cluster.daemons import Daemons
+from tests.lib import config, host, processes, teardown
+from tests.lib.accounts import lookup
+from tests.lib.cluster import Cluster
+from tests.lib.daemons import Daemons
 from warmstart.paths import Installation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.cluster.accounts import Account
+    from tests.lib.accounts import Account
 
 _ROOT = Path(__file__).resolve().parents[2]
 SLINKY = _ROOT / "packaging" / "slinky"

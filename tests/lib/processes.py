@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from tests.cluster.accounts import Account
+    from tests.lib.accounts import Account
 
 SETPRIV = "/usr/bin/setpriv"
 _POLL_S = 0.1

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster import config, processes
-from tests.cluster.accounts import lookup
-from tests.support import stub_registry
+from tests.lib import config, processes, stub_registry
+from tests.lib.accounts import lookup
 
 USER = "carol"
 PASSWORD = "open-sesame"

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.cluster import config, processes
-from tests.cluster.accounts import lookup
+from tests.lib import config, processes
+from tests.lib.accounts import lookup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.support import image_site
-from tests.support.policy_site import defaults
+from tests.lib import image_site
+from tests.lib.policy_site import defaults
 from warmstart.audit.journal import Journal
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity

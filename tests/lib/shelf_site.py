@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
-from tests.support.maintenance_site import MaintenanceSite
-from tests.support.runs import a_record
+from tests.lib.maintenance_site import MaintenanceSite
+from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart.entry import background
 from warmstart.errand import Asker, Errands

@@ -12,14 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import installation, mounts, processes
-from tests.cluster.accounts import ALICE, STORE
-from tests.cluster.cluster import Cluster, JobResult
-from tests.support import command_line
-from tests.support.numba_entries import numba_entries
+from tests.lib import command_line, installation, mounts, processes
+from tests.lib.accounts import ALICE, STORE
+from tests.lib.cluster import Cluster, JobResult
+from tests.lib.numba_entries import numba_entries
 from warmstart.paths import Installation
 
-_JOBS = Path(__file__).resolve().parents[1] / "jobs"
+_JOBS = Path(__file__).resolve().parents[1] / "tools" / "jobs"
 
 POLICY = """\
 version: 1
@@ -178,7 +177,7 @@ class Site:
     def compile_job(self, tool: str, user: str, node: str, *arguments: str, python: str = "") -> int:
         """Submit a sample job on one node; returns its id.
 
-        `tool`: the TOOL of its file, tests/jobs/TOOL_job.py, and after a blank its argument. `arguments`: sbatch's.
+        `tool`: the TOOL of tests/tools/jobs/TOOL_job.py, and after a blank its argument. `arguments`: sbatch's.
         `python`: the interpreter that has the tool; the tests' own without one.
         """
         name, _, argument = tool.partition(" ")

@@ -1,4 +1,4 @@
-"""The store's operations that tests/sweeps/test_interleavings.py runs in pairs, and what readers see of them."""
+"""The store's operations that tests/faults/test_interleavings.py runs in pairs, and what readers see of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from tests.support import superblocks
-from tests.support.pairs import ME, TEMPLATE, Group, Known, Operation, State, memory
+from tests.lib import superblocks
+from tests.lib.pairs import ME, TEMPLATE, Group, Known, Operation, State, memory
 from warmstart.host.deadline import after
 from warmstart.images.squashfs import ImageInvalid
 from warmstart.images.store import eviction, published, uses

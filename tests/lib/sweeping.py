@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from tests.support.faults import STORE, Done, Fault
-from tests.support.hook_site import JOB, LATER_S, OF_WINGS, HookSite
-from tests.support.reports import REPORTS, made
+from tests.lib.faults import STORE, Done, Fault
+from tests.lib.hook_site import JOB, LATER_S, OF_WINGS, HookSite
+from tests.lib.reports import REPORTS, made
 from warmstart.steps.environment import OWN
 
 # What drains a node: errors of its own disks that no user can cause.

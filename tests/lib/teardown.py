@@ -1,7 +1,7 @@
 """Teardown of a cluster: processes, then mounts, then its directory.
 
 Runs in two places: at the end of `Cluster`, and as a watchdog process (`python -m
-tests.cluster.teardown BASE`) that waits on a pipe. If the process that owns the cluster
+tests.lib.teardown BASE`) that waits on a pipe. If the process that owns the cluster
 dies without a teardown, even by SIGKILL, the pipe closes and the watchdog does the same work.
 """
 
@@ -11,8 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cluster.accounts import remove_unused
-from tests.cluster.processes import kill_all
+from tests.lib.accounts import remove_unused
+from tests.lib.processes import kill_all
 from warmstart.paths import SPARE
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -21,7 +21,7 @@ _REPOSITORY = Path(__file__).resolve().parents[2]
 def watch(base: Path) -> subprocess.Popen[bytes]:
     """Start the watchdog of `base`. Its stdin is the pipe: `stop_watching` ends it unharmed."""
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.cluster.teardown", str(base)],
+        [sys.executable, "-m", "tests.lib.teardown", str(base)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         cwd=_REPOSITORY,

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.mutations import MUTATIONS
+from tests.lib.mutations import MUTATIONS
 from warmstart.profiles import facts, registry
 from warmstart.profiles.judge import judge
 
@@ -36,7 +36,7 @@ class Result(NamedTuple):
     """A cold job, and a warm one on another node."""
 
     profile: str
-    job: str  # the file in tests/jobs, with its argument
+    job: str  # the file in tests/tools/jobs, with its argument
     tools: dict[str, str]  # distribution → version; the first is the tool
     hardware: dict[str, str]  # `cpu` and `gpu`; for a GPU its `driver`, too
     through: str  # what ran the hooks: `Slurm 22.05.8`, or `hooks by hand` where there is no Slurm

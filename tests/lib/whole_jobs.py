@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from tests.support.maintenance_site import MaintenanceSite
+from tests.lib.maintenance_site import MaintenanceSite
 from warmstart.entry import background
 from warmstart.host.deadline import after
 from warmstart.store import parts
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tests.cluster.site import Site
-    from tests.support.maintenance_site import Content
+    from tests.lib.maintenance_site import Content
+    from tests.lib.site import Site
     from warmstart.store.manifest import Base
 
 

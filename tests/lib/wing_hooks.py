@@ -1,4 +1,4 @@
-"""What wings add to the site of tests/support/hook_site.py: `HOOKS` of tests/wings/NAME/hooks.py."""
+"""What wings add to the site of tests/lib/hook_site.py: `HOOKS` of tests/lib/wings/NAME/hooks.py."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ class WingHooks(NamedTuple):
 
 def of_wings() -> list[WingHooks]:
     """Return those of the wings that are here."""
-    here = [name for name in wing.found() if (Path(__file__).parents[1] / "wings" / name / "hooks.py").exists()]
-    return [import_module(f"tests.wings.{name}.hooks").HOOKS for name in here]
+    here = [name for name in wing.found() if (Path(__file__).parent / "wings" / name / "hooks.py").exists()]
+    return [import_module(f"tests.lib.wings.{name}.hooks").HOOKS for name in here]

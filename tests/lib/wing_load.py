@@ -1,4 +1,4 @@
-"""What wings add to a load run (tools/load): `LOAD` of tests/wings/NAME/load.py."""
+"""What wings add to a load run (tools/load): `LOAD` of tests/lib/wings/NAME/load.py."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ class WingLoad(NamedTuple):
 
 def of_wings() -> list[WingLoad]:
     """Return those of the wings that are here."""
-    here = [name for name in wing.found() if (Path(__file__).parents[1] / "wings" / name / "load.py").exists()]
-    return [import_module(f"tests.wings.{name}.load").LOAD for name in here]
+    here = [name for name in wing.found() if (Path(__file__).parent / "wings" / name / "load.py").exists()]
+    return [import_module(f"tests.lib.wings.{name}.load").LOAD for name in here]

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import filelock  # noqa: F401 - so that not every child imports it
 import pytest
 
-from tests.cluster import mounts
-from tests.cluster.accounts import STORE, Accounts
-from tests.support.bundles import draft
-from tests.support.vanish import WHENS, count_down, is_vanished
+from tests.lib import mounts
+from tests.lib.accounts import STORE, Accounts
+from tests.lib.bundles import draft
+from tests.lib.vanish import WHENS, count_down, is_vanished
 from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect
 from warmstart.harvest.pack import PackFailed, pack
 from warmstart.host.deadline import after

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.maintenance_site import MaintenanceSite, one
+from tests.lib.maintenance_site import MaintenanceSite, one
 from warmstart.host.deadline import Deadline, after
 from warmstart.repack import rewrite
 from warmstart.repack.rewrite import RepackSettings, UnpackFailed

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.meddling import become, meddling, stopped
+from tests.lib.meddling import become, meddling, stopped
 from warmstart import view
 from warmstart.host import linux
 from warmstart.host.client import attach_in_namespace

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import mounts
-from tests.cluster.accounts import ALICE
-from tests.cluster.processes import run_as
-from tests.cluster.site import RULES, Site
-from tests.support.hand_jobs import a_job
-from tests.support.late_node import BOOT, LateNode
-from tests.support.left_runs import damage, runs_left
-from tests.support.numba_entries import FOLDER, numba_entries, write_as
+from tests.lib import mounts
+from tests.lib.accounts import ALICE
+from tests.lib.hand_jobs import a_job
+from tests.lib.late_node import BOOT, LateNode
+from tests.lib.left_runs import damage, runs_left
+from tests.lib.numba_entries import FOLDER, numba_entries, write_as
+from tests.lib.processes import run_as
+from tests.lib.site import RULES, Site
 from warmstart.cli import maintain
 from warmstart.errand import at_work
 from warmstart.errands import harvests

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import processes
-from tests.support.command_line import installed
+from tests.lib import processes
+from tests.lib.command_line import installed
 from warmstart.doctor import kernel
 from warmstart.doctor.finding import Result
 from warmstart.doctor.finding import run as run_checks

@@ -1,4 +1,4 @@
-"""The `enroot` importer in its sandbox: real accounts, registry and mksquashfs; a stand-in for enroot (tests/fakes)."""
+"""The `enroot` importer in its sandbox: real accounts, registry and mksquashfs; a stand-in for enroot."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cluster import config, processes, teardown
-from tests.cluster.accounts import ALICE, BOB, IMPORT, VALIDATE, Account, Accounts
-from tests.cluster.registry import Registry, build_image
-from tests.support import image_place, registries
-from tests.support.image_site import CAPS
-from tests.support.registries import PASSWORD
+from tests.lib import config, image_place, processes, registries, teardown
+from tests.lib.accounts import ALICE, BOB, IMPORT, VALIDATE, Account, Accounts
+from tests.lib.image_site import CAPS
+from tests.lib.registries import PASSWORD
+from tests.lib.registry import Registry, build_image
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
@@ -33,7 +32,7 @@ from warmstart.images.imports import making, verify
 from warmstart.images.reference import Reference, parse
 from warmstart.images.user import own_images
 
-FAKE = Path(__file__).resolve().parents[1] / "fakes" / "enroot"
+FAKE = Path(__file__).resolve().parents[1] / "lib" / "fakes" / "enroot"
 VERSIONS = ("3.4.1", "4.1.2")
 
 

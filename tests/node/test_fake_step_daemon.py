@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.requirements import unavailable
+from tests.lib.requirements import unavailable
 from warmstart.slurm import commands
 
 pytestmark = [

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import mounts
-from tests.support.bundles import draft
+from tests.lib import mounts
+from tests.lib.bundles import draft
 from warmstart.harvest import collect
 from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage
 from warmstart.host import space

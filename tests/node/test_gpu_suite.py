@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import accounts
-from tests.gpu import __main__ as command
-from tests.gpu import page, suite
-from tests.gpu import place as placing
-from tests.gpu.place import UID, Place, can_show
-from tests.gpu.tools import TOOLS, Tool
+from tests.lib import accounts
+from tests.tools.gpu import __main__ as command
+from tests.tools.gpu import page, suite
+from tests.tools.gpu import place as placing
+from tests.tools.gpu.place import UID, Place, can_show
+from tests.tools.gpu.tools import TOOLS, Tool
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, remove_tree
 from warmstart.profiles import facts

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bench_site import KIND, USUAL, BenchSite, bench_site
-from tests.support.numba_entries import numba_entry
-from tests.support.privileges import as_user
-from tests.support.sample_log import write as write_log
+from tests.lib.bench_site import KIND, USUAL, BenchSite, bench_site
+from tests.lib.numba_entries import numba_entry
+from tests.lib.privileges import as_user
+from tests.lib.sample_log import write as write_log
 from warmstart.entry import flush
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.late_node import LateNode
-from tests.support.numba_entries import numba_entries
+from tests.lib.late_node import LateNode
+from tests.lib.numba_entries import numba_entries
 from warmstart.store import bundles
 
 pytestmark = pytest.mark.usefixtures("capable_host")

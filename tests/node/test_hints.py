@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.root.test_mistakes import site
-from tests.support import command_line
-from tests.support.mistakes import Site
+from tests.lib import command_line
+from tests.lib.mistakes import Site
+from tests.node.test_mistakes import site
 from warmstart.doctor import units
 
 pytestmark = pytest.mark.report

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.fuzz import layers
-from tests.support.hostile_layers import ATTACKS, BOUNDS, MIB, alike, streamed
-from tests.support.layer_stacks import Item, archive, packed, write_packed
-from tests.support.tar_headers import END, header, padded, pax
+from tests.lib.fuzz import layers
+from tests.lib.hostile_layers import ATTACKS, BOUNDS, MIB, alike, streamed
+from tests.lib.layer_stacks import Item, archive, packed, write_packed
+from tests.lib.tar_headers import END, header, padded, pax
 from warmstart.images.importers import flatten, layer_reader
 from warmstart.images.importers.layer_reader import ImageBounds
 

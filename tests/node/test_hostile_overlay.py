@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.meddling import meddling, stopped
-from tests.support.overlay_place import JOB, SUBDIR, Node, Run, a_node, content, tried
-from tests.support.privileges import drop_to
+from tests.lib.meddling import meddling, stopped
+from tests.lib.overlay_place import JOB, SUBDIR, Node, Run, a_node, content, tried
+from tests.lib.privileges import drop_to
 from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect_overlay
 from warmstart.host import linux, untrusted
 from warmstart.host.deadline import after

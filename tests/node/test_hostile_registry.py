@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cluster import processes
-from tests.cluster.accounts import ALICE, IMPORT
-from tests.cluster.registry import build_image
-from tests.support.image_place import Place, files, in_child, leftovers, opened_place, processes_of, result
-from tests.support.image_site import CAPS, RULES
-from tests.support.registries import stub
+from tests.lib import processes
+from tests.lib.accounts import ALICE, IMPORT
+from tests.lib.image_place import Place, files, in_child, leftovers, opened_place, processes_of, result
+from tests.lib.image_site import CAPS, RULES
+from tests.lib.registries import stub
+from tests.lib.registry import build_image
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity, become
@@ -36,7 +36,7 @@ from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Caps, ImageTooLarge, Scratch
 from warmstart.images.user import own_images
 
-FAKE = Path(__file__).resolve().parents[1] / "fakes" / "enroot"
+FAKE = Path(__file__).resolve().parents[1] / "lib" / "fakes" / "enroot"
 SMALL = Caps(24 << 20, 300)
 ZEROS = 50 << 20
 FILES = 1000

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.shelf_site import ShelfSite
+from tests.lib.shelf_site import ShelfSite
 from warmstart.host import process
 from warmstart.images import unpacking
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import spank
-from tests.support.privileges import as_user
-from tests.support.runs import a_record
+from tests.lib import spank
+from tests.lib.privileges import as_user
+from tests.lib.runs import a_record
 from warmstart import view
 from warmstart.record import Record
 

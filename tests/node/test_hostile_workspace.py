@@ -21,7 +21,7 @@ from typing import NamedTuple, NoReturn
 
 import pytest
 
-from tests.support.privileges import drop_to
+from tests.lib.privileges import drop_to
 from warmstart.harvest import collect, scan
 from warmstart.harvest.collect import Collected, HarvestLimits, Stage
 from warmstart.host import untrusted

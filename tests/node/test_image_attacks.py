@@ -13,8 +13,8 @@ from functools import partial
 
 import pytest
 
-from tests.cluster.accounts import ALICE, IMPORT
-from tests.support.image_place import Place, Ready, Store, opened_place, squashfs
+from tests.lib.accounts import ALICE, IMPORT
+from tests.lib.image_place import Place, Ready, Store, opened_place, squashfs
 from warmstart.host.deadline import after
 from warmstart.images.imports import making
 from warmstart.images.query import Obtained, Site

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.accounts import STORE, VALIDATE
-from tests.support.image_place import KIND, Place, Store, squashfs
+from tests.lib.accounts import STORE, VALIDATE
+from tests.lib.image_place import KIND, Place, Store, squashfs
 from warmstart.host.deadline import after
 from warmstart.images import reference
 from warmstart.images.imports import verify
@@ -27,7 +27,7 @@ PAGE = 4096
 DIGEST = f"sha256:{'ab' * 32}"
 NAME = layout.image_name(DIGEST, KIND)
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "reference" / "images.md"
-TABLE = re.compile(r"^<!-- made by tests/integration/test_image_depths.py -->\n\|.*\n\|.*\n((?:\|.*\n)+)", re.MULTILINE)
+TABLE = re.compile(r"^<!-- made by tests/node/test_image_depths.py -->\n\|.*\n\|.*\n((?:\|.*\n)+)", re.MULTILINE)
 HTML = b"<!DOCTYPE html><html><head><title>429 Too Many Requests</title></head><body>slow down</body></html>\n"
 Catches = Callable[[bytes], bool]
 

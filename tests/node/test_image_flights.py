@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import mounts, processes
-from tests.cluster.accounts import IMPORT, STORE
-from tests.support.image_place import Place, Ready, Store, in_child, leftovers, opened_place, result, squashfs
-from tests.support.worker_calls import noted_calls
+from tests.lib import mounts, processes
+from tests.lib.accounts import IMPORT, STORE
+from tests.lib.image_place import Place, Ready, Store, in_child, leftovers, opened_place, result, squashfs
+from tests.lib.worker_calls import noted_calls
 from warmstart.host.deadline import after
 from warmstart.images.imports import making
 from warmstart.images.imports.waiting import ImageWaitExpired

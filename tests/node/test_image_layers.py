@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.accounts import IMPORT
-from tests.support.image_place import Place
-from tests.support.image_site import CAPS
-from tests.support.layer_registry import CONFIG, GOARCH, LAYER, MANIFEST, LayerRegistry, serving
-from tests.support.layer_stacks import SUFFIXES, Item, Tree, archive, random_stack, tree_of, write_layout
+from tests.lib.accounts import IMPORT
+from tests.lib.image_place import Place
+from tests.lib.image_site import CAPS
+from tests.lib.layer_registry import CONFIG, GOARCH, LAYER, MANIFEST, LayerRegistry, serving
+from tests.lib.layer_stacks import SUFFIXES, Item, Tree, archive, random_stack, tree_of, write_layout
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.images import scratch

@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 
-from tests.cluster.accounts import IMPORT
-from tests.cluster.registry import build_image
-from tests.support.image_place import Place, Store, files, leftovers, published_files
-from tests.support.image_site import RULES
-from tests.support.registries import stub
+from tests.lib.accounts import IMPORT
+from tests.lib.image_place import Place, Store, files, leftovers, published_files
+from tests.lib.image_site import RULES
+from tests.lib.registries import stub
+from tests.lib.registry import build_image
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images.importers.base import (

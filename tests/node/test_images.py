@@ -13,11 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cluster import config, mounts, processes
-from tests.cluster.accounts import IMPORT, STORE, VALIDATE
-from tests.cluster.registry import build_image
-from tests.support import image_place, registries
-from tests.support.image_place import (
+from tests.lib import config, image_place, mounts, processes, registries
+from tests.lib.accounts import IMPORT, STORE, VALIDATE
+from tests.lib.image_place import (
     KIND,
     Place,
     Ready,
@@ -29,7 +27,8 @@ from tests.support.image_place import (
     published_files,
     result,
 )
-from tests.support.image_site import RULES
+from tests.lib.image_site import RULES
+from tests.lib.registry import build_image
 from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity

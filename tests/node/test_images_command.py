@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.accounts import IMPORT, STORE, VALIDATE
-from tests.cluster.registry import build_image
-from tests.support.command_line import answer, installed, run
-from tests.support.image_place import Place, Ready, Store, squashfs
+from tests.lib.accounts import IMPORT, STORE, VALIDATE
+from tests.lib.command_line import answer, installed, run
+from tests.lib.image_place import Place, Ready, Store, squashfs
+from tests.lib.registry import build_image
 from warmstart.images import choice
 from warmstart.paths import Installation
 

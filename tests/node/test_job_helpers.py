@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.privileges import drop_to
-from tests.support.requirements import need_root_and_mksquashfs
+from tests.lib.privileges import drop_to
+from tests.lib.requirements import need_root_and_mksquashfs
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cluster.accounts import IMPORT
-from tests.cluster.registry import build_image
-from tests.support.image_place import Place, Store
-from tests.support.image_site import RULES
-from tests.support.nonsense import PAGE, Answer, Relay, relayed
+from tests.lib.accounts import IMPORT
+from tests.lib.image_place import Place, Store
+from tests.lib.image_site import RULES
+from tests.lib.nonsense import PAGE, Answer, Relay, relayed
+from tests.lib.registry import build_image
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, RegistryAnswerUnusable

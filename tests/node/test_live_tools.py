@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.live_jobs import LiveJob
-from tests.support.requirements import need_module
+from tests.lib.live_jobs import LiveJob
+from tests.lib.requirements import need_module
 from warmstart.profiles import registry
 from warmstart.record import Seeded
 
-JOBS = Path(__file__).parents[1] / "jobs"
+JOBS = Path(__file__).parents[1] / "tools" / "jobs"
 # What each compiles of its own, and what that refers to; numba's second program writes anew what the first one made.
 TOOLS = {
     "numba": ("numba", ("numba", "numba array", "numba_kinds two_types kernel_and_wrapper")),

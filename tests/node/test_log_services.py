@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.config import free_ports
-from tests.cluster.processes import wait_until
-from tests.support.journals import finished
-from tests.support.requirements import unavailable
+from tests.lib.config import free_ports
+from tests.lib.journals import finished
+from tests.lib.processes import wait_until
+from tests.lib.requirements import unavailable
 from warmstart.audit import syslog
 from warmstart.audit.query import AuditLog, LineFilter
 from warmstart.audit.sink import flush

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import mounts
-from tests.support.late_node import BOOT
-from tests.support.maintenance_site import MaintenanceSite, one
-from tests.support.privileges import as_user
-from tests.support.runs import a_record
+from tests.lib import mounts
+from tests.lib.late_node import BOOT
+from tests.lib.maintenance_site import MaintenanceSite, one
+from tests.lib.privileges import as_user
+from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart import run_end
 from warmstart.audit.journal import Journal

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cluster import rooms
-from tests.cluster.processes import wait_until
-from tests.support.bench_site import BenchSite, Command, bench_site
-from tests.support.privileges import as_user
+from tests.lib import rooms
+from tests.lib.bench_site import BenchSite, Command, bench_site
+from tests.lib.privileges import as_user
+from tests.lib.processes import wait_until
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
 from warmstart.paths import Installation

@@ -1,4 +1,4 @@
-"""Every mistake of `tests.support.mistakes` is found by its command, with its words."""
+"""Every mistake of `tests.lib.mistakes` is found by its command, with its words."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import command_line
-from tests.support.mistakes import CHECK, DOCTOR, MISTAKES, Mistake, Site
+from tests.lib import command_line
+from tests.lib.mistakes import CHECK, DOCTOR, MISTAKES, Mistake, Site
 from warmstart.cli import doctor
 from warmstart.doctor import kernel
 

@@ -1,7 +1,7 @@
 """Entries of the real Numba that two processes had a hand in: what is published never ends or misleads a later job.
 
 No cluster is needed. The sweep over all kinds of functions, and all files after which a job can be killed, is
-tests/sweeps/test_numba_sweep.py.
+tests/faults/test_numba_sweep.py.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.numba_runs import JOB, Published, Run, Runner, entries, numba_loaded, verdicts
-from tests.support.requirements import need_module
+from tests.lib.numba_runs import JOB, Published, Run, Runner, entries, numba_loaded, verdicts
+from tests.lib.requirements import need_module
 
 GUFUNC = "kernel_and_wrapper"
 DEADLY = {-signal.SIGSEGV, -signal.SIGABRT}

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.bundles import PRODUCER
-from tests.support.overlay_place import JOB, Node, a_node, content
+from tests.lib.bundles import PRODUCER
+from tests.lib.overlay_place import JOB, Node, a_node, content
 from warmstart.harvest.collect import HarvestLimits, Stage, collect
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir

@@ -21,8 +21,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.overlay_place import JOB, MTIME_NS, SUBDIR, Node, Run, a_node, content, tried, without_overlays
-from tests.support.whiteouts import PATHS, RULES, grouped, merged
+from tests.lib.overlay_place import JOB, MTIME_NS, SUBDIR, Node, Run, a_node, content, tried, without_overlays
+from tests.lib.whiteouts import PATHS, RULES, grouped, merged
 from warmstart.harvest import collect
 from warmstart.harvest.collect import HarvestLimits, Stage, collect_overlay
 from warmstart.host import linux

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.maintenance_site import MaintenanceSite, one
-from tests.support.whole_jobs import WholeJob
+from tests.lib.maintenance_site import MaintenanceSite, one
+from tests.lib.whole_jobs import WholeJob
 from warmstart.errands import merges
 from warmstart.host import process
 from warmstart.host.deadline import after
@@ -22,7 +22,7 @@ from warmstart.store.manifest import Base, content_digest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tests.support.maintenance_site import Content
+    from tests.lib.maintenance_site import Content
     from warmstart.store.manifest import Manifest
 
 pytestmark = pytest.mark.usefixtures("capable_host", "busy", "patient")

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.loaded import loaded
-from tests.support.requirements import need_module, unavailable
+from tests.lib.loaded import loaded
+from tests.lib.requirements import need_module, unavailable
 from warmstart.host.files import opened_dir
 from warmstart.profiles import registry
 from warmstart.profiles.judge import judge
 
-JOB = Path(__file__).parents[1] / "jobs" / "extension_job.py"
+JOB = Path(__file__).parents[1] / "tools" / "jobs" / "extension_job.py"
 PROFILE = registry.get("torch-extensions")
 SECOND = 1_000_000_000
 RunScript = Callable[[Path, Path], str]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cache_files import TRITON_RELEASES, triton_kernel
-from tests.support.requirements import need_root_and_mksquashfs
-from tests.support.runs import a_context, a_policy, a_record, events
+from tests.lib.cache_files import TRITON_RELEASES, triton_kernel
+from tests.lib.requirements import need_root_and_mksquashfs
+from tests.lib.runs import a_context, a_policy, a_record, events
 from warmstart.host.files import ensure_path
 from warmstart.host.identity import Identity
 from warmstart.steps import harvest, seed, workspace

@@ -22,15 +22,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.mutations import MUTATIONS
-from tests.support.requirements import need_module
+from tests.lib.mutations import MUTATIONS
+from tests.lib.requirements import need_module
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.profiles import registry
 from warmstart.profiles.client import Validator
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 
-JOBS = Path(__file__).parents[1] / "jobs"
+JOBS = Path(__file__).parents[1] / "tools" / "jobs"
 NEEDED_MODULE = {"numba": "numba", "inductor": "torch", "triton": "triton", "jax": "jax"}
 TOOLS = list(NEEDED_MODULE)
 MOST_FILES = 4  # of a kind that are damaged

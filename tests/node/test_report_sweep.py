@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import sample_log
+from tests.lib import sample_log
 
 pytestmark = pytest.mark.sweep
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.support.runs import a_context
+from tests.lib.runs import a_context
 from warmstart import record as records
 from warmstart import run_end
 from warmstart.host.deadline import after

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.bundles import draft
-from tests.support.overlay_place import without_overlays
-from tests.support.runs import a_context, a_policy, a_record
+from tests.lib.bundles import draft
+from tests.lib.overlay_place import without_overlays
+from tests.lib.runs import a_context, a_policy, a_record
 from warmstart import run_end
 from warmstart.harvest.pack import pack
 from warmstart.host import files, linux

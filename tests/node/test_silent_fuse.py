@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.accounts import UIDS
-from tests.support.runs import a_record
+from tests.lib.accounts import UIDS
+from tests.lib.runs import a_record
 from warmstart.errand import Errand, Errands
 from warmstart.harvest import live
 from warmstart.host import linux

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from tests import spank
-from tests.cluster import processes
-from tests.cluster.accounts import ALICE
-from tests.cluster.teardown import unmount
-from tests.security.test_silent_fuse import answers, silent
-from tests.support.requirements import unavailable
+from tests.lib import processes, spank
+from tests.lib.accounts import ALICE
+from tests.lib.requirements import unavailable
+from tests.lib.teardown import unmount
+from tests.node.test_silent_fuse import answers, silent
 from warmstart import view
 from warmstart.host import linux
 from warmstart.host.files import opened_dir
@@ -28,7 +27,7 @@ from warmstart.paths import NOTHING, Shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.cluster.site import Site
+    from tests.lib.site import Site
 
 JOB, OTHER = 64201, 64202  # uids; they need no account
 VALGRIND = (

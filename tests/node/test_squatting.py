@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.requirements import unavailable
-from tests.support.runs import a_context, a_policy, a_record
+from tests.lib.requirements import unavailable
+from tests.lib.runs import a_context, a_policy, a_record
 from warmstart.doctor.node import Node
 from warmstart.doctor.node import workspace as workspaces
 from warmstart.host.deadline import after

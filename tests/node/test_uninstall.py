@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.installation import write_policy
-from tests.cluster.processes import wait_until
-from tests.support import command_line
-from tests.support.runs import a_record
+from tests.lib import command_line
+from tests.lib.installation import write_policy
+from tests.lib.processes import wait_until
+from tests.lib.runs import a_record
 from warmstart.errand import Errands
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import REMOVALS

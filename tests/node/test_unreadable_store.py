@@ -12,9 +12,9 @@ from typing import Literal
 
 import pytest
 
-from tests.cluster import mounts
-from tests.support.command_line import run
-from tests.support.maintenance_site import MaintenanceSite, one
+from tests.lib import mounts
+from tests.lib.command_line import run
+from tests.lib.maintenance_site import MaintenanceSite, one
 from warmstart.host.deadline import after
 from warmstart.store import maintenance, manifest
 from warmstart.store.layout import Namespace, StoreFailed

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import spank
+from tests.lib import spank
 from warmstart.paths import SPARE
 
 JOB = 64201  # a uid; it needs no account

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bench_site import USUAL, BenchSite, Command, bench_site
+from tests.lib.bench_site import USUAL, BenchSite, Command, bench_site
 from warmstart.store.index import FIRST
 
 BUNDLES = 10

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import image_site
-from tests.support.bundles import OWNER, namespace, publish
-from tests.support.superblocks import image
+from tests.lib import image_site
+from tests.lib.bundles import OWNER, namespace, publish
+from tests.lib.superblocks import image
 from warmstart.images.store import layout, published
 from warmstart.store import bundles, index
 from warmstart.store.bundles import BundleDamaged

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.pods import JAIL, PodCluster
-from tests.cluster.site import Site
-from tests.matrix.pods import (
+from tests.lib.pods import JAIL, PodCluster
+from tests.lib.site import Site
+from tests.releases.pods import (
     MAKE,
     SHOW,
     found,

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from tests import spank
-from tests.cluster.accounts import ALICE
-from tests.cluster.pods import PodCluster
-from tests.cluster.processes import wait_until
-from tests.cluster.registry import Registry
-from tests.cluster.site import Site
-from tests.integration.test_main_job import test_four_jobs_of_two_users_share_one_import
-from tests.support.shell_profiles import profiles
+from tests.lib import spank
+from tests.lib.accounts import ALICE
+from tests.lib.pods import PodCluster
+from tests.lib.processes import wait_until
+from tests.lib.registry import Registry
+from tests.lib.shell_profiles import profiles
+from tests.lib.site import Site
+from tests.slurm.test_main_job import test_four_jobs_of_two_users_share_one_import
 
 __all__ = ["test_four_jobs_of_two_users_share_one_import"]
 

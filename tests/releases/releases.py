@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
-NEWER = Path(__file__).resolve().parents[1] / "newer"
+HERE = Path(__file__).resolve().parent
 RESULTS = Path(__file__).resolve().parents[2] / "build" / "releases"
-SUITES = ("bookworm", "trixie", "sid")  # of Debian; tests/newer/build has their releases
+SUITES = ("bookworm", "trixie", "sid")  # of Debian; tests/releases/build has their releases
 # Tests of tools alone run once, with the host's Slurm, as do those that only add size.
-WHOLE = ("-m", "slurm and not tool and not sweep", "tests/integration", "tests/security", "tests/wings")
-_REPORTS = Path("/run/warmstart-tests")  # the same directory inside and outside (tests/newer/enter)
+WHOLE = ("-m", "slurm and not tool and not sweep", "tests/slurm")
+_REPORTS = Path("/run/warmstart-tests")  # the same directory inside and outside (tests/releases/enter)
 _VERSIONS = "slurmd -V; .venv/bin/python -V; mksquashfs -version | head -n 1"
 _PROCESSES = 3  # of one CPU: most tests wait for Slurm
 _SECONDS = 3000
@@ -23,7 +23,7 @@ _SECONDS = 3000
 # What a release cannot do, and why. These must not pass there, or they are no exceptions.
 EXCEPTIONS: dict[str, dict[str, str]] = {
     "bookworm": {
-        "tests/integration/test_constant_path.py::test_without_the_plugin_a_cache_is_warm_elsewhere": (
+        "tests/slurm/test_constant_path.py::test_without_the_plugin_a_cache_is_warm_elsewhere": (
             "there it compiles with torch, and is run with the host's 22.05"
         ),
     },
@@ -53,7 +53,7 @@ def build(suite: str, *packages: str) -> str:
 
     Raises `RootFailed`.
     """
-    argv = [str(NEWER / "build"), sys.prefix, suite, *([",".join(packages)] if packages else [])]
+    argv = [str(HERE / "build"), sys.prefix, suite, *([",".join(packages)] if packages else [])]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RootFailed(f"no root file system of {suite}: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
@@ -63,7 +63,7 @@ def build(suite: str, *packages: str) -> str:
 def versions(root: str) -> dict[str, str]:
     """Return the versions of what the suite brings."""
     done = subprocess.run(
-        [str(NEWER / "enter"), root, "sh", "-c", _VERSIONS], capture_output=True, text=True, check=True
+        [str(HERE / "enter"), root, "sh", "-c", _VERSIONS], capture_output=True, text=True, check=True
     )
     slurm, python, squashfs = done.stdout.splitlines()
     return {"Slurm": slurm.split()[-1], "Python": python.split()[-1], "squashfs-tools": squashfs.split()[2]}
@@ -75,7 +75,7 @@ def run(root: str, suite: str, tests: Sequence[str]) -> Run:
     argv = [".venv/bin/python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(_PROCESSES)]
     started = time.monotonic()
     done = subprocess.run(
-        [str(NEWER / "enter"), root, *argv, f"--junitxml={report}", *tests],
+        [str(HERE / "enter"), root, *argv, f"--junitxml={report}", *tests],
         capture_output=True, text=True, check=False, timeout=_SECONDS,
     )  # fmt: skip
     try:

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cluster import processes
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.cluster import Cluster
-from tests.cluster.processes import wait_until
-from tests.cluster.registry import Registry, build_image
-from tests.cluster.site import Site
+from tests.lib import processes
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.cluster import Cluster
+from tests.lib.processes import wait_until
+from tests.lib.registry import Registry, build_image
+from tests.lib.site import Site
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "no-enroot.md"
 (SUITE,) = re.findall(r"^VERSION_CODENAME=(.+)$", Path("/etc/os-release").read_text(), re.MULTILINE)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import command_line
-from tests.support.mistakes import Site
-from tests.support.requirements import unavailable
+from tests.lib import command_line
+from tests.lib.mistakes import Site
+from tests.lib.requirements import unavailable
 from warmstart.doctor import installed, slurm
 
-BUILD = Path(__file__).resolve().parents[1] / "newer/build"
+BUILD = Path(__file__).resolve().parent / "build"
 CONF = """\
 ClusterName=c
 SlurmctldHost=localhost

@@ -18,14 +18,14 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cluster import gluster, processes
-from tests.cluster.accounts import ALICE, STORE
-from tests.cluster.cluster import JobResult
-from tests.cluster.gluster import BRICKS, Client, Gluster
-from tests.cluster.registry import Registry, build_image, layers
-from tests.cluster.site import Site, result
-from tests.support.reports import write_fragment
-from tests.support.requirements import unavailable
+from tests.lib import gluster, processes
+from tests.lib.accounts import ALICE, STORE
+from tests.lib.cluster import JobResult
+from tests.lib.gluster import BRICKS, Client, Gluster
+from tests.lib.registry import Registry, build_image, layers
+from tests.lib.reports import write_fragment
+from tests.lib.requirements import unavailable
+from tests.lib.site import Site, result
 
 pytestmark = pytest.mark.sweep
 

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import installation
-from tests.cluster.accounts import ALICE, STORE, Account, Accounts
-from tests.support.numba_entries import numba_entries, write_as
-from tests.support.requirements import unavailable
+from tests.lib import installation
+from tests.lib.accounts import ALICE, STORE, Account, Accounts
+from tests.lib.numba_entries import numba_entries, write_as
+from tests.lib.requirements import unavailable
 
 pytestmark = pytest.mark.sweep
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.matrix.releases import RootFailed, build, run
-from tests.support.requirements import unavailable
+from tests.lib.requirements import unavailable
+from tests.releases.releases import RootFailed, build, run
 
 pytestmark = pytest.mark.sweep
 ROOT = Path(__file__).resolve().parents[2]
-WINGS = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/wings/*/matrix/pods.py"))
+WINGS = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/releases/wings/*/pods.py"))
 # What Slinky's slurmd-pyxis has, as far as the Dockerfile looks at it. There is no network: the packages are there.
 # The accounts of the tests' clusters are there while one runs in that root.
 PYXIS = """
@@ -54,7 +54,7 @@ def root(capable_host: None) -> str:
         unavailable(str(error))
 
 
-@pytest.mark.parametrize("file", ["tests/matrix/pods.py", "tests/matrix/jail.py", *WINGS])
+@pytest.mark.parametrize("file", ["tests/releases/pods.py", "tests/releases/jail.py", *WINGS])
 def test_nodes_that_are_pods(root: str, file: str) -> None:
     """On Slurm 26.05, with `auth/slurm`."""
     done = run(root, "sid", ["-n", "0", file])
@@ -77,6 +77,6 @@ def test_the_commands_of_the_dockerfile(root: str) -> None:
             script += f"cp -a {source}. {target}\n" if "--from" in rest else f"cp -a {ROOT}/{source} {target}\n"
     script += f"cd {ROOT}\n{CHECK}"
     with tempfile.TemporaryDirectory(dir="/var/tmp") as scratch:
-        argv = [str(ROOT / "tests/packages/fresh"), scratch, root, root, "sh", "-euxc", script]
+        argv = [str(ROOT / "tests/releases/packages/fresh"), scratch, root, root, "sh", "-euxc", script]
         done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.matrix.releases import EXCEPTIONS, RESULTS, SUITES, WHOLE, RootFailed, build, run, versions
-from tests.support.requirements import unavailable
+from tests.lib.requirements import unavailable
+from tests.releases.releases import EXCEPTIONS, RESULTS, SUITES, WHOLE, RootFailed, build, run, versions
 
 # The host has 22.05. What differs most on newer releases: how a job ended, whether its nodes are shared, requeued jobs,
 # mount namespaces, and what doctor reads. Wings name theirs in a file.
-WINGS = Path(__file__).resolve().parents[1] / "wings"
+WINGS = Path(__file__).resolve().parent / "wings"
 SHORT = (
-    "tests/integration/test_only_successful.py::test_only_what_ended_well_is_harvested",
-    "tests/integration/test_main_job_lifecycle.py::test_a_requeued_job_starts_anew",
-    "tests/integration/test_main_job_lifecycle.py::test_a_job_that_never_has_an_epilog",
-    "tests/integration/test_constant_path.py::test_the_table_of_the_docs",
-    "tests/integration/test_constant_path.py::test_without_the_plugin_a_cache_is_warm_elsewhere",
-    "tests/integration/test_constant_path.py::test_a_link_in_a_shared_tmp_is_never_made_nor_followed[nothing]",
-    "tests/integration/test_doctor.py::test_a_real_site",
-    *(test for path in sorted(WINGS.glob("*/matrix/short.txt")) for test in path.read_text().split()),
+    "tests/slurm/test_only_successful.py::test_only_what_ended_well_is_harvested",
+    "tests/slurm/test_main_job_lifecycle.py::test_a_requeued_job_starts_anew",
+    "tests/slurm/test_main_job_lifecycle.py::test_a_job_that_never_has_an_epilog",
+    "tests/slurm/test_constant_path.py::test_the_table_of_the_docs",
+    "tests/slurm/test_constant_path.py::test_without_the_plugin_a_cache_is_warm_elsewhere",
+    "tests/slurm/test_constant_path.py::test_a_link_in_a_shared_tmp_is_never_made_nor_followed[nothing]",
+    "tests/slurm/test_doctor.py::test_a_real_site",
+    *(test for path in sorted(WINGS.glob("*/short.txt")) for test in path.read_text().split()),
 )
 
 

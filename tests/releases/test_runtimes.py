@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from tests.matrix.releases import NEWER, RootFailed, build
-from tests.support.requirements import unavailable
+from tests.lib.requirements import unavailable
+from tests.releases.releases import HERE, RootFailed, build
 
 pytestmark = pytest.mark.sweep
 
@@ -18,7 +18,7 @@ NODE = """
 mknod -m 666 /run/fuse c 10 229
 mount --bind /run/fuse /dev/fuse
 ! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified
-for part in tests/matrix/runtimes.py tests/wings/*/matrix/runtimes.py; do
+for part in tests/releases/runtimes.py tests/releases/wings/*/runtimes.py; do
     [ ! -e "$part" ] || .venv/bin/python -m pytest -q -p no:cacheprovider "$part"
 done
 """
@@ -26,12 +26,12 @@ done
 
 @pytest.mark.parametrize("suite", PACKAGES)
 def test_runtimes_as_their_guides_say(capable_host: None, suite: str) -> None:
-    """On a cluster in a root file system that has them: tests/matrix/runtimes.py."""
+    """On a cluster in a root file system that has them: tests/releases/runtimes.py."""
     try:
         root = build(suite, *PACKAGES[suite])
     except RootFailed as error:
         unavailable(str(error))
-    argv = [str(NEWER / "enter"), root, "sh", "-euc", NODE]
+    argv = [str(HERE / "enter"), root, "sh", "-euc", NODE]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=1200)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert "skipped" not in done.stdout

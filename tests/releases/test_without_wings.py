@@ -9,7 +9,7 @@ from tools import without
 from warmstart import wing
 
 ROOT = Path(__file__).resolve().parents[2]
-JOB = "tests/integration/test_whole_jobs.py::test_a_job_on_one_node_publishes_at_once"
+JOB = "tests/slurm/test_whole_jobs.py::test_a_job_on_one_node_publishes_at_once"
 ASKS_FOR_WINGS = re.compile(r"^(from|import) .*\bwings?\b", re.MULTILINE)
 
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.processes import wait_until
-from tests.cluster.registry import Registry, build_image
-from tests.cluster.site import RULES, Site
-from tests.support.slow_relay import slowed
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.processes import wait_until
+from tests.lib.registry import Registry, build_image
+from tests.lib.site import RULES, Site
+from tests.lib.slow_relay import slowed
 from warmstart.images.imports import requests
 from warmstart.paths import NodePaths
 

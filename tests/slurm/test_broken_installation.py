@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.cluster import Cluster
-from tests.cluster.processes import wait_until
-from tests.cluster.site import Site
+from tests.lib.accounts import ALICE
+from tests.lib.cluster import Cluster
+from tests.lib.processes import wait_until
+from tests.lib.site import Site
 from warmstart import wing
 
 REPOSITORY = Path(__file__).parents[2]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster import installation
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.site import Site
+from tests.lib import installation
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.site import Site
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, remove_tree
 

@@ -11,9 +11,9 @@ from itertools import count
 
 import pytest
 
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.site import Site
-from tests.support.hand_jobs import HandJob, a_job
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.hand_jobs import HandJob, a_job
+from tests.lib.site import Site
 
 pytestmark = pytest.mark.report
 

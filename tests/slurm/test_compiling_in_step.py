@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.accounts import ALICE
-from tests.support.requirements import need_module
+from tests.lib.accounts import ALICE
+from tests.lib.requirements import need_module
 
 if TYPE_CHECKING:
-    from tests.cluster.cluster import JobResult
-    from tests.cluster.site import Site
+    from tests.lib.cluster import JobResult
+    from tests.lib.site import Site
 
 pytestmark = pytest.mark.sweep
 

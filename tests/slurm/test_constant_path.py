@@ -1,6 +1,6 @@
 """What each kind of step sees of its cache, for each way to the constant path, with and without job_container/tmpfs.
 
-Run with the Slurm that the host has; `tests/matrix` runs it with newer ones, which has further ways.
+Run with the Slurm that the host has; `tests/releases` runs it with newer ones, which has further ways.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from tests import spank
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.cluster import Cluster
-from tests.cluster.config import Namespace
-from tests.cluster.processes import wait_until
-from tests.cluster.site import Site, result
+from tests.lib import spank
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.cluster import Cluster
+from tests.lib.config import Namespace
+from tests.lib.processes import wait_until
+from tests.lib.site import Site, result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "start" / "inside-the-job.md"
-TABLE = r"(?<=<!-- made by tests/integration/test_constant_path.py, Slurm {version} -->\n)(\|.*\n)+"
+TABLE = r"(?<=<!-- made by tests/slurm/test_constant_path.py, Slurm {version} -->\n)(\|.*\n)+"
 # Each line: the kind of step, what it sees, and whether it is the cache that its job's first step wrote into.
 CONTENT = '$(cd $WARMSTART_CACHE && echo marker* numba* | tr " " +)'
 SHOW = f'echo "> {{kind}}: $WARMSTART_CACHE $NUMBA_CACHE_DIR $TMPDIR {CONTENT}"'

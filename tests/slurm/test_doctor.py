@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests import spank
-from tests.cluster.accounts import ALICE
-from tests.cluster.site import Site
+from tests.lib import spank
+from tests.lib.accounts import ALICE
+from tests.lib.site import Site
 
 
 def run_a_job(site: Site) -> None:

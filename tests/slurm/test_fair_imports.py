@@ -1,7 +1,7 @@
 """How long users wait for their images on one node beside a hostile user.
 
 Once by a made-up clock, beside imports that last until their deadline, where nothing is imported (`-o log_cli=1
---log-cli-level=INFO` shows the waits); and once as it is, beside every image of tests/support/hostile_layers.py. The
+--log-cli-level=INFO` shows the waits); and once as it is, beside every image of tests/lib/hostile_layers.py. The
 line of requests is the real one.
 """
 
@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cluster.site import RULES, Site
-from tests.support.hostile_layers import ATTACKS, alike, emptied, streamed
-from tests.support.layer_registry import LayerRegistry, layer, serving
-from tests.support.layer_stacks import write_packed
-from tests.support.own_processes import OwnProcesses, apart
-from tests.support.reports import write_fragment
-from tests.support.slow_relay import slowed
+from tests.lib.hostile_layers import ATTACKS, alike, emptied, streamed
+from tests.lib.layer_registry import LayerRegistry, layer, serving
+from tests.lib.layer_stacks import write_packed
+from tests.lib.own_processes import OwnProcesses, apart
+from tests.lib.reports import write_fragment
+from tests.lib.site import RULES, Site
+from tests.lib.slow_relay import slowed
 from warmstart.errand import Errand, Errands
 from warmstart.images import choice
 from warmstart.images.imports import requests

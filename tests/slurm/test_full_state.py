@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import mounts
-from tests.cluster.accounts import ALICE
-from tests.cluster.cluster import JobResult
-from tests.cluster.site import RULES, Site
+from tests.lib import mounts
+from tests.lib.accounts import ALICE
+from tests.lib.cluster import JobResult
+from tests.lib.site import RULES, Site
 from warmstart.host import reserve
 from warmstart.paths import SPARE
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.accounts import BOB
-from tests.cluster.site import Site
-from tests.support.hand_jobs import a_job
+from tests.lib.accounts import BOB
+from tests.lib.hand_jobs import a_job
+from tests.lib.site import Site
 
 RTX = "rules:\n  - {name: all, profiles: [trt-rtx]}\n"
 HIDDEN = """\

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.site import Site
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.site import Site
 
 RULES = "rules:\n  - name: everyone\n    profiles: [flashinfer, numba, triton, vllm]\n    override: [{override}]\n"
 OWN = {name: f"/tmp/of-recipe/{name}" for name in ("NUMBA_CACHE_DIR", "TRITON_CACHE_DIR", "VLLM_CACHE_ROOT")}

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import mounts
-from tests.cluster.accounts import ALICE
-from tests.cluster.processes import wait_until
-from tests.cluster.site import Site, result
-from tests.support.hand_jobs import HandJob, a_job
-from tests.support.numba_entries import numba_entries, numba_entry, write_as
-from tests.support.requirements import need_module
+from tests.lib import mounts
+from tests.lib.accounts import ALICE
+from tests.lib.hand_jobs import HandJob, a_job
+from tests.lib.numba_entries import numba_entries, numba_entry, write_as
+from tests.lib.processes import wait_until
+from tests.lib.requirements import need_module
+from tests.lib.site import Site, result
 from warmstart.host.wire import parse
 
 FIRST_S = 60  # an entry has settled after a tenth of it
@@ -47,7 +47,7 @@ class Server:
     """A job that compiles in waves, and then serves until somebody ends it."""
 
     def __init__(self, site: Site, *waves: str, node: str = "n1", options: tuple[str, ...] = ()) -> None:
-        """Each wave is a TOOL of tests/jobs, with its argument; each but the first waits for `go`."""
+        """Each wave is a TOOL of tests/tools/jobs, with its argument; each but the first waits for `go`."""
         self.site, self.node = site, node
         self._go = site.cluster.base / f"go-{time.time_ns()}"
         script = "#!/bin/sh\n"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.site import Site
+from tests.lib.accounts import ALICE
+from tests.lib.site import Site
 
 JOBS = count(990001)
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster import mounts
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.processes import wait_until
-from tests.cluster.site import Site
+from tests.lib import mounts
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.processes import wait_until
+from tests.lib.site import Site
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.cluster.cluster import JobResult
+    from tests.lib.cluster import JobResult
 
 
 @contextmanager

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.installation import write_hook
-from tests.cluster.processes import wait_until
-from tests.integration.test_background_imports import prolog_flags
-from tests.support.shell_profiles import profiles
+from tests.lib.accounts import ALICE
+from tests.lib.installation import write_hook
+from tests.lib.processes import wait_until
+from tests.lib.shell_profiles import profiles
+from tests.slurm.test_background_imports import prolog_flags
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.cluster.site import Site
+    from tests.lib.site import Site
 
 RULES = f"{profiles(alpha='*.bin')}    in_step: true\nrules: [{{name: all, profiles: [alpha]}}]\n"
 SHOW = """#!/bin/sh

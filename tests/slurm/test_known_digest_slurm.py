@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cluster import mounts
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.registry import Registry, build_image
-from tests.cluster.site import Site
-from tests.support.nonsense import PAGE, Answer, Relay, relayed
+from tests.lib import mounts
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.nonsense import PAGE, Answer, Relay, relayed
+from tests.lib.registry import Registry, build_image
+from tests.lib.site import Site
 
 RULES = "rules: [{name: all, scope: user}]\n"
 SHOW = """#!/bin/sh

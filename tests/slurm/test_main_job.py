@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.processes import wait_until
-from tests.cluster.registry import layers
-from tests.cluster.site import Site, result
-from tests.support.requirements import need_module
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.processes import wait_until
+from tests.lib.registry import layers
+from tests.lib.requirements import need_module
+from tests.lib.site import Site, result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.cluster.cluster import JobResult
-    from tests.cluster.registry import Registry
+    from tests.lib.cluster import JobResult
+    from tests.lib.registry import Registry
 
 SITE_SCOPE = """\
 rules:

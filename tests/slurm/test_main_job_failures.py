@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster import mounts
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.processes import wait_until
-from tests.cluster.site import RULES, Site
+from tests.lib import mounts
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.processes import wait_until
+from tests.lib.site import RULES, Site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.cluster.cluster import JobResult
-    from tests.cluster.registry import Registry
+    from tests.lib.cluster import JobResult
+    from tests.lib.registry import Registry
 
 RUN_WITHOUT = f"{RULES}on_error: {{image: run-without}}\n"
 SHOW = '#!/bin/sh\necho "image=$WARMSTART_IMAGE cache=$WARMSTART_CACHE"\n'

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.processes import wait_until
-from tests.cluster.site import RULES, Site
-from tests.support.layer_stacks import Item, archive, write_layout
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.layer_stacks import Item, archive, write_layout
+from tests.lib.processes import wait_until
+from tests.lib.site import RULES, Site
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.cluster.registry import Registry
+    from tests.lib.registry import Registry
 
 SLEEP = '#!/bin/sh\necho "$WARMSTART_CACHE"\nexec sleep 600\n'
 

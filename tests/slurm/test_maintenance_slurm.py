@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.processes import wait_until
+from tests.lib.accounts import ALICE
+from tests.lib.processes import wait_until
 from warmstart.host.deadline import after
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access
@@ -19,7 +19,7 @@ from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.cluster.site import Site
+    from tests.lib.site import Site
 
 SCONTROL = "/usr/bin/scontrol"
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.registry import Registry, build_image
-from tests.cluster.site import Site
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.registry import Registry, build_image
+from tests.lib.site import Site
 from warmstart.steps.image import REFRESH_S
 
 SHOW = '#!/bin/sh\nunsquashfs -cat "$WARMSTART_IMAGE" etc/number\n'

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.processes import wait_until
-from tests.cluster.site import Site, result
-from tests.support.requirements import need_module
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.processes import wait_until
+from tests.lib.requirements import need_module
+from tests.lib.site import Site, result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.cluster.site import Site
-from tests.support.observed_jobs import POLICY, PROFILES, Ran, mix, run, together
+from tests.lib.observed_jobs import POLICY, PROFILES, Ran, mix, run, together
+from tests.lib.site import Site
 
 
 def differences(ran: Ran, other: Ran) -> dict[int, set[str]]:

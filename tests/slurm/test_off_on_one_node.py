@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.processes import wait_until
-from tests.cluster.site import Site
+from tests.lib.accounts import ALICE
+from tests.lib.processes import wait_until
+from tests.lib.site import Site
 
 # Each task makes a file where its variables say, as tools do; without warmstart that is /tmp and nowhere.
 TASK = """\

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.processes import wait_until
-from tests.integration.test_job_warmth import held_prolog, left, wrapped_prolog
-from tests.integration.test_moved_tags import is_older, moved
-from tests.support.nonsense import PAGE, Answer, relayed
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.nonsense import PAGE, Answer, relayed
+from tests.lib.processes import wait_until
+from tests.slurm.test_job_warmth import held_prolog, left, wrapped_prolog
+from tests.slurm.test_moved_tags import is_older, moved
 from warmstart.steps.image import REFRESH_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.cluster.registry import Registry
-    from tests.cluster.site import Site
+    from tests.lib.registry import Registry
+    from tests.lib.site import Site
 
 RULES = "rules: [{name: all, scope: user}]\n"
 SHOW = """#!/bin/sh

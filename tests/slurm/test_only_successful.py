@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.processes import wait_until
-from tests.cluster.site import RULES, Site
-from tests.support.numba_entries import numba_entries
+from tests.lib.accounts import ALICE
+from tests.lib.numba_entries import numba_entries
+from tests.lib.processes import wait_until
+from tests.lib.site import RULES, Site
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.cluster.cluster import JobResult
+    from tests.lib.cluster import JobResult
 
 ONLY = "harvest: {only_successful: true}\n" + RULES
 

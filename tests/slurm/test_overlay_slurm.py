@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import spank
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.cluster import Cluster
-from tests.cluster.config import Namespace
-from tests.cluster.processes import wait_until
-from tests.cluster.site import Site, result
+from tests.lib import spank
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.cluster import Cluster
+from tests.lib.config import Namespace
+from tests.lib.processes import wait_until
+from tests.lib.site import Site, result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

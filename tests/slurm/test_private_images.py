@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cluster.accounts import ALICE, BOB, STORE
-from tests.cluster.registry import build_image
-from tests.cluster.site import Site
-from tests.support import registries
-from tests.support.registries import PASSWORD
+from tests.lib import registries
+from tests.lib.accounts import ALICE, BOB, STORE
+from tests.lib.registries import PASSWORD
+from tests.lib.registry import build_image
+from tests.lib.site import Site
 
 pytestmark = pytest.mark.threat(10)
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.processes import SETPRIV
-from tests.cluster.registry import Registry
-from tests.cluster.site import Site
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.processes import SETPRIV
+from tests.lib.registry import Registry
+from tests.lib.site import Site
 
 # pyxis 0.24, pyxis_slurmstepd.c: what it keeps from an importer; everything else of the job's environment passes.
 DENIED = frozenset({

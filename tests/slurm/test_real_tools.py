@@ -1,6 +1,6 @@
 """Real tools on real Slurm: cold on one node as one user, warm on another as another, by the tools' own counters.
 
-With WARMSTART_RESULTS set each run leaves a file in docs/results (`tests.support.tried`), of which `tools.tried` makes
+With WARMSTART_RESULTS set each run leaves a file in docs/results (`tests.lib.tried`), of which `tools.tried` makes
 the table of docs/reference/profiles.md. What the tests' own environment lacks is large: it is taken from the
 interpreter that WARMSTART_TOOLS_PYTHON names (tools/README.md says what it needs), and skipped without one.
 """
@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from tests import spank
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.site import Site, result
-from tests.support import tried
-from tests.support.requirements import need_module
+from tests.lib import spank, tried
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.requirements import need_module
+from tests.lib.site import Site, result
 from warmstart.profiles import registry
 from warmstart.profiles.entry_files import REASONS
 
@@ -40,7 +39,7 @@ OWN_RULES = "rules:\n  - {{name: everyone, profiles: [{profile}]}}\n"
 
 
 class Tool(NamedTuple):
-    """A sample job of tests/jobs with its argument, its profile, and the distributions that make it; the tool first."""
+    """A job of tests/tools/jobs with its argument, its profile, and the distributions that make it; the tool first."""
 
     job: str
     profile: str

@@ -10,9 +10,9 @@ import shlex
 
 import pytest
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.site import Site
-from tests.support.requirements import need_module
+from tests.lib.accounts import ALICE
+from tests.lib.requirements import need_module
+from tests.lib.site import Site
 
 RULES = "rules:\n  - {{name: all, profiles: [{tool}]}}\n"
 HELPER = "SCALE = {scale}\n\n\ndef scaled(x):\n    return x {operator} SCALE\n"
@@ -30,7 +30,7 @@ while True:
     except ChildProcessError:
         break
 """
-# Settings as in tests/jobs/inductor_job.py: one process compiles, and no header is precompiled.
+# Settings as in tests/tools/jobs/inductor_job.py: one process compiles, and no header is precompiled.
 INDUCTOR = """\
 import os
 os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import spank
-from tests.cluster.accounts import BOB
-from tests.cluster.site import Site
-from tests.support.hand_jobs import a_job
-from tests.support.requirements import need_module
+from tests.lib import spank
+from tests.lib.accounts import BOB
+from tests.lib.hand_jobs import a_job
+from tests.lib.requirements import need_module
+from tests.lib.site import Site
 
 JOBS = count(960001)
 RULES = "rules:\n  - name: everyone\n    profiles: [{profiles}]\n"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.accounts import ALICE, BOB, STORE
-from tests.cluster.site import Site, result
+from tests.lib.accounts import ALICE, BOB, STORE
+from tests.lib.site import Site, result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.site import Site, result
-from tests.support.requirements import need_module
+from tests.lib.accounts import ALICE
+from tests.lib.requirements import need_module
+from tests.lib.site import Site, result
 
-JOBS = Path(__file__).resolve().parents[1] / "jobs"
+JOBS = Path(__file__).resolve().parents[1] / "tools" / "jobs"
 RULES = "rules:\n  - {{name: all, profiles: [{tool}]}}\n"
 
 

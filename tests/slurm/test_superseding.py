@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.cluster.accounts import BOB
-from tests.support.hand_jobs import HandJob, a_job
+from tests.lib.accounts import BOB
+from tests.lib.hand_jobs import HandJob, a_job
 from warmstart.harvest.collect import EMPTIED
 
 if TYPE_CHECKING:
-    from tests.cluster.site import Site
+    from tests.lib.site import Site
 
 POLICY = """\
 profiles:

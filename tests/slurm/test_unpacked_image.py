@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cluster.accounts import ALICE, BOB, IMPORT
-from tests.cluster.processes import wait_until
+from tests.lib.accounts import ALICE, BOB, IMPORT
+from tests.lib.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.cluster.site import Site
+    from tests.lib.site import Site
 
 RULES = "  unpack: {{wait: 60s, keep: {keep}}}\nrules: [{{name: all, scope: user}}]\n"
 SLEEP = "#!/bin/sh\necho began; while [ ! -e {go} ]; do sleep 0.1; done\n"

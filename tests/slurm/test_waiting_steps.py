@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.cluster.accounts import ALICE, BOB, CAROL
-from tests.cluster.processes import wait_until
-from tests.cluster.registry import Registry, layers
-from tests.cluster.site import RULES, Site
-from tests.support.slow_relay import slowed
+from tests.lib.accounts import ALICE, BOB, CAROL
+from tests.lib.processes import wait_until
+from tests.lib.registry import Registry, layers
+from tests.lib.site import RULES, Site
+from tests.lib.slow_relay import slowed
 
 WAIT_S = 5
 RATE = 60_000  # bytes a second: the import takes far longer than anybody waits

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.installation import write_hook
-from tests.cluster.processes import wait_until
-from tests.support.shell_profiles import profiles
-from tests.support.whole_jobs import handed_in, published
+from tests.lib.accounts import ALICE
+from tests.lib.installation import write_hook
+from tests.lib.processes import wait_until
+from tests.lib.shell_profiles import profiles
+from tests.lib.whole_jobs import handed_in, published
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.cluster.site import Site
+    from tests.lib.site import Site
 
 PROFILES = (f"alpha{number}" for number in count())  # a namespace for each test
 NODES = ("n1", "n2", "n3", "n4")

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.processes import wait_until
+from tests.lib.accounts import ALICE
+from tests.lib.processes import wait_until
 
 if TYPE_CHECKING:
-    from tests.cluster.site import Site
+    from tests.lib.site import Site
 
 POLICY = """\
 profiles:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.entry_site import EntrySite
-from tests.support.runs import a_context
+from tests.lib.entry_site import EntrySite
+from tests.lib.runs import a_context
 from warmstart.steps.contract import Context
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import warmstart
-from tests.fuzz.inputs import CORPUS
-from tests.fuzz.parsers import OF_WINGS, OWN_OF_WINGS, PARSERS, check
-from tests.support import bare_decoders
+from tests.lib import bare_decoders
+from tests.lib.fuzz.inputs import CORPUS
+from tests.lib.fuzz.parsers import OF_WINGS, OWN_OF_WINGS, PARSERS, check
 
 HOOKS = Path(warmstart.__file__).parent
 # Calls that take bytes or text apart.

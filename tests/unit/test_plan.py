@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.policy_site import a_rule, defaults
-from tests.support.runs import a_context, a_job, a_policy, a_record
+from tests.lib.policy_site import a_rule, defaults
+from tests.lib.runs import a_context, a_job, a_policy, a_record
 from warmstart import plan, wing
 from warmstart.cli.plan import preview
 from warmstart.images.reference import ImageReferenceInvalid, ImageRefused

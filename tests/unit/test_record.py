@@ -8,8 +8,8 @@ from typing import NoReturn
 
 import pytest
 
-from tests.support.left_runs import damage, runs_left
-from tests.support.runs import a_policy, a_record
+from tests.lib.left_runs import damage, runs_left
+from tests.lib.runs import a_policy, a_record
 from warmstart import plan
 from warmstart import record as records
 from warmstart.errors import WarmstartError

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.runs import a_job
+from tests.lib.runs import a_job
 from warmstart import request
 from warmstart.request import Request, RequestInvalid
 

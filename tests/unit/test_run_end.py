@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.left_runs import damage, runs_left
-from tests.support.privileges import make_removable
-from tests.support.runs import a_context, a_policy
-from tests.support.vanish import vanishes
+from tests.lib.left_runs import damage, runs_left
+from tests.lib.privileges import make_removable
+from tests.lib.runs import a_context, a_policy
+from tests.lib.vanish import vanishes
 from warmstart import errand, run_end, view
 from warmstart import record as records
 from warmstart.errand import Errands, at_work

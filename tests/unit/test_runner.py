@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.policy_site import defaults
-from tests.support.runs import a_policy
+from tests.lib.policy_site import defaults
+from tests.lib.runs import a_policy
 from warmstart import record as records
 from warmstart.errors import NodeError, ResourceError, StoreError, UserError, WarmstartError
 from warmstart.runner import Refused, Step, run_epilog, run_prolog

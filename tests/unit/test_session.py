@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.support.entry_site import EntrySite, OsAs
+from tests.lib.entry_site import EntrySite, OsAs
 from warmstart import session as sessions
 from warmstart.audit import events
 from warmstart.errors import PolicyError

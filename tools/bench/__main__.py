@@ -16,12 +16,12 @@ follow each other delete thousands. There, give the bench a file system of its o
 `network` and `trees` are measured where GlusterFS is installed (glusterfs-server, glusterfs-client). `trees` installs
 torch and numba with pip, and needs 8 GiB of memory and as much below /var/tmp.
 
-`enroot import` is a peer where enroot is installed, such as in a root file system of tests/newer (CONTRIBUTING.md, Real
-pyxis and enroot). What is written into the checkout is lost there, so `import` takes another file along; and it needs
-all CPUs, where tests of clusters have one:
+`enroot import` is a peer where enroot is installed, such as in a root file system of tests/releases (CONTRIBUTING.md,
+Real pyxis and enroot). What is written into the checkout is lost there, so `import` takes another file along; and it
+needs all CPUs, where tests of clusters have one:
 
     cp build/bench.json "$root/var/tmp/"
-    tests/newer/enter "$root" env PYTHONPATH=hooks taskset --cpu-list "0-$(($(nproc) - 1))" \
+    tests/releases/enter "$root" env PYTHONPATH=hooks taskset --cpu-list "0-$(($(nproc) - 1))" \
         .venv/bin/python -m tools.bench --results /var/tmp/bench.json import
     cp "$root/var/tmp/bench.json" build/ && .venv/bin/python -m tools.bench page
 """
@@ -39,9 +39,9 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from tests.cluster import gluster
-from tests.support.bench_site import BenchSite, bench_site, network_store
-from tests.support.reports import made
+from tests.lib import gluster
+from tests.lib.bench_site import BenchSite, bench_site, network_store
+from tests.lib.reports import made
 from tools.bench import figures, hooks, importing, jobs, overlay, page, plots, seeding, trees, waiting
 from tools.bench.figures import Figure, Results
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from tests.support.bench_site import Command
+from tests.lib.bench_site import Command
 
 _LAUNCHER = 'exec 9>"$1.lock"; flock -w 600 9; unsquashfs -l "$1" >/dev/null'
 Act = Callable[[], object]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 
-from tests.support.bench_site import USUAL, BenchSite, Command
+from tests.lib.bench_site import USUAL, BenchSite, Command
 from tools.bench.clock import cpu_of_children, in_turns, launcher, timed, times
 from tools.bench.figures import Figure, Series
 

@@ -12,8 +12,8 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tests.cluster.registry import Registry
-from tests.support.bench_site import BenchSite
+from tests.lib.bench_site import BenchSite
+from tests.lib.registry import Registry
 from tools.bench.clock import in_turns, timed
 from tools.bench.figures import Figure, Series
 

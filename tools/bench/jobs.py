@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.cluster import Cluster
-from tests.cluster.registry import Registry, build_image
-from tests.cluster.site import Site
+from tests.lib.accounts import ALICE
+from tests.lib.cluster import Cluster
+from tests.lib.registry import Registry, build_image
+from tests.lib.site import Site
 from tools.bench.figures import Figure, Series
 
 AT_ONCE = 16

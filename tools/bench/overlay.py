@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from tests.cluster.teardown import unmount
-from tests.support.overlay_place import JOB, Node, Run, a_node
+from tests.lib.overlay_place import JOB, Node, Run, a_node
+from tests.lib.teardown import unmount
 from tools.bench.clock import in_turns
 from tools.bench.figures import Figure, Series
 from tools.bench.seeding import a_cache

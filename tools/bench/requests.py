@@ -11,9 +11,9 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.cluster.teardown import unmount_below
-from tests.support.bench_site import BenchSite, bench_site
-from tests.support.numba_entries import numba_entries, write_as
+from tests.lib.bench_site import BenchSite, bench_site
+from tests.lib.numba_entries import numba_entries, write_as
+from tests.lib.teardown import unmount_below
 
 RULES = """\
 version: 1

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.support.overlay_place import JOB, SUBDIR, Node, Run, a_node
+from tests.lib.overlay_place import JOB, SUBDIR, Node, Run, a_node
 from tools.bench.clock import in_turns, timed
 from tools.bench.figures import Figure, Series
 from warmstart.harvest.collect import HarvestLimits, Stage, collect_overlay

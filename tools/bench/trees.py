@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.cluster import mounts, processes
-from tests.cluster.accounts import ALICE, Account, lookup
-from tests.cluster.gluster import Gluster
-from tests.cluster.teardown import unmount
-from tests.support.bench_site import BenchSite, Command
+from tests.lib import mounts, processes
+from tests.lib.accounts import ALICE, Account, lookup
+from tests.lib.bench_site import BenchSite, Command
+from tests.lib.gluster import Gluster
+from tests.lib.teardown import unmount
 from tools.bench.clock import cpu_of_children, timed
 from tools.bench.figures import Figure, Series
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from tests.support.bench_site import DIGEST, IMAGE, KIND, PLAIN, BenchSite, Command
+from tests.lib.bench_site import DIGEST, IMAGE, KIND, PLAIN, BenchSite, Command
 from tools.bench.clock import in_turns, launcher
 from tools.bench.figures import Figure, Series
 from warmstart.images.reference import parse

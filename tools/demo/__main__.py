@@ -19,11 +19,11 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from tests.cluster import host
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.cluster import Cluster, JobResult
-from tests.cluster.registry import Registry, build_image
-from tests.cluster.site import Site, result
+from tests.lib import host
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.cluster import Cluster, JobResult
+from tests.lib.registry import Registry, build_image
+from tests.lib.site import Site, result
 
 SECONDS = 240
 WIDTH = 80

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.cluster import mounts, processes
-from tests.cluster.accounts import IMPORT, STORE, VALIDATE
-from tests.cluster.cluster import Cluster
-from tests.cluster.registry import Registry
-from tests.cluster.site import Site
+from tests.lib import mounts, processes
+from tests.lib.accounts import IMPORT, STORE, VALIDATE
+from tests.lib.cluster import Cluster
+from tests.lib.registry import Registry
+from tests.lib.site import Site
 from tools.load import story
 from tools.load.front import KINDS, Front
 from tools.load.resources import uid_of

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tests.cluster.accounts import ALICE, BOB
-from tests.support.shell_profiles import profiles
-from tests.support.wing_load import WRONG, Kind, of_wings
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.shell_profiles import profiles
+from tests.lib.wing_load import WRONG, Kind, of_wings
 
 POLICY = """\
 harvest: {{budget: 10s}}

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.cluster import processes
-from tests.cluster.accounts import ALICE, BOB, IMPORT, STORE, VALIDATE
-from tests.cluster.processes import wait_until
-from tests.cluster.site import Site
-from tests.cluster.teardown import mounts_below
+from tests.lib import processes
+from tests.lib.accounts import ALICE, BOB, IMPORT, STORE, VALIDATE
+from tests.lib.processes import wait_until
+from tests.lib.site import Site
+from tests.lib.teardown import mounts_below
 
 
 def left(site: Site) -> list[str]:

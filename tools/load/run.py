@@ -12,13 +12,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.cluster import mounts
-from tests.cluster.accounts import ALICE, STORE
-from tests.cluster.cluster import Cluster
-from tests.cluster.registry import Registry, build_image
-from tests.cluster.site import Site
-from tests.support.reports import write_fragment
-from tests.support.wing_load import WRONG
+from tests.lib import mounts
+from tests.lib.accounts import ALICE, STORE
+from tests.lib.cluster import Cluster
+from tests.lib.registry import Registry, build_image
+from tests.lib.reports import write_fragment
+from tests.lib.site import Site
+from tests.lib.wing_load import WRONG
 from tools.load import history, judge, story
 from tools.load.faults import BREAKS_READING, COSTS_AN_IMAGE, HIDES_IMAGES, UNTOLD, Faults, maintain
 from tools.load.front import Front

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.cluster import installation
-from tests.cluster.site import Site
+from tests.lib import installation
+from tests.lib.site import Site
 from warmstart.audit.line import Line, decoded, timestamp
 from warmstart.audit.runs import Run, runs
 from warmstart.report.story import History, tell

@@ -3,7 +3,7 @@
     python -m tools.real
 
 Needs enroot (with its file capabilities) and pyxis 0.23 or later, and writes to /etc/enroot: run it in a root file
-system of tests/newer, as CONTRIBUTING.md says. With WARMSTART_TOOLS_PYTHON (tools/README.md) steps compile with
+system of tests/releases, as CONTRIBUTING.md says. With WARMSTART_TOOLS_PYTHON (tools/README.md) steps compile with
 Inductor, too. Nothing is asserted but what a line marked `!` says; read the rest.
 """
 
@@ -18,14 +18,13 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
-from tests import spank
-from tests.cluster.accounts import ALICE, BOB, CAROL
-from tests.cluster.cluster import Cluster
-from tests.cluster.config import Namespace
-from tests.cluster.processes import wait_until
-from tests.cluster.registry import Registry, build_image
-from tests.cluster.site import Site
-from tests.support import registries
+from tests.lib import registries, spank
+from tests.lib.accounts import ALICE, BOB, CAROL
+from tests.lib.cluster import Cluster
+from tests.lib.config import Namespace
+from tests.lib.processes import wait_until
+from tests.lib.registry import Registry, build_image
+from tests.lib.site import Site
 from tools.real.claims import SHOW, Failed, check
 from warmstart import wing
 from warmstart.doctor import installed
@@ -48,7 +47,9 @@ SETTINGS = "".join(
 )
 # Of wings: what is pushed for them, and what they run.
 WINGS = Path(spank.__file__).parents[1] / "wings"
-OF_WINGS = [import_module(f"tests.wings.{name}.real") for name in wing.found() if (WINGS / name / "real.py").exists()]
+OF_WINGS = [
+    import_module(f"tests.lib.wings.{name}.real") for name in wing.found() if (WINGS / name / "real.py").exists()
+]
 FILL = {name: part.fill for part in OF_WINGS if hasattr(part, "fill") for name in part.IMAGES}
 RELEASE = installed.release("/usr/bin/scontrol", "")
 HAS_TASK_PROLOG = not needs_slurmstepd(RELEASE)

@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from tests.cluster import installation
-from tests.cluster.accounts import ALICE, STORE, Account, Accounts
-from tests.cluster.registry import Registry
+from tests.lib import installation
+from tests.lib.accounts import ALICE, STORE, Account, Accounts
+from tests.lib.registry import Registry
 from tools.real.starts import say
 
 LAYERS = (("/usr", "/usr"), ("/opt", "/opt"), ("/usr/lib/x86_64-linux-gnu", "/usr/local/lib/again"))

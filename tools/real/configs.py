@@ -2,7 +2,7 @@
 
     python -m tools.real.configs
 
-Run it as `tools.real` (CONTRIBUTING.md): it prints what belongs into tests/support/data/enroot_trees.json.
+Run it as `tools.real` (CONTRIBUTING.md): it prints what belongs into tests/lib/data/enroot_trees.json.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.cluster.accounts import ALICE, Account, Accounts
-from tests.cluster.registry import Registry
-from tests.support.image_configs import CASES, ImageCase, Tree, tree_at
-from tests.support.layer_stacks import archive, write_layout
+from tests.lib.accounts import ALICE, Account, Accounts
+from tests.lib.image_configs import CASES, ImageCase, Tree, tree_at
+from tests.lib.layer_stacks import archive, write_layout
+from tests.lib.registry import Registry
 
 
 def imported(base: Path, registry: str, user: Account, name: str, case: ImageCase) -> Tree:

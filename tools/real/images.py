@@ -22,12 +22,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.cluster import Cluster
-from tests.cluster.registry import Registry
-from tests.cluster.site import Site
-from tests.support.image_configs import CASES, GPU, PATH
-from tests.support.layer_stacks import write_layout
+from tests.lib.accounts import ALICE
+from tests.lib.cluster import Cluster
+from tests.lib.image_configs import CASES, GPU, PATH
+from tests.lib.layer_stacks import write_layout
+from tests.lib.registry import Registry
+from tests.lib.site import Site
 from tools.real.__main__ import plugged, set_up_enroot
 from tools.real.starts import say
 

@@ -21,11 +21,11 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from tests.cluster.accounts import Account, lookup
-from tests.cluster.cluster import Cluster
-from tests.cluster.registry import Registry
-from tests.cluster.site import Site
-from tests.support.numba_entries import numba_entries
+from tests.lib.accounts import Account, lookup
+from tests.lib.cluster import Cluster
+from tests.lib.numba_entries import numba_entries
+from tests.lib.registry import Registry
+from tests.lib.site import Site
 from tools.real.__main__ import ENROOT, PYXIS, plugged, push, set_up_enroot
 
 USERS = [f"ws-start{number}" for number in range(1, 9)]

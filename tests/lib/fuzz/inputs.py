@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-CORPUS = Path(__file__).parent / "corpus"
+CORPUS = Path(__file__).parents[2] / "faults" / "corpus"
 # What parsers tend to forget: ends, signs, huge numbers, deep nesting, surrogates, line ends of other kinds.
 TOKENS = (
     b"\xff" * 8, b"\0" * 8, b"\x7f" + b"\xff" * 7, b"[" * 3000, b'{"":' * 3000, b"1e999", b"9" * 5000, b"-1", b"NaN",

@@ -18,8 +18,8 @@ from pathlib import Path
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from tests.support.layer_stacks import Item, archive, random_stack
-from tests.support.tar_headers import (
+from tests.lib.layer_stacks import Item, archive, random_stack
+from tests.lib.tar_headers import (
     BLOCK,
     END,
     GNU,

@@ -21,13 +21,13 @@ from typing import NamedTuple, cast
 
 from hypothesis.strategies import SearchStrategy
 
-from tests.fuzz import layers
-from tests.support import cache_files, image_configs
-from tests.support.bundles import draft
-from tests.support.numba_entries import numba_entry
-from tests.support.policy_site import defaults
-from tests.support.runs import a_job, a_record
-from tests.support.superblocks import image
+from tests.lib import cache_files, image_configs
+from tests.lib.bundles import draft
+from tests.lib.fuzz import layers
+from tests.lib.numba_entries import numba_entry
+from tests.lib.policy_site import defaults
+from tests.lib.runs import a_job, a_record
+from tests.lib.superblocks import image
 from warmstart import record, request, wing
 from warmstart.audit import line
 from warmstart.doctor import installed, slurm_conf
@@ -243,7 +243,7 @@ def _left(path: str) -> object:
 
 
 _REFUSED = (WarmstartError,)
-_FILE = Path(__file__).parents[2] / "policies/site.yaml"
+_FILE = Path(__file__).parents[3] / "policies/site.yaml"
 _DAMAGED = {"format": 2, "plain": True, "bundles": [], "refused": {BUNDLE: "its format is 2"}}
 _ROW = {
     "bundle": BUNDLE, "sha256": SHA256, "size": 4096, "entries": {}, "user": "a", "uid": 1, "replaces": [],
@@ -498,12 +498,12 @@ PARSERS: dict[str, Parser] = {
     ),
 }
 # Those of wings that read JSON: file, module, function of directory and file; without a file a function of bytes
-# (tests/support/bare_decoders.py).
+# (tests/lib/bare_decoders.py).
 OF_WINGS: dict[str, tuple[str, str, str]] = {}
 OWN_OF_WINGS: dict[str, str] = {}  # as OWN in tests/unit/test_foreign_bytes.py
 for _name in wing.found():
     if (Path(__file__).parents[1] / "wings" / _name / "parsers.py").exists():
-        _parsers = import_module(f"tests.wings.{_name}.parsers")
+        _parsers = import_module(f"tests.lib.wings.{_name}.parsers")
         PARSERS |= _parsers.PARSERS
         OF_WINGS |= _parsers.BARE
         OWN_OF_WINGS |= getattr(_parsers, "OWN", {})

@@ -13,12 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from tests.support.requirements import unavailable
+from tests.lib.requirements import unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.cluster.site import Site
+    from tests.lib.site import Site
 
 
 class Harness(NamedTuple):
@@ -43,7 +43,7 @@ class Harness(NamedTuple):
 
 
 _HERE = Path(__file__).resolve().parent
-_PLUGIN = _HERE.parents[1] / "packaging" / "spank"
+_PLUGIN = _HERE.parents[2] / "packaging" / "spank"
 _STRICT = ["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wshadow"]
 _SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
 
@@ -89,7 +89,7 @@ def loaded(site: Site) -> Iterator[None]:
     """Load the plugin, built once per cluster as an admin does: commands and steps read plugstack.conf each time."""
     library = site.cluster.base / "warmstart.so"
     plugstack = site.cluster.plugstack
-    root = _HERE.parents[1]
+    root = _HERE.parents[2]
     if not library.exists():
         argv = ["/usr/bin/make", "-s", "-C", str(root), "spank", f"PREFIX={site.cluster.prefix}"]
         with (root / "Makefile").open() as lock:  # each process of tests has a prefix of its own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.command_line import installed, run
+from tests.lib.command_line import installed, run
 
 
 def test_a_policy_that_is_not_there_is_to_be_written(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pods import enter_pod, in_pod
+from tests.lib.pod_jobs import enter_pod, in_pod
 from warmstart.host import linux, loops
 from warmstart.images import scratch
 

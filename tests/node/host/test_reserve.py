@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import mounts
-from tests.support.left_runs import runs_left
-from tests.support.runs import a_record
+from tests.lib import mounts
+from tests.lib.left_runs import runs_left
+from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart import view
 from warmstart.audit import events

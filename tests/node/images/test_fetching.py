@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.image_site import CAPS
-from tests.support.layer_registry import LayerRegistry, layer, serving
-from tests.support.requirements import unavailable
-from tests.support.slow_relay import slowed
+from tests.lib.image_site import CAPS
+from tests.lib.layer_registry import LayerRegistry, layer, serving
+from tests.lib.requirements import unavailable
+from tests.lib.slow_relay import slowed
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images import scratch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.support.image_site import client
+from tests.lib.image_site import client
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.images import notes

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.image_site import CAPS
-from tests.support.worker_calls import put_in_place
+from tests.lib.image_site import CAPS
+from tests.lib.worker_calls import put_in_place
 from warmstart.host import files, linux, loops
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir

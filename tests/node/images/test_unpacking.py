@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.shelf_site import NODE, ShelfSite
+from tests.lib.shelf_site import NODE, ShelfSite
 from warmstart import record as records
 from warmstart.host import process
 from warmstart.host.client import hashed_in_child, sync_in_child

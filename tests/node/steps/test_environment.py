@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import a_context, a_record
+from tests.lib.runs import a_context, a_record
 from warmstart.steps import environment
 from warmstart.steps.environment import Options
 

@@ -1,4 +1,4 @@
-"""The Ansible role in a root file system of `tests/packages/fresh`. Run there by `test_deb`.
+"""The Ansible role in a root file system of `tests/releases/packages/fresh`. Run there by `test_deb`.
 
 WARMSTART_PACKAGES names the directory with the package.
 """
@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.accounts import ALICE, IMPORT, STORE, VALIDATE
-from tests.cluster.cluster import Cluster
-from tests.cluster.site import POLICY, RULES, Site, result
+from tests.lib.accounts import ALICE, IMPORT, STORE, VALIDATE
+from tests.lib.cluster import Cluster
+from tests.lib.site import POLICY, RULES, Site, result
 
 PACKAGES = Path(os.environ.get("WARMSTART_PACKAGES", "/nonexistent"))
-PLAYBOOK = Path(__file__).resolve().parents[2] / "packaging" / "ansible" / "site.yml"
+PLAYBOOK = Path(__file__).resolve().parents[3] / "packaging" / "ansible" / "site.yml"
 CHANGED = re.compile(r"changed=(\d+) .*failed=(\d+)")
 
 

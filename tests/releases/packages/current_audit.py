@@ -1,6 +1,6 @@
 """The unit that keeps the audit log current, under a systemd of its own, where the package is installed.
 
-Run by `test_deb` in a root file system of `tests/packages/fresh`. Hooks run by hand.
+Run by `test_deb` in a root file system of `tests/releases/packages/fresh`. Hooks run by hand.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.processes import wait_until
-from tests.packages.systemd import Systemd, started
+from tests.lib.processes import wait_until
+from tests.releases.packages.systemd import Systemd, started
 from warmstart.paths import Installation
 
 USR = Installation("/usr")

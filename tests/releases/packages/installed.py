@@ -1,4 +1,4 @@
-"""The package at work in a root file system of `tests/packages/fresh`, where it is installed. Run there by `test_deb`.
+"""The package at work in a root file system of `packages/fresh`, where it is installed. Run there by `test_deb`.
 
 WARMSTART_PACKAGES names the directory with the package of this checkout, and below `next` the one of another release.
 """
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.accounts import ALICE, IMPORT, STORE, VALIDATE
-from tests.cluster.cluster import Cluster
-from tests.cluster.processes import wait_until
-from tests.cluster.registry import Registry
-from tests.cluster.site import Site
+from tests.lib.accounts import ALICE, IMPORT, STORE, VALIDATE
+from tests.lib.cluster import Cluster
+from tests.lib.processes import wait_until
+from tests.lib.registry import Registry
+from tests.lib.site import Site
 from tools.demo.__main__ import Demo
 from warmstart.paths import Installation
 from warmstart.policy.compiled import VERSION

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.requirements import unavailable
+from tests.lib.requirements import unavailable
 
 HERE = Path(__file__).resolve().parent
-NEWER = HERE.parent / "newer"
-SHARED = Path("/run/warmstart-tests")  # the same directory inside and outside (tests/newer/enter)
+RELEASES = HERE.parent
+SHARED = Path("/run/warmstart-tests")  # the same directory inside and outside (tests/releases/enter)
 SECONDS = 2400
 ENVIRONMENT = {**os.environ, "SOURCE_DATE_EPOCH": "1750000000", "DEBEMAIL": "packages@warmstart.dev"}
 # Of a node and of the tests' cluster, beside what the package depends on.
@@ -29,7 +29,7 @@ def run(*argv: str | Path, cwd: Path | None = None) -> str:
     """Run a command that succeeds; return its standard output."""
     words = [str(word) for word in argv]
     done = subprocess.run(
-        words, capture_output=True, text=True, check=False, timeout=SECONDS, env=ENVIRONMENT, cwd=cwd or HERE.parents[1]
+        words, capture_output=True, text=True, check=False, timeout=SECONDS, env=ENVIRONMENT, cwd=cwd or HERE.parents[2]
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
     return done.stdout
@@ -43,7 +43,7 @@ class Suite(NamedTuple):
 
     def build(self, *argv: str | Path) -> str:
         """Run a command where packages are built."""
-        return run(NEWER / "enter", self.newer, *argv)
+        return run(RELEASES / "enter", self.newer, *argv)
 
     @contextmanager
     def fresh(self) -> Iterator[Fresh]:
@@ -71,7 +71,16 @@ class Fresh(NamedTuple):
 
     def pytest(self, name: str, packages: Path) -> str:
         """Run a file, named from this folder, there; return what pytest says of a run in which nothing was skipped."""
-        argv = [".venv/bin/python", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/packages/{name}"]
+        argv = [
+            ".venv/bin/python",
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            f"tests/releases/packages/{name}",
+        ]
         said = self.run("env", f"WARMSTART_PACKAGES={packages}", *argv)
         assert "skipped" not in said
         return said
@@ -80,7 +89,7 @@ class Fresh(NamedTuple):
 def suite(name: str) -> Suite:
     """Return the root file systems of a release. If they cannot be had, fail in CI and skip elsewhere."""
     found = []
-    for argv in ([NEWER / "build", sys.prefix, name], [HERE / "bare", name]):
+    for argv in ([RELEASES / "build", sys.prefix, name], [HERE / "bare", name]):
         done = subprocess.run([str(word) for word in argv], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             unavailable(f"no root file system of {name}: {(done.stderr.strip().splitlines() or ['?'])[-1]}")

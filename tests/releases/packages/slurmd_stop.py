@@ -1,6 +1,6 @@
 """slurmd is restarted in a long prolog, under a systemd of its own: without our drop-in, and with it.
 
-Run by `test_deb` in a root file system of `tests/packages/fresh`, where the package is installed.
+Run by `test_deb` in a root file system of `tests/releases/packages/fresh`, where the package is installed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.processes import wait_until
-from tests.packages.systemd import Systemd, started
-from tests.packages.trial import SLURM
+from tests.lib.processes import wait_until
+from tests.releases.packages.systemd import Systemd, started
+from tests.releases.packages.trial import SLURM
 
 SECONDS = 60
 DEFAULT_S = 4  # of systemd's own, 90 elsewhere

@@ -1,4 +1,4 @@
-"""A systemd of its own, in a root file system of `tests/packages/fresh`."""
+"""A systemd of its own, in a root file system of `tests/releases/packages/fresh`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster.processes import parents, wait_until
+from tests.lib.processes import parents, wait_until
 
 INIT = """\
 mount -t tmpfs none /run

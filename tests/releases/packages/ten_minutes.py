@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.packages.trial import Trial, alike, normal_findings, page
+from tests.releases.packages.trial import Trial, alike, normal_findings, page
 
 
 @pytest.fixture

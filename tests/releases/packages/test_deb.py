@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.packages.installed import NEXT
-from tests.packages.roots import NODE, SHARED, Suite, run, suite
-from tests.support.requirements import unavailable
+from tests.lib.requirements import unavailable
+from tests.releases.packages.installed import NEXT
+from tests.releases.packages.roots import NODE, SHARED, Suite, run, suite
 
 # Built in another directory, by another venv: neither may be in a package. Then as another release.
 AGAIN = """\
@@ -24,7 +24,7 @@ rm -r /var/tmp/again
 """
 
 HERE = Path(__file__).resolve().parent
-OF_WINGS = sorted(os.path.relpath(path, HERE) for path in HERE.parent.glob("wings/*/packages/*.py"))
+OF_WINGS = sorted(os.path.relpath(path, HERE) for path in HERE.parent.glob("wings/*/package.py"))
 
 pytestmark = pytest.mark.sweep
 
@@ -62,7 +62,7 @@ def test_lintian_has_nothing_to_say(packages: Path) -> None:
 
 
 def test_installed_without_a_network(debian: Suite, packages: Path) -> None:
-    """It comes by apt with what it depends on, and tests/packages/installed.py runs there."""
+    """It comes by apt with what it depends on, and tests/releases/packages/installed.py runs there."""
     with debian.fresh() as root:
         root.apt(*packages.glob("warmstart_*.deb"))
         root.apt(*NODE, *packages.glob("warmstart-spank_*.deb"))
@@ -70,14 +70,14 @@ def test_installed_without_a_network(debian: Suite, packages: Path) -> None:
 
 
 def test_a_release_is_tried_so(debian: Suite, packages: Path) -> None:
-    """What .github/workflows/release.yml does on a bare host of each distribution: tests/packages/works."""
+    """What .github/workflows/release.yml does on a bare host of each distribution: tests/releases/packages/works."""
     with debian.fresh() as root:
         said = root.run(HERE / "works", packages)
         assert ["n1", "1", "hook.finished", "ok"] in [line.split()[1:5] for line in said.splitlines()], said[-2000:]
 
 
 def test_ten_minutes(debian: Suite, packages: Path) -> None:
-    """The page of that name, word for word: tests/packages/ten_minutes.py."""
+    """The page of that name, word for word: tests/releases/packages/ten_minutes.py."""
     with debian.fresh() as root:
         root.apt(*NODE)
         root.apt(*packages.glob("warmstart_*.deb"))
@@ -85,7 +85,7 @@ def test_ten_minutes(debian: Suite, packages: Path) -> None:
 
 
 def test_the_audit_log_is_current(debian: Suite, packages: Path) -> None:
-    """By a path unit of systemd: tests/packages/current_audit.py."""
+    """By a path unit of systemd: tests/releases/packages/current_audit.py."""
     with debian.fresh() as root:
         root.apt("systemd", "python3", "procps", "passwd", *packages.glob("warmstart_*.deb"))
         assert " passed" in root.pytest("current_audit.py", packages)
@@ -93,7 +93,7 @@ def test_the_audit_log_is_current(debian: Suite, packages: Path) -> None:
 
 @pytest.mark.report
 def test_a_restarted_slurmd_finishes_a_prolog(debian: Suite, packages: Path) -> None:
-    """By what the package has for slurmd's unit: tests/packages/slurmd_stop.py."""
+    """By what the package has for slurmd's unit: tests/releases/packages/slurmd_stop.py."""
     with debian.fresh() as root:
         root.apt("systemd", *NODE, "passwd", *packages.glob("warmstart_*.deb"))
         assert " passed" in root.pytest("slurmd_stop.py", packages)
@@ -108,7 +108,7 @@ def test_a_wings_units_do_their_work(debian: Suite, packages: Path, path: str) -
 
 
 def test_an_ansible_role_does_it(debian: Suite, packages: Path) -> None:
-    """From a bare node to a warm job: tests/packages/by_ansible.py."""
+    """From a bare node to a warm job: tests/releases/packages/by_ansible.py."""
     with debian.fresh() as root:
         root.apt(*NODE, "ansible-core", "python3-apt", "squashfs-tools", "systemd")
         assert " passed" in root.pytest("by_ansible.py", packages)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.packages.roots import SHARED, run, suite
-from tests.support.requirements import unavailable
+from tests.lib.requirements import unavailable
+from tests.releases.packages.roots import SHARED, run, suite
 from warmstart.policy.compiled import VERSION
 
 JOB = "SLURM_JOB_ID=7 SLURM_JOB_UID=1000 SLURM_JOB_GID=1000 SLURM_JOB_USER=nobody SLURMD_NODENAME=n1"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 LOCKED = REPOSITORY / "packaging" / "requirements"
 POLICY = REPOSITORY / "policies" / "site.yaml"
 

@@ -1,4 +1,4 @@
-"""A node that runs plain Slurm, in a root file system of `tests/packages/fresh`, and what ten-minutes.md has one type.
+"""A node that runs plain Slurm, in a root file system of `packages/fresh`, and what ten-minutes.md has one type.
 
 No systemd runs there: a script in its place starts and stops Slurm's daemons, and does once what a timer does.
 """
@@ -11,9 +11,9 @@ from pathlib import Path
 from textwrap import dedent
 from typing import NamedTuple
 
-from tests.cluster.processes import wait_until
+from tests.lib.processes import wait_until
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/start/ten-minutes.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/start/ten-minutes.md"
 _STEP = re.compile(r"^## [0-9]+\. (.*)\n((?:(?!## ).*\n?)*)", re.MULTILINE)
 _BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\n]*)\")?\n(.*?)^```$|((?:^    \S[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
 _FINDING = re.compile(r"`((?!slurm\.conf)(?:policy|node|job|store|slurm)\.[a-z-]+)`")

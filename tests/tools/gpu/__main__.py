@@ -10,10 +10,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.gpu import page
-from tests.gpu.place import Place, a_place, can_show, lacking
-from tests.gpu.suite import Tried, tried
-from tests.gpu.tools import TOOLS, Tool
+from tests.tools.gpu import page
+from tests.tools.gpu.place import Place, a_place, can_show, lacking
+from tests.tools.gpu.suite import Tried, tried
+from tests.tools.gpu.tools import TOOLS, Tool
 from warmstart.profiles import facts
 
 NO_GPU = "warmstart: this machine has no NVIDIA GPU, so nothing was tried"
@@ -36,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if os.geteuid() != 0:
         sys.exit("warmstart: the GPU suite runs hooks, so it needs root")
     if absent := lacking():
-        sys.exit(f"warmstart: the GPU suite needs {', '.join(absent)} (tests/gpu/README.md)")
+        sys.exit(f"warmstart: the GPU suite needs {', '.join(absent)} (tests/tools/gpu/README.md)")
     files = page.Files.below(arguments.results) if arguments.results else page.Files()
     return _run([tool for tool in TOOLS if tool.name in (arguments.tools or names)], files)
 
@@ -64,7 +64,7 @@ def _run(chosen: Sequence[Tool], files: page.Files) -> int:
                 done.append(_one(place, tool, shown=shown))
                 files.write(page.results(_machine(), done, missing, before))
     except RuntimeError as error:
-        sys.exit(f"warmstart: it cannot be installed here (tests/gpu/README.md): {error}")
+        sys.exit(f"warmstart: it cannot be installed here (tests/tools/gpu/README.md): {error}")
     _say(f"wrote {files.results}, {files.page} and {files.log}")
     return int(any(one.problems for one in done))
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.gpu.place import Seen
-from tests.gpu.suite import COLD, STAGES, Tried
+from tests.tools.gpu.place import Seen
+from tests.tools.gpu.suite import COLD, STAGES, Tried
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 RESULTS, PAGE = DOCS / "results" / "gpu.json", DOCS / "gpu.md"
 LOG = DOCS.parent / "build" / "gpu.log"
 JSON = Mapping[str, Any]
@@ -18,9 +18,9 @@ HEAD = """\
 # On a GPU
 
 `make gpu` writes this page: each tool's job cold, warm under another node's name, and warm at another path where its
-profile claims that ([how to run it](../tests/gpu/README.md)). Seconds are of compiling and running once, in the job;
-hits and misses are the tool's own counts, where it has them. Every warm job's result equals the cold one's, bit for
-bit, unless the last column says otherwise.
+profile claims that ([how to run it](../tests/tools/gpu/README.md)). Seconds are of compiling and running once, in the
+job; hits and misses are the tool's own counts, where it has them. Every warm job's result equals the cold one's, bit
+for bit, unless the last column says otherwise.
 
 """
 NOBODY = "Nobody has run it yet: what is said of GPU tools here was read in sources or tried without a GPU.\n"

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from tests.cluster import installation
+from tests.lib import installation
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, remove_tree
 

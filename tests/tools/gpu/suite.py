@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tests.gpu.place import JobFailed, Place, Seen
-from tests.gpu.tools import Tool
+from tests.tools.gpu.place import JobFailed, Place, Seen
+from tests.tools.gpu.tools import Tool
 
 COLD, WARM, MOVED = STAGES = ("cold", "warm", "moved")
 

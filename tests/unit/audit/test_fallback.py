@@ -1,4 +1,4 @@
-"""Events that can be written nowhere reach the host's syslog; tests/root/host/test_reserve.py has real full disks."""
+"""Events that can be written nowhere reach the host's syslog; tests/node/host/test_reserve.py has real full disks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.journals import FIELDS
+from tests.lib.journals import FIELDS
 from warmstart.audit import events, fallback
 from warmstart.audit.journal import Journal
 from warmstart.host import reserve

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.journals import FIELDS
+from tests.lib.journals import FIELDS
 from warmstart.audit import events
 from warmstart.audit.journal import DONE, OPEN, Journal
 

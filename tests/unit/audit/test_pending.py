@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.journals import FIELDS, NO_PROCESS, left
+from tests.lib.journals import FIELDS, NO_PROCESS, left
 from warmstart.audit import events as emitted
 from warmstart.audit import pending
 from warmstart.audit.journal import Journal

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.journals import FIELDS, finished, left
+from tests.lib.journals import FIELDS, finished, left
 from warmstart.audit import events, query
 from warmstart.audit.journal import Journal
 from warmstart.audit.query import AuditLog, LineFilter

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import sample_log
+from tests.lib import sample_log
 from warmstart.audit import runs as module
 from warmstart.audit.line import Line
 from warmstart.audit.runs import Harvest, ImageUse, Remark, Run, runs

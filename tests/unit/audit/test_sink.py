@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.journals import FIELDS, NO_PROCESS, finished, left, lines
+from tests.lib.journals import FIELDS, NO_PROCESS, finished, left, lines
 from warmstart.audit import events, pending, sink
 from warmstart.audit.journal import Journal
 from warmstart.audit.line import LONGEST_VALUE, ORDER

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.journals import finished, lines
+from tests.lib.journals import finished, lines
 from warmstart.audit import syslog
 from warmstart.audit.sink import flush
 

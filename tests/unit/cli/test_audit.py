@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import POLICY, installed, run
+from tests.lib.command_line import POLICY, installed, run
 from warmstart.audit import events
 from warmstart.audit.journal import Journal
 from warmstart.audit.query import AuditLog

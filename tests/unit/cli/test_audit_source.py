@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.support.entry_site import NODE, EntrySite
+from tests.lib.entry_site import NODE, EntrySite
 from warmstart.cli import audit
 from warmstart.paths import Installation
 

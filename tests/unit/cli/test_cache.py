@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import packed
-from tests.support.cache_files import NUMBA_BASE, numba_files
-from tests.support.entry_site import SCOPE, EntrySite, OsAs
+from tests.lib import packed
+from tests.lib.cache_files import NUMBA_BASE, numba_files
+from tests.lib.entry_site import SCOPE, EntrySite, OsAs
 from warmstart import session as sessions
 from warmstart.cli.cache import NamespaceFilter
 from warmstart.host.deadline import after

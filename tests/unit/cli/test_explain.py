@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import sample_log
-from tests.support.command_line import run
-from tests.support.entry_site import EntrySite, OsAs
+from tests.lib import sample_log
+from tests.lib.command_line import run
+from tests.lib.entry_site import EntrySite, OsAs
 from warmstart import view
 from warmstart.cli import explain, own
 from warmstart.entry import epilog, prolog

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.entry_site import EntrySite, OsAs
-from tests.support.superblocks import image
+from tests.lib.entry_site import EntrySite, OsAs
+from tests.lib.superblocks import image
 from warmstart.audit import events
 from warmstart.cli import image_store
 from warmstart.cli.image_store import ImageStore, changed, opened

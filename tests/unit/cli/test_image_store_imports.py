@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.entry_site import EntrySite, OsAs
+from tests.lib.entry_site import EntrySite, OsAs
 from warmstart import session as sessions
 from warmstart.cli import image_store
 from warmstart.images.imports import requests

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.entry_site import EntrySite, OsAs
-from tests.support.superblocks import image
+from tests.lib.entry_site import EntrySite, OsAs
+from tests.lib.superblocks import image
 from warmstart import session as sessions
 from warmstart.images.choice import recipe
 from warmstart.images.importers.base import ImageNotFound

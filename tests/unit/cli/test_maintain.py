@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.entry_site import NODE, EntrySite, OsAs
+from tests.lib.entry_site import NODE, EntrySite, OsAs
 from warmstart.cli import maintain
 from warmstart.host.deadline import after
 from warmstart.maintenance import metrics

@@ -9,8 +9,8 @@ import shutil
 
 import pytest
 
-from tests.support.command_line import run
-from tests.support.entry_site import EntrySite, OsAs
+from tests.lib.command_line import run
+from tests.lib.entry_site import EntrySite, OsAs
 from warmstart import session, view
 from warmstart.cli import own
 from warmstart.entry import epilog, flush, prolog

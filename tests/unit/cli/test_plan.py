@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import POLICY, answer, installed, run
+from tests.lib.command_line import POLICY, answer, installed, run
 from warmstart.doctor.containers import NOT_UNPACKING, PYXIS, UNPACKING
 from warmstart.paths import Installation
 
@@ -218,7 +218,7 @@ def test_the_off_switch_is_mentioned(site: Installation) -> None:
 def test_a_policy_that_a_user_may_not_read_is_said_to_be_one(
     site: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Users get another hint than root (tests/root)."""
+    """Users get another hint than root (tests/node)."""
     Path(site.policy).unlink()
     user = os.getuid() or 65534
     monkeypatch.setattr(os, "geteuid", lambda: user)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.support.command_line import POLICY, answer, installed, run
+from tests.lib.command_line import POLICY, answer, installed, run
 from warmstart.cli import cli
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy

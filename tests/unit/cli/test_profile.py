@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import command_line
-from tests.support.cache_files import numba_files
-from tests.support.entry_site import EntrySite
+from tests.lib import command_line
+from tests.lib.cache_files import numba_files
+from tests.lib.entry_site import EntrySite
 
 DRAFT = """\
 version: 1

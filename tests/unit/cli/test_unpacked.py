@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bundles import ASKER
-from tests.support.entry_site import NODE, EntrySite
-from tests.support.superblocks import image
+from tests.lib.bundles import ASKER
+from tests.lib.entry_site import NODE, EntrySite
+from tests.lib.superblocks import image
 from warmstart import record as records
 from warmstart.cli import unpacked as command
 from warmstart.errand import Errands

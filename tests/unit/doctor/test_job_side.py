@@ -1,4 +1,4 @@
-"""What a job's user must be able to do. tests/root/test_mistakes.py tries it as another uid."""
+"""What a job's user must be able to do. tests/node/test_mistakes.py tries it as another uid."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.command_line import installed
-from tests.support.entry_site import OsAs
+from tests.lib.command_line import installed
+from tests.lib.entry_site import OsAs
 from warmstart.doctor import job_side
 from warmstart.doctor.finding import run
 from warmstart.doctor.job_side import Refused

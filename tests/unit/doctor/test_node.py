@@ -16,9 +16,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.command_line import POLICY, answer, installed, run
-from tests.support.entry_site import OsAs
-from tests.support.runs import a_record
+from tests.lib.command_line import POLICY, answer, installed, run
+from tests.lib.entry_site import OsAs
+from tests.lib.runs import a_record
 from warmstart import wing
 from warmstart.audit.line import timestamp
 from warmstart.cli import doctor

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.command_line import POLICY, installed
+from tests.lib.command_line import POLICY, installed
 from warmstart.cli import doctor
 from warmstart.doctor import constant_path, containers, probe, slurm, slurm_conf
 from warmstart.doctor import installed as slurm_installed

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import pytest
 
-from tests.support.command_line import installed
+from tests.lib.command_line import installed
 from warmstart.doctor import probe, store, units
 from warmstart.doctor.finding import Result, run
 from warmstart.doctor.probe import Look, Owned, Weak

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.privileges import make_removable
-from tests.support.runs import a_context
+from tests.lib.privileges import make_removable
+from tests.lib.runs import a_context
 from warmstart import view
 from warmstart.host.files import opened_dir
 from warmstart.images.user import own_images

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.runs import a_context
+from tests.lib.runs import a_context
 from warmstart.entry.pyxis_importer import parse_uri
 from warmstart.images.user import own_images
 from warmstart.steps import environment

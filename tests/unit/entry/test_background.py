@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bundles import ASKER
-from tests.support.entry_site import NODE, EntrySite
+from tests.lib.bundles import ASKER
+from tests.lib.entry_site import NODE, EntrySite
 from warmstart.entry import background
 from warmstart.errand import Errands
 from warmstart.host import process

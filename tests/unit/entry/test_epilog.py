@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cache_files import numba_files
-from tests.support.entry_site import SCOPE, EntrySite
-from tests.support.privileges import make_removable
+from tests.lib.cache_files import numba_files
+from tests.lib.entry_site import SCOPE, EntrySite
+from tests.lib.privileges import make_removable
 from warmstart import record as records
 from warmstart.cli import own
 from warmstart.entry import epilog, flush, prolog

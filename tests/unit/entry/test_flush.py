@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import pytest
 
-from tests.support.entry_site import EntrySite
+from tests.lib.entry_site import EntrySite
 from warmstart import run_end, view
 from warmstart.audit import sink
 from warmstart.entry import epilog, flush, prolog

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.entry_site import EntrySite
+from tests.lib.entry_site import EntrySite
 from warmstart import record as records
 from warmstart.audit import journal
 from warmstart.entry.hook import DRAINS, Hook, run_hook

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.entry_site import EntrySite
-from tests.support.runs import a_record
+from tests.lib.entry_site import EntrySite
+from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart import view
 from warmstart.entry import job_container

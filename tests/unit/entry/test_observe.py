@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.entry_site import NUMBA, EntrySite
-from tests.support.observing import files, run
+from tests.lib.entry_site import NUMBA, EntrySite
+from tests.lib.observing import files, run
 from warmstart import plan
 from warmstart import record as records
 from warmstart.entry import epilog, prolog

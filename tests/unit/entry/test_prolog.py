@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support import packed
-from tests.support.entry_site import NUMBA, SCOPE, EntrySite
+from tests.lib import packed
+from tests.lib.entry_site import NUMBA, SCOPE, EntrySite
 from warmstart import plan, run_end, runner, view, wing
 from warmstart import record as records
 from warmstart.entry import epilog, prolog

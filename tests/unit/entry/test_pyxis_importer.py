@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.entry_site import NODE, NUMBA, EntrySite
-from tests.support.superblocks import image
+from tests.lib.entry_site import NODE, NUMBA, EntrySite
+from tests.lib.superblocks import image
 from warmstart import view, wing
 from warmstart.entry import pyxis_importer
 from warmstart.entry.pyxis_importer import parse_uri

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.processes import wait_until
+from tests.lib.processes import wait_until
 from warmstart import session
 from warmstart.paths import Installation
 from warmstart.record import incarnation

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.support.entry_site import NODE, EntrySite
-from tests.support.superblocks import image
+from tests.lib.entry_site import NODE, EntrySite
+from tests.lib.superblocks import image
 from warmstart.entry import background
 from warmstart.errand import Errand, Errands
 from warmstart.errands import imports as imports_errand

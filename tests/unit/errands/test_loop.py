@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.entry_site import NODE, EntrySite
+from tests.lib.entry_site import NODE, EntrySite
 from warmstart import errand
 from warmstart.errand import Errand, Errands, Kind
 from warmstart.errands import loop

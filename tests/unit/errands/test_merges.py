@@ -1,4 +1,4 @@
-"""What the nodes of runs have handed in waits in the store. tests/integration/test_parts.py merges real bundles."""
+"""What the nodes of runs have handed in waits in the store. tests/node/test_parts.py merges real bundles."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bundles import draft
-from tests.support.entry_site import NODE, EntrySite
+from tests.lib.bundles import draft
+from tests.lib.entry_site import NODE, EntrySite
 from warmstart.entry import background
 from warmstart.host import process
 from warmstart.host.deadline import after

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.entry_site import NODE, EntrySite
-from tests.support.own_processes import OwnProcesses, apart
+from tests.lib.entry_site import NODE, EntrySite
+from tests.lib.own_processes import OwnProcesses, apart
 from warmstart.errand import Errand, Errands, Kind, at_work
 from warmstart.errands import processes
 from warmstart.errands.loop import DONE, Work

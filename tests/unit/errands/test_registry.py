@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.entry_site import NODE, EntrySite
+from tests.lib.entry_site import NODE, EntrySite
 from warmstart import wing
 from warmstart.entry import background
 from warmstart.errand import KEPT_S, Errand, Errands, Kind

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.entry_site import NODE, EntrySite
-from tests.support.left_runs import damage
-from tests.support.runs import a_record
+from tests.lib.entry_site import NODE, EntrySite
+from tests.lib.left_runs import damage
+from tests.lib.runs import a_record
 from warmstart import run_end
 from warmstart.entry import background
 from warmstart.errand import Errands

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.entry_site import NODE, EntrySite
-from tests.support.runs import a_record
+from tests.lib.entry_site import NODE, EntrySite
+from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart import run_end
 from warmstart.audit.journal import Journal

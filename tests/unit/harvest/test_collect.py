@@ -1,4 +1,4 @@
-"""Harvest of a tree: what is copied, what is left out, and the tool's lock. Hostile owners are in tests/security."""
+"""Harvest of a tree: what is copied, what is left out, and the tool's lock. Hostile owners are in tests/node."""
 
 from __future__ import annotations
 

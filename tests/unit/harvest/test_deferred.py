@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.left_runs import damage, runs_left
-from tests.support.runs import a_record
+from tests.lib.left_runs import damage, runs_left
+from tests.lib.runs import a_record
 from warmstart.errand import Errands
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS, REMOVALS, DeferredHarvest

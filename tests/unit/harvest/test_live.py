@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import a_policy, a_record
+from tests.lib.runs import a_policy, a_record
 from warmstart.harvest import live
 from warmstart.harvest.live import Taken
 from warmstart.record import Record, Seeded

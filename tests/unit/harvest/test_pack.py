@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.packed import MTIME_NS
+from tests.lib.packed import MTIME_NS
 from warmstart.harvest import pack as packing
 from warmstart.harvest.pack import PackFailed, pack
 from warmstart.host.deadline import after

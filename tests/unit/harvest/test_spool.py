@@ -11,8 +11,8 @@ from typing import NoReturn
 
 import pytest
 
-from tests.support.bundles import draft
-from tests.support.policy_site import defaults
+from tests.lib.bundles import draft
+from tests.lib.policy_site import defaults
 from warmstart.harvest import spool
 from warmstart.harvest.spool import Spooled, SpoolFailed
 from warmstart.host.deadline import after

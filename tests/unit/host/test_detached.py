@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import processes
-from tests.cluster.processes import wait_until
+from tests.lib import processes
+from tests.lib.processes import wait_until
 from warmstart.host import detached
 
 REPORT = """\

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import image_site
+from tests.lib import image_site
 from warmstart.images.query import Site
 
 

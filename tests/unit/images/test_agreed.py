@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 
-from tests.support import image_site
-from tests.support.image_site import InlineWorker
-from tests.support.runs import a_record
-from tests.support.superblocks import image
+from tests.lib import image_site
+from tests.lib.image_site import InlineWorker
+from tests.lib.runs import a_record
+from tests.lib.superblocks import image
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity

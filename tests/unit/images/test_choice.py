@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from tests.support.image_site import RULES
+from tests.lib.image_site import RULES
 from warmstart.host.identity import Identity
 from warmstart.images import choice
 from warmstart.policy.schema import Images

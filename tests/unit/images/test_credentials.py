@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.image_site import CAPS
+from tests.lib.image_site import CAPS
 from warmstart.host.identity import Identity
 from warmstart.images import credentials
 from warmstart.images.credentials import CredentialsUnusable, Login, login_at

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.image_site import InlineWorker, client
+from tests.lib.image_site import InlineWorker, client
 from warmstart.host.deadline import after
 from warmstart.images import notes
 from warmstart.images.store import eviction, uses

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import image_site
+from tests.lib import image_site
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images import private

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.image_site import RULES
+from tests.lib.image_site import RULES
 from warmstart.images.query import query_by_rules
 from warmstart.images.reference import parse
 from warmstart.images.store.layout import ImageQuery

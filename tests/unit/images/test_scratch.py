@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from tests.support.image_site import CAPS
+from tests.lib.image_site import CAPS
 from warmstart.host import loops
 from warmstart.host.identity import Identity
 from warmstart.images import scratch

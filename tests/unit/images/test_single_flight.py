@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.image_site import HEX, put_image
+from tests.lib.image_site import HEX, put_image
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import single_flight
 from warmstart.images.imports import waiting

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.superblocks import GOOD, PADDED, image, packed
+from tests.lib.superblocks import GOOD, PADDED, image, packed
 from warmstart.images.squashfs import ABSENT, ImageInvalid, Superblock, parse
 
 WRONG = [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import a_policy, a_record
+from tests.lib.runs import a_policy, a_record
 from warmstart import record as records
 from warmstart.host import files
 from warmstart.host.deadline import after

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bundles import ASKER
-from tests.support.runs import a_policy, a_record
+from tests.lib.bundles import ASKER
+from tests.lib.runs import a_policy, a_record
 from warmstart.errand import Errand, Errands
 from warmstart.host import files, namespaces
 from warmstart.host.deadline import after

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.entry_site import EntrySite
+from tests.lib.entry_site import EntrySite
 from warmstart import session as sessions
 from warmstart.maintenance import bundles
 from warmstart.maintenance.bundles import labels

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.entry_site import EntrySite
+from tests.lib.entry_site import EntrySite
 from warmstart.host import files
 from warmstart.host.deadline import Deadline
 from warmstart.maintenance import gone

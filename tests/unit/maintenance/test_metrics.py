@@ -11,8 +11,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support import packed, sample_log
-from tests.support.entry_site import NODE, SCOPE, EntrySite
+from tests.lib import packed, sample_log
+from tests.lib.entry_site import NODE, SCOPE, EntrySite
 from warmstart.host import files
 from warmstart.maintenance import metrics
 from warmstart.maintenance.metrics import MetricsUnwritable

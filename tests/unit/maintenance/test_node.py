@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bundles import draft
-from tests.support.cache_files import numba_files
-from tests.support.entry_site import NODE, SCOPE, EntrySite, this_boot
-from tests.support.left_runs import damage, runs_left
-from tests.support.runs import a_record
+from tests.lib.bundles import draft
+from tests.lib.cache_files import numba_files
+from tests.lib.entry_site import NODE, SCOPE, EntrySite, this_boot
+from tests.lib.left_runs import damage, runs_left
+from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart import run_end
 from warmstart.errands import harvests, registry

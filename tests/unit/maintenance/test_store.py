@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import packed
-from tests.support.entry_site import SCOPE, EntrySite
-from tests.support.superblocks import image
-from tests.support.worker_calls import answer_here
+from tests.lib import packed
+from tests.lib.entry_site import SCOPE, EntrySite
+from tests.lib.superblocks import image
+from tests.lib.worker_calls import answer_here
 from warmstart.images.store import eviction
 from warmstart.maintenance.bundles import audited_survey
 from warmstart.maintenance.store import StoreMaintenance, StoreReport

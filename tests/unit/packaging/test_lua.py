@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.runs import a_job
+from tests.lib.runs import a_job
 from warmstart import request, wing
 from warmstart.errors import UserError
 

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name
 
-from tests.support.locked import REQUIREMENTS, Pin, Target, locked, locked_for
+from tests.lib.locked import REQUIREMENTS, Pin, Target, locked, locked_for
 
 REPOSITORY = Path(__file__).parents[3]
 NAMES = ("hooks", "cli", "demo", "lint", "docs", "test", "tools", "torch", "lock")

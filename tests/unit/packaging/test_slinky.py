@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.command_line import installed
-from tests.support.requirements import unavailable
+from tests.lib.command_line import installed
+from tests.lib.requirements import unavailable
 from warmstart import plan
 from warmstart.entry import timers
 from warmstart.policy.current import current_policy

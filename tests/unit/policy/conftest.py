@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.policy_site import Compile, Site
+from tests.lib.policy_site import Compile, Site
 from warmstart.policy.compiled import Policy
 
 

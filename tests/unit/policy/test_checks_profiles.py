@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from tests.support.policy_site import MINIMAL, Site, refusals
+from tests.lib.policy_site import MINIMAL, Site, refusals
 from warmstart.policy.schema import DerivedFact, Format
 from warmstart.profiles.defined import FILES
 

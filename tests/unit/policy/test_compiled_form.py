@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.policy_site import Compile
-from tests.support.runs import a_policy
+from tests.lib.policy_site import Compile
+from tests.lib.runs import a_policy
 from warmstart.policy import compiled
 from warmstart.policy.compiled import (
     Condition,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.policy_site import Site, find_user
-from tests.support.runs import a_policy
+from tests.lib.policy_site import Site, find_user
+from tests.lib.runs import a_policy
 from warmstart.errors import PolicyError
 from warmstart.host import files
 from warmstart.paths import Installation

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.policy_site import MINIMAL, Compile, Site, refusals
+from tests.lib.policy_site import MINIMAL, Compile, Site, refusals
 from warmstart import wing
 from warmstart.policy import compiled, load
 from warmstart.policy.invalid import PolicyInvalid

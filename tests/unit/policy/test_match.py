@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.policy_site import MINIMAL, Compile, a_rule, defaults
-from tests.support.runs import a_job
+from tests.lib.policy_site import MINIMAL, Compile, a_rule, defaults
+from tests.lib.runs import a_job
 from warmstart import plan
 from warmstart.job import Job
 from warmstart.policy import load, match

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.policy_site import Site
+from tests.lib.policy_site import Site
 from warmstart.images import reference
 from warmstart.policy import checks
 from warmstart.policy.schema import REFERENCE, REGISTRY

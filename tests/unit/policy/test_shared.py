@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.policy_site import defaults
-from tests.support.runs import a_job
+from tests.lib.policy_site import defaults
+from tests.lib.runs import a_job
 from warmstart.policy.compiled import User
 from warmstart.policy.match import combine
 from warmstart.policy.shared import SharedPath, covering, granted

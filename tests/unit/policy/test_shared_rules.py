@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from tests.support.policy_site import find_user
+from tests.lib.policy_site import find_user
 from warmstart.host import wire
 from warmstart.policy.schema import Match, PolicyModel, Rule
 from warmstart.policy.shared import SharedPath

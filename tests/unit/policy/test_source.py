@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import pytest
 
-from tests.support.policy_site import Site
+from tests.lib.policy_site import Site
 from warmstart.errors import PolicyError
 from warmstart.host import files
 from warmstart.policy import source

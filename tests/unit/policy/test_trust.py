@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import POLICY, answer, installed, run
-from tests.support.policy_site import Compile, a_rule
-from tests.support.runs import a_job
+from tests.lib.command_line import POLICY, answer, installed, run
+from tests.lib.policy_site import Compile, a_rule
+from tests.lib.runs import a_job
 from warmstart.doctor import policy as doctor
 from warmstart.doctor.finding import run as run_checks
 from warmstart.job import Job

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.judging import MTIME, Judge
+from tests.lib.judging import MTIME, Judge
 from warmstart.profiles.judge import judge
 
 

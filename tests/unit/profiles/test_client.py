@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.cache_files import NUMBA_BASE, numba_files
-from tests.support.worker_calls import put_in_place
+from tests.lib.cache_files import NUMBA_BASE, numba_files
+from tests.lib.worker_calls import put_in_place
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent

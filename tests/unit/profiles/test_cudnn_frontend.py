@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tests.support.cache_files import of_tool, relocatable
-from tests.support.judging import Judge
+from tests.lib.cache_files import of_tool, relocatable
+from tests.lib.judging import Judge
 
 ENTRIES = of_tool("cudnn-frontend")
 MANIFEST, RECORD, KERNEL, OBJECT = (

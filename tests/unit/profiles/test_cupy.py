@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from tests.support.cache_files import of_tool
-from tests.support.judging import Judge
+from tests.lib.cache_files import of_tool
+from tests.lib.judging import Judge
 
 ENTRIES = of_tool("cupy")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.cache_files import of_tool, relocatable
-from tests.support.judging import Judge
+from tests.lib.cache_files import of_tool, relocatable
+from tests.lib.judging import Judge
 
 ENTRIES = of_tool("cute-dsl")
 QUACK = next(name for name in ENTRIES if name.startswith("quack/"))

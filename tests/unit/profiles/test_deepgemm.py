@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.built_entries import GEMM, KERNEL, SHARED
-from tests.support.cache_files import cubin
-from tests.support.judging import SAME_STAGE, Judge
+from tests.lib.built_entries import GEMM, KERNEL, SHARED
+from tests.lib.cache_files import cubin
+from tests.lib.judging import SAME_STAGE, Judge
 from warmstart.profiles.entry_files import REASONS
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.cache_files import cubin, relocatable, shared
+from tests.lib.cache_files import cubin, relocatable, shared
 from warmstart.policy.schema import Format
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.judging import SAME_STAGE
+from tests.lib.judging import SAME_STAGE
 from warmstart.profiles.entry_files import REASONS, EntryFiles, EntryInvalid
 
 NAMES = st.text("a./", max_size=8)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.built_entries import BUILT, BUILT_ELSEWHERE, NINJA_LOG, OPS, operation
-from tests.support.cache_files import of_tool, relocatable
-from tests.support.judging import Judge
+from tests.lib.built_entries import BUILT, BUILT_ELSEWHERE, NINJA_LOG, OPS, operation
+from tests.lib.cache_files import of_tool, relocatable
+from tests.lib.judging import Judge
 from warmstart.profiles import registry
 
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from tests.support.built_entries import below
-from tests.support.cache_files import of_tool, triton_kernel
-from tests.support.judging import Judge
+from tests.lib.built_entries import below
+from tests.lib.cache_files import of_tool, triton_kernel
+from tests.lib.judging import Judge
 
 ((NAME, BEST),) = of_tool("helion").items()
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.cache_files import CONTENT, ZSTD, zstd
-from tests.support.judging import SAME_STAGE, Judge
+from tests.lib.cache_files import CONTENT, ZSTD, zstd
+from tests.lib.judging import SAME_STAGE, Judge
 from warmstart.profiles.entry_files import REASONS
 
 EXECUTABLE = f"jit__lambda-{'0' * 64}-cache"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cache_files import NUMBA_BASE, NUMBA_DATA, NUMBA_INDEX, numba_files
-from tests.support.judging import Judge
+from tests.lib.cache_files import NUMBA_BASE, NUMBA_DATA, NUMBA_INDEX, numba_files
+from tests.lib.judging import Judge
 from warmstart.profiles import judge as judging
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile

@@ -1,6 +1,6 @@
 """What share of damaged files each validator finds, of files made by hand.
 
-They are of tools that need a GPU, of contents that are the same everywhere. tests/integration/test_profiles_real.py
+They are of tools that need a GPU, of contents that are the same everywhere. tests/node/test_profiles_real.py
 damages real files.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.built_entries import (
+from tests.lib.built_entries import (
     BUILT,
     GEMM,
     KERNEL,
@@ -24,7 +24,7 @@ from tests.support.built_entries import (
     operation,
     tile,
 )
-from tests.support.mutations import MUTATIONS
+from tests.lib.mutations import MUTATIONS
 from warmstart.profiles import registry
 from warmstart.profiles.judge import judge
 

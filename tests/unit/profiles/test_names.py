@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.cache_files import NUMBA_BASE, STEM
+from tests.lib.cache_files import NUMBA_BASE, STEM
 from warmstart.profiles import registry
 
 KEY = "ab" + "c" * 49

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.built_entries import below
-from tests.support.cache_files import triton_kernel
-from tests.support.judging import MTIME
+from tests.lib.built_entries import below
+from tests.lib.cache_files import triton_kernel
+from tests.lib.judging import MTIME
 from warmstart.profiles.contract import named_by
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.nested import NestedCaches

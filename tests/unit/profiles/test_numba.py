@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.cache_files import NUMBA_DATA, NUMBA_INDEX, numba_files, of_tool, relocatable
-from tests.support.judging import SAME_STAGE, Judge
+from tests.lib.cache_files import NUMBA_DATA, NUMBA_INDEX, numba_files, of_tool, relocatable
+from tests.lib.judging import SAME_STAGE, Judge
 from warmstart.profiles.entry_files import REASONS
 from warmstart.profiles.formats import pickle_framing
 

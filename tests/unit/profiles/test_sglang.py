@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from tests.support.built_entries import RANK, SGLANG, SGLANG_LEAF, SGLANG_ROWS, SHARED, below
-from tests.support.cache_files import relocatable, triton_kernel
-from tests.support.judging import Judge
+from tests.lib.built_entries import RANK, SGLANG, SGLANG_LEAF, SGLANG_ROWS, SHARED, below
+from tests.lib.cache_files import relocatable, triton_kernel
+from tests.lib.judging import Judge
 
 
 @pytest.mark.parametrize(

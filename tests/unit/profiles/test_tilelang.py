@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.built_entries import SOURCES, TILE, tile, tile_manifest
-from tests.support.judging import Judge
+from tests.lib.built_entries import SOURCES, TILE, tile, tile_manifest
+from tests.lib.judging import Judge
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.built_entries import BUILT, BUILT_ELSEWHERE, NINJA_DEPS, NINJA_LOG, SHARED
-from tests.support.cache_files import relocatable
-from tests.support.judging import Judge
+from tests.lib.built_entries import BUILT, BUILT_ELSEWHERE, NINJA_DEPS, NINJA_LOG, SHARED
+from tests.lib.cache_files import relocatable
+from tests.lib.judging import Judge
 
 
 def extension(**changes: bytes | None) -> dict[str, bytes]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cache_files import TRITON_RELEASES, of_tool, shared, triton_kernel
-from tests.support.judging import MTIME, Judge
+from tests.lib.cache_files import TRITON_RELEASES, of_tool, shared, triton_kernel
+from tests.lib.judging import MTIME, Judge
 from warmstart.profiles.judge import judge
 
 KERNEL = triton_kernel("3.9")

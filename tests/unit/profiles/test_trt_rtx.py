@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.judging import Judge
+from tests.lib.judging import Judge
 
 RTX = "runtime_cache.bin"
 

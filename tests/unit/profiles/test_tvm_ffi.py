@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.cache_files import of_tool
-from tests.support.judging import Judge
+from tests.lib.cache_files import of_tool
+from tests.lib.judging import Judge
 
 BUILT = of_tool("tvm-ffi")
 DIRECTORY = next(iter(BUILT)).partition("/")[0]

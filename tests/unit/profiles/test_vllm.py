@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.built_entries import RANK, SHARED, below
-from tests.support.cache_files import STEM, cubin, triton_kernel
-from tests.support.judging import Judge
+from tests.lib.built_entries import RANK, SHARED, below
+from tests.lib.cache_files import STEM, cubin, triton_kernel
+from tests.lib.judging import Judge
 
 
 @pytest.mark.parametrize(

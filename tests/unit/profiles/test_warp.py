@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.cache_files import of_tool
-from tests.support.judging import Judge
-from tests.support.runs import a_policy
+from tests.lib.cache_files import of_tool
+from tests.lib.judging import Judge
+from tests.lib.runs import a_policy
 from warmstart import plan
 from warmstart.policy.match import Grant
 from warmstart.profiles import registry

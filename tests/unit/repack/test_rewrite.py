@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import packed
-from tests.support.alone import run_alone
+from tests.lib import packed
+from tests.lib.alone import run_alone
 from warmstart.host import process, untrusted
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import sample_log
+from tests.lib import sample_log
 from warmstart.audit.line import Line
 from warmstart.audit.runs import runs
 from warmstart.host import wire

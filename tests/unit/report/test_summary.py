@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support import sample_log
+from tests.lib import sample_log
 from warmstart.audit.runs import Failure, Harvest, ImageUse, Made, Run, Seeding, runs
 from warmstart.report.summary import Counted, Entries, Returns, Saved, SetByJobs, Summary, Uses, summarize
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.alone import run_alone
-from tests.support.packed import MTIME_NS, packed
+from tests.lib.alone import run_alone
+from tests.lib.packed import MTIME_NS, packed
 from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir

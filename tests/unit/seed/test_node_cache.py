@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.bundles import draft, namespace, publish
+from tests.lib.bundles import draft, namespace, publish
 from warmstart.host import files, loops
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.whiteouts import ODD_PATHS, PATHS, RULES, grouped, merged
+from tests.lib.whiteouts import ODD_PATHS, PATHS, RULES, grouped, merged
 from warmstart.seed import overlay
 from warmstart.seed.overlay import Layer
 

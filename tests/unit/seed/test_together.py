@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from tests.support.image_site import InlineWorker
+from tests.lib.image_site import InlineWorker
 from warmstart.errors import StoreError
 from warmstart.host.deadline import after
 from warmstart.host.worker import Worker

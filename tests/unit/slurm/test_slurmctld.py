@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.slurmctld import BY_COMMANDS, controller
+from tests.lib.slurmctld import BY_COMMANDS, controller
 from warmstart import wing
 from warmstart.host.deadline import after
 from warmstart.slurm.facts import Access, JobFacts

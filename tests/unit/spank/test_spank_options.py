@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests import spank
-from tests.support.runs import a_job
+from tests.lib import spank
+from tests.lib.runs import a_job
 from warmstart import request
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.privileges import make_removable
+from tests.lib.privileges import make_removable
 from warmstart import view
 from warmstart.host.files import opened_dir
 from warmstart.paths import NOTHING as NONE

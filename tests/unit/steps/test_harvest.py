@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.support.bundles import draft
-from tests.support.cache_files import numba_files
-from tests.support.numba_entries import numba_entry
-from tests.support.runs import a_context, events
-from tests.support.worker_calls import answer_here
+from tests.lib.bundles import draft
+from tests.lib.cache_files import numba_files
+from tests.lib.numba_entries import numba_entry
+from tests.lib.runs import a_context, events
+from tests.lib.worker_calls import answer_here
 from warmstart.harvest import collect, spool
 from warmstart.harvest.scan import OUT_OF_TIME
 from warmstart.harvest.spool import Spooled

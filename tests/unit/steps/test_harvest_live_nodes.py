@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.alone import run_alone
-from tests.support.live_jobs import LiveJob
-from tests.support.runs import events
+from tests.lib.alone import run_alone
+from tests.lib.live_jobs import LiveJob
+from tests.lib.runs import events
 from warmstart import errand
 from warmstart.errands import merges
 from warmstart.harvest import live

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.image_site import RULES
-from tests.support.runs import events
+from tests.lib.image_site import RULES
+from tests.lib.runs import events
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import private, single_flight

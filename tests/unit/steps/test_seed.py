@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.support import packed
-from tests.support.alone import run_alone
-from tests.support.packed import MTIME_NS
-from tests.support.runs import a_context, events
+from tests.lib import packed
+from tests.lib.alone import run_alone
+from tests.lib.packed import MTIME_NS
+from tests.lib.runs import a_context, events
 from warmstart.errand import Errands
 from warmstart.harvest.live import ROUNDS
 from warmstart.host import process

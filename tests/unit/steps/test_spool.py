@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bundles import draft
-from tests.support.runs import a_context, events
+from tests.lib.bundles import draft
+from tests.lib.runs import a_context, events
 from warmstart.harvest import spool as spooling
 from warmstart.harvest.spool import Spooled, SpoolFailed
 from warmstart.host.files import remove_tree, try_flock

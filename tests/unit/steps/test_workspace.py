@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.runs import CACHE, a_context, a_record
+from tests.lib.runs import CACHE, a_context, a_record
 from warmstart import view
 from warmstart.images.scratch import WorkspaceNotRoots, WorkspaceUnusable
 from warmstart.paths import LONGEST_TMPDIR, LONGEST_WORKSPACE, NOTHING, SOCKET_NAMES, Shown

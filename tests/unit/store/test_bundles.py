@@ -1,4 +1,4 @@
-"""Offers, index, publishing and quotas, in this process. Kills and real tools are in tests/integration."""
+"""Offers, index, publishing and quotas, in this process. Kills and real tools are in tests/node."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.support.bundles import OWNER, draft, namespace, publish
-from tests.support.policy_site import defaults
+from tests.lib.bundles import OWNER, draft, namespace, publish
+from tests.lib.policy_site import defaults
 from warmstart.store import atomic as publishing
 from warmstart.store import bundles, index, locks
 from warmstart.store.bundles import BundleDamaged, BundleGone, Offer, Offers, Published, QuotaExceeded, Reindexed

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bundles import OWNER, PRODUCER, draft, namespace, publish
-from tests.support.worker_calls import put_in_place
+from tests.lib.bundles import OWNER, PRODUCER, draft, namespace, publish
+from tests.lib.worker_calls import put_in_place
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerAnswerMalformed, WorkerDied, WorkerSilent
 from warmstart.store import bundles, maintenance, parts

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bundles import OWNER, draft, namespace
+from tests.lib.bundles import OWNER, draft, namespace
 from warmstart.policy.compiled import Maintenance
 from warmstart.seed import overlay
 from warmstart.seed.overlay import Layer

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.runs import a_job
+from tests.lib.runs import a_job
 from warmstart.policy.match import scope_key
 from warmstart.store import layout
 from warmstart.store.layout import Namespace

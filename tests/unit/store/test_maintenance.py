@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bundles import OWNER, draft, namespace, publish
-from tests.support.policy_site import defaults
+from tests.lib.bundles import OWNER, draft, namespace, publish
+from tests.lib.policy_site import defaults
 from warmstart.repack import rewrite
 from warmstart.seed import node_cache
 from warmstart.seed.node_cache import Keep

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.bundles import PRODUCER
+from tests.lib.bundles import PRODUCER
 from warmstart.store import layout, manifest
 from warmstart.store.manifest import File, Manifest, ManifestUnreadable, Origin
 

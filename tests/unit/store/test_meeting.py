@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.runs import a_record
+from tests.lib.runs import a_record
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.store.board import Topic, Whose, say, take_down

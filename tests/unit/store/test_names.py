@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bundles import OWNER, draft, namespace
+from tests.lib.bundles import OWNER, draft, namespace
 from warmstart.errors import UserError
 from warmstart.store import bundles, index, manifest
 from warmstart.store.bundles import Published, QuotaExceeded

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.bundles import OWNER, PRODUCER, draft, namespace, publish
+from tests.lib.bundles import OWNER, PRODUCER, draft, namespace, publish
 from warmstart.host.files import opened_dir
 from warmstart.store import atomic, parts
 from warmstart.store.bundles import BundleDamaged, BundleGone, QuotaExceeded

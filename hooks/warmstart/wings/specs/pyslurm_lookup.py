@@ -3,7 +3,7 @@
 Names and types as in pyslurm 25.11.2: `Job.load(int) -> Job` (pyslurm/core/job/job.pyx), `slurmctld.Config.load() ->
 Config` (pyslurm/core/slurmctld/config.pyx), and `RPCError.errno` (pyslurm/core/error.pyx). Importing the package calls
 slurm_init(), which reads SLURM_CONF.
-`tests/wings/specs/integration/test_pyslurm_contract.py` checks them against the released source, and against a running
+`tests/node/wings/specs/test_pyslurm_contract.py` checks them against the released source, and against a running
 controller where there is one of that release.
 """
 

@@ -11,9 +11,9 @@ from typing import NoReturn
 
 import pytest
 
-from tests.support.faults import Done, Faults
-from tests.support.sweeping import chosen
-from tests.wings.models.values import ALICE, NODE, SMALL, ModelSite
+from tests.lib.faults import Done, Faults
+from tests.lib.sweeping import chosen
+from tests.lib.wings.models.values import ALICE, NODE, SMALL, ModelSite
 from warmstart import record as records
 from warmstart.cli.maintain import maintain
 from warmstart.entry import background

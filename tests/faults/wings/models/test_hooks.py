@@ -1,8 +1,8 @@
-"""The wing's part in the sweeps of all hooks (tests/sweeps/test_hook_sweeps.py)."""
+"""The wing's part in the sweeps of all hooks (tests/faults/test_hook_sweeps.py)."""
 
 from __future__ import annotations
 
-from tests.support.hook_site import HookSite
+from tests.lib.hook_site import HookSite
 
 
 def test_the_job_of_the_sweeps_names_a_model(hook_site: HookSite) -> None:

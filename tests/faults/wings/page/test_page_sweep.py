@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from tests.support import browser, sample_log
+from tests.lib import browser, sample_log
 from warmstart.audit.runs import Run, runs
 from warmstart.report.summary import summarize
 from warmstart.wings.page.page import page

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.vanish import WHENS, vanishes
-from tests.wings.step_images.step_sets import Run
+from tests.lib.vanish import WHENS, vanishes
+from tests.lib.wings.step_images.step_sets import Run
 from warmstart import record as records
 from warmstart import run_end, view
 from warmstart.host.deadline import after

@@ -1,11 +1,11 @@
-"""The wing's part in the sweeps of all hooks (tests/sweeps/test_hook_sweeps.py)."""
+"""The wing's part in the sweeps of all hooks (tests/faults/test_hook_sweeps.py)."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from tests.support.hook_site import JOB, HookSite
+from tests.lib.hook_site import JOB, HookSite
 
 
 def test_the_job_of_the_sweeps_reads_a_packed_tree(hook_site: HookSite) -> None:

@@ -13,10 +13,10 @@ from typing import NoReturn
 
 import pytest
 
-from tests.support import judge
-from tests.support.faults import Done, Faults
-from tests.support.sweeping import chosen
-from tests.wings.trees.sites import NODE, TreeSite, a_tree_site
+from tests.lib import judge
+from tests.lib.faults import Done, Faults
+from tests.lib.sweeping import chosen
+from tests.lib.wings.trees.sites import NODE, TreeSite, a_tree_site
 from warmstart.cli.maintain import maintain
 from warmstart.entry import background
 from warmstart.host import process

@@ -1,8 +1,8 @@
-"""The wing's parsers of foreign bytes, for tests/fuzz: none."""
+"""The wing's parsers of foreign bytes, for tests/lib/fuzz: none."""
 
 from __future__ import annotations
 
-from tests.fuzz import parsers
+from tests.lib.fuzz import parsers
 
 PARSERS: dict[str, parsers.Parser] = {}
 BARE: dict[str, tuple[str, str, str]] = {}

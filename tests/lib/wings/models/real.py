@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.registry import Registry
-from tests.cluster.site import Site
-from tests.wings.models.integration.test_models import SIZE, make_snapshot, shared
+from tests.lib.accounts import ALICE
+from tests.lib.registry import Registry
+from tests.lib.site import Site
+from tests.slurm.wings.models.test_models import SIZE, make_snapshot, shared
 from tools.real.claims import check
 
 IMAGES: tuple[str, ...] = ()

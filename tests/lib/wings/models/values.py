@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.support.maintenance_site import MaintenanceSite
-from tests.support.runs import a_record
+from tests.lib.maintenance_site import MaintenanceSite
+from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart.audit.journal import Journal
 from warmstart.entry import background

@@ -5,12 +5,12 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tests.support import browser, sample_log
+from tests.lib import browser, sample_log
 from warmstart.audit.runs import runs
 from warmstart.report.summary import summarize
 from warmstart.wings.page.page import page
 
-IMAGES = Path(__file__).resolve().parents[3] / "docs" / "wings"
+IMAGES = Path(__file__).resolve().parents[4] / "docs" / "wings"
 SIZE = (1000, 1060)
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support.wing_hooks import WingHooks
+from tests.lib.wing_hooks import WingHooks
 
 HOOKS = WingHooks(rule="rendezvous: {{ports: 28000-28999, shared_nodes: true}}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.wing_load import WRONG, Kind, WingLoad
+from tests.lib.wing_load import WRONG, Kind, WingLoad
 
 UNEQUAL = f"{WRONG}: the nodes have not the same MASTER_PORT"
 _PORT = "srun --ntasks-per-node=1 sh -c 'echo \"at $MASTER_ADDR:$MASTER_PORT\"' | sort -u | wc -l"

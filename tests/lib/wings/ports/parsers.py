@@ -1,10 +1,10 @@
-"""The wing's parsers of foreign bytes, for tests/fuzz."""
+"""The wing's parsers of foreign bytes, for tests/lib/fuzz."""
 
 from __future__ import annotations
 
 import json
 
-from tests.fuzz import parsers
+from tests.lib.fuzz import parsers
 from warmstart.wings.ports import ledger
 
 _HOLDER = ledger.Holder("n1", 7, "0a1b2c3d", 1000, "boot")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.policy_site import a_rule_of
+from tests.lib.policy_site import a_rule_of
 from warmstart.host import wire
 from warmstart.wings.ports.step import KEY, Rendezvous
 

@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.runs import a_record
+from tests.lib.runs import a_record
 from warmstart import view
 from warmstart.host import linux
 from warmstart.host.files import opened_dir

@@ -1,6 +1,6 @@
 """The first line of a container, and the work after it, with real pyxis: each way to have its root, in turns.
 
-    python -m tests.wings.ready_roots.first_line [--mib N] [--modules NAME,...] [--rounds N] [--many N] [--stock]
+    python -m tests.lib.wings.ready_roots.first_line [--mib N] [--modules NAME,...] [--rounds N] [--many N] [--stock]
 
 Run it as `tools.real` (CONTRIBUTING.md). The image has the /usr of this root file system, with copies of it `--mib` in
 all; Python there imports `--modules`. The store has the image. With `--stock` pyxis alone starts containers, too: it
@@ -27,11 +27,11 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.cluster import Cluster
-from tests.cluster.registry import Registry
-from tests.cluster.site import Site
-from tests.wings.ready_roots.real import HOOKS
+from tests.lib.accounts import ALICE
+from tests.lib.cluster import Cluster
+from tests.lib.registry import Registry
+from tests.lib.site import Site
+from tests.lib.wings.ready_roots.real import HOOKS
 from tools.real.__main__ import plugged, push, set_up_enroot
 from tools.real.starts import CACHING, peer, say
 from warmstart.wings.ready_roots.checks import HOOK
@@ -209,7 +209,7 @@ def measure(  # noqa: PLR0917 - what is measured, and how often
 
 def main() -> int:
     """Start everything, measure, take everything down."""
-    parser = argparse.ArgumentParser(prog="python -m tests.wings.ready_roots.first_line")
+    parser = argparse.ArgumentParser(prog="python -m tests.lib.wings.ready_roots.first_line")
     parser.add_argument("--mib", type=int, default=1500)
     parser.add_argument(
         "--modules", default="asyncio, sqlite3, xml.dom.minidom, unittest.mock, ctypes, email.mime.text, http.server"

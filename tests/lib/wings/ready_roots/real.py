@@ -19,12 +19,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.cluster import mounts, processes
-from tests.cluster.accounts import ALICE, BOB, CAROL
-from tests.cluster.processes import wait_until
-from tests.cluster.registry import Registry
-from tests.cluster.site import Site
-from tests.support import registries
+from tests.lib import mounts, processes, registries
+from tests.lib.accounts import ALICE, BOB, CAROL
+from tests.lib.processes import wait_until
+from tests.lib.registry import Registry
+from tests.lib.site import Site
 from tools.real.claims import check
 from warmstart.wings.ready_roots.checks import HOOK
 
@@ -50,7 +49,7 @@ print("leased", flush=True)
 signal.pause()
 """
 KILLED = "KILLED"  # a variable of the containers whose processes are killed
-STEPS = "tests.wings.step_images.steps"
+STEPS = "tests.lib.wings.step_images.steps"
 
 
 def fill(root: Path) -> None:

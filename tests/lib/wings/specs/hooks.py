@@ -6,7 +6,7 @@ import os
 import pwd
 from pathlib import Path
 
-from tests.support.wing_hooks import WingHooks
+from tests.lib.wing_hooks import WingHooks
 from warmstart.wings.specs.programs import epilog_slurmctld, prolog_slurmctld
 
 

@@ -1,10 +1,10 @@
-"""The wing's parser of foreign bytes, for tests/fuzz."""
+"""The wing's parser of foreign bytes, for tests/lib/fuzz."""
 
 from __future__ import annotations
 
 import json
 
-from tests.fuzz import parsers
+from tests.lib.fuzz import parsers
 from warmstart.wings.specs import stored
 
 _SPEC = stored.Spec("c", 7, 1000, 0, 1.5, "train", "", None, "normal")

@@ -1,8 +1,8 @@
-"""The wing's parsers of foreign bytes, for tests/fuzz."""
+"""The wing's parsers of foreign bytes, for tests/lib/fuzz."""
 
 from __future__ import annotations
 
-from tests.fuzz import parsers
+from tests.lib.fuzz import parsers
 from warmstart.wings.step_images import asking
 
 PARSERS = {

@@ -10,13 +10,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.cluster.accounts import ALICE, BOB, CAROL
-from tests.cluster.cluster import JobResult
-from tests.cluster.processes import wait_until
-from tests.cluster.registry import Registry
-from tests.cluster.site import Site
-from tests.support.shell_profiles import profiles
-from tests.wings.step_images.steps import answering, served
+from tests.lib.accounts import ALICE, BOB, CAROL
+from tests.lib.cluster import JobResult
+from tests.lib.processes import wait_until
+from tests.lib.registry import Registry
+from tests.lib.shell_profiles import profiles
+from tests.lib.site import Site
+from tests.lib.wings.step_images.steps import answering, served
 from tools.real.claims import SHOW, check
 
 CONF = Path("/etc/enroot/enroot.conf.d/tests.conf")
@@ -26,7 +26,7 @@ RULE = "rules: [{name: all, profiles: [alpha]}]\n"
 TOGETHER = f"{profiles(alpha='*.bin')}    in_step: true\n{RULE}"
 LIVE = f"harvest: {{while_running: 10s}}\n{profiles(alpha='*.bin')}{RULE}"
 ADD = 'echo "$SLURMD_NODENAME: $(cd $ALPHA_CACHE && echo *)" && cp /etc/motd $ALPHA_CACHE/a.bin'
-# The interpreter that has torch, as for tests/integration/test_real_tools.py.
+# The interpreter that has torch, as for tests/slurm/test_real_tools.py.
 TOOLS_PYTHON = os.environ.get("WARMSTART_TOOLS_PYTHON", "")
 
 

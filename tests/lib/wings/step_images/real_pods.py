@@ -1,6 +1,6 @@
 """Run steps in containers of the real pyxis and enroot, on nodes that are pods, and print what they see.
 
-    python -m tests.wings.step_images.real_pods
+    python -m tests.lib.wings.step_images.real_pods
 
 Runs as `tools.real` does (CONTRIBUTING.md), in a root of Debian sid that has supervisor and iproute2, too. First the
 pods are Slinky's, then soperator's, where jobs have another root than slurmd (docs/guides/kubernetes.md).
@@ -11,13 +11,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests import spank
-from tests.cluster.accounts import ALICE
-from tests.cluster.pods import PodCluster
-from tests.cluster.processes import wait_until
-from tests.cluster.registry import Registry
-from tests.cluster.site import Site
-from tests.support.shell_profiles import profiles
+from tests.lib import spank
+from tests.lib.accounts import ALICE
+from tests.lib.pods import PodCluster
+from tests.lib.processes import wait_until
+from tests.lib.registry import Registry
+from tests.lib.shell_profiles import profiles
+from tests.lib.site import Site
 from tools.real.__main__ import PYXIS, kept, push, set_up_enroot
 from tools.real.claims import Failed, check
 

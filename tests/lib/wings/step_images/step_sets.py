@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.support.runs import a_context
+from tests.lib.runs import a_context
 from warmstart import record as records
 from warmstart import view
 from warmstart.host.deadline import after

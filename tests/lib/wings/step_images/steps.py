@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.cluster import processes
-from tests.cluster.processes import wait_until
-from tests.cluster.site import Site
+from tests.lib import processes
+from tests.lib.processes import wait_until
+from tests.lib.site import Site
 from warmstart.paths import Installation
 from warmstart.wings.step_images import place
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.entry_site import NODE, SCOPE, EntrySite
-from tests.wings.trees.values import offering
+from tests.lib.entry_site import NODE, SCOPE, EntrySite
+from tests.lib.wings.trees.values import offering
 from warmstart.entry import background
 from warmstart.host import process
 from warmstart.wings.trees import packing, requests

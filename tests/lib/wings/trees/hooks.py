@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.support.wing_hooks import WingHooks
+from tests.lib.wing_hooks import WingHooks
 
 OWNER = 64201  # the job's user
 

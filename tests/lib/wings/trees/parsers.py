@@ -1,10 +1,10 @@
-"""The wing's parsers of foreign bytes, for tests/fuzz."""
+"""The wing's parsers of foreign bytes, for tests/lib/fuzz."""
 
 from __future__ import annotations
 
 import tempfile
 
-from tests.fuzz import parsers
+from tests.lib.fuzz import parsers
 from warmstart.errors import WarmstartError
 from warmstart.host.files import opened_dir
 from warmstart.wings.trees import stage, walk

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.registry import Registry
-from tests.cluster.site import Site
-from tests.wings.trees.integration.test_trees import make_environment, shared
+from tests.lib.accounts import ALICE
+from tests.lib.registry import Registry
+from tests.lib.site import Site
+from tests.slurm.wings.trees.test_trees import make_environment, shared
 from tools.real.claims import check
 
 IMAGES: tuple[str, ...] = ()

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import mounts
-from tests.support.maintenance_site import MaintenanceSite
+from tests.lib import mounts
+from tests.lib.maintenance_site import MaintenanceSite
 from warmstart.entry import background
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.accounts import ALICE, IMPORT, STORE
-from tests.support.image_place import Place, Ready, Store, opened_place, squashfs
-from tests.wings.launchers import values
+from tests.lib.accounts import ALICE, IMPORT, STORE
+from tests.lib.image_place import Place, Ready, Store, opened_place, squashfs
+from tests.lib.wings.launchers import values
 from warmstart.host.deadline import after
 from warmstart.images.imports import making
 from warmstart.images.query import Obtained, Site

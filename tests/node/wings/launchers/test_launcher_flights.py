@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import processes
-from tests.cluster.accounts import IMPORT, STORE
-from tests.support.image_place import Place, Ready, Store, in_child, opened_place, result, squashfs
-from tests.wings.launchers import values
+from tests.lib import processes
+from tests.lib.accounts import IMPORT, STORE
+from tests.lib.image_place import Place, Ready, Store, in_child, opened_place, result, squashfs
+from tests.lib.wings.launchers import values
 from warmstart.host.deadline import after
 from warmstart.images.imports import making
 from warmstart.images.query import Site

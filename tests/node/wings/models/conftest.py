@@ -1,4 +1,4 @@
-"""All of these tests need root; files of a few bytes count as large."""
+"""Files of a few bytes count as large."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.root.conftest import as_root
-from tests.wings.models.values import SMALL, ModelSite
+from tests.lib.wings.models.values import SMALL, ModelSite
 from warmstart.host import process
 from warmstart.wings.models import look
-
-__all__ = ["as_root"]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.wings.models.values import ALICE, NODE, ModelSite
+from tests.lib.wings.models.values import ALICE, NODE, ModelSite
 from warmstart import record as records
 from warmstart.host import detached
 from warmstart.wings.models import errands

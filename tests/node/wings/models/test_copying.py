@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from tests.wings.models.values import ALICE, BOB, ModelSite, snapshot
+from tests.lib.wings.models.values import ALICE, BOB, ModelSite, snapshot
 from warmstart import record as records
 from warmstart.errand import Errands
 from warmstart.host.files import opened_dir

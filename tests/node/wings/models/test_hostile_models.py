@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import mounts
-from tests.cluster.processes import wait_until
-from tests.support.meddling import meddling, stopped
-from tests.support.runs import a_context, a_record
-from tests.wings.models.values import ALICE, BOB, SMALL, ModelSite, snapshot
+from tests.lib import mounts
+from tests.lib.meddling import meddling, stopped
+from tests.lib.processes import wait_until
+from tests.lib.runs import a_context, a_record
+from tests.lib.wings.models.values import ALICE, BOB, SMALL, ModelSite, snapshot
 from warmstart import view
 from warmstart.host import process
 from warmstart.host.files import opened_dir

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import a_context
-from tests.wings.ready_roots.enroots import JOB, OWNER
+from tests.lib.runs import a_context
+from tests.lib.wings.ready_roots.enroots import JOB, OWNER
 from warmstart import record as records
 from warmstart import view
 from warmstart.host.files import opened_dir

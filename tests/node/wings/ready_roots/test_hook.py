@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import processes
-from tests.cluster.processes import wait_until
-from tests.support.meddling import meddling, stopped
-from tests.wings.ready_roots.enroots import JOB, Place
+from tests.lib import processes
+from tests.lib.meddling import meddling, stopped
+from tests.lib.processes import wait_until
+from tests.lib.wings.ready_roots.enroots import JOB, Place
 from warmstart import view
 from warmstart.host.files import opened_dir
 

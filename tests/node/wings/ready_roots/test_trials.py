@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults import Faults
-from tests.support.shelf_site import NODE, ShelfSite
+from tests.lib.faults import Faults
+from tests.lib.shelf_site import NODE, ShelfSite
 from warmstart.policy.compiled import Policy
 from warmstart.session import Session, open_session
 from warmstart.wings.ready_roots import maintenance, trial

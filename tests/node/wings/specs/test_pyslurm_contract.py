@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.requirements import unavailable
-from tests.wings.specs.fake_pyslurm import API, VERSION
+from tests.lib.requirements import unavailable
+from tests.lib.wings.specs.fake_pyslurm import API, VERSION
 
 
 @pytest.fixture(scope="module")

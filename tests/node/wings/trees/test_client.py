@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import mounts
+from tests.lib import mounts
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.processes import wait_until
-from tests.support.privileges import drop_to
-from tests.support.runs import a_context, a_record
+from tests.lib.privileges import drop_to
+from tests.lib.processes import wait_until
+from tests.lib.runs import a_context, a_record
 from warmstart import record as records
 from warmstart import run_end
 from warmstart.errand import Errands

@@ -17,9 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import mounts
-from tests.support import odd_files
-from tests.wings.trees.sites import ALICE, BOB, TreeSite, a_tree_site
+from tests.lib import mounts, odd_files
+from tests.lib.wings.trees.sites import ALICE, BOB, TreeSite, a_tree_site
 from warmstart.host import process, space
 from warmstart.host.deadline import Deadline
 from warmstart.wings.trees import client, packing, requests

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wings.trees.sites import TreeSite, a_tree_site
+from tests.lib.wings.trees.sites import TreeSite, a_tree_site
 from warmstart.host import process
 from warmstart.wings.trees import packing
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.meddling import become, meddling, stopped
+from tests.lib.meddling import become, meddling, stopped
 from warmstart import view
 from warmstart.host.files import PATH, opened_dir
 from warmstart.wings.trees import shown

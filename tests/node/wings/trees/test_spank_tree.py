@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_spank import JOB, ONCE, Node, harnesses, node, view_of
+from tests.node.test_spank import JOB, ONCE, Node, harnesses, node, view_of
 from warmstart.paths import NOTHING, Shown
 from warmstart.wings.trees.current import look
 

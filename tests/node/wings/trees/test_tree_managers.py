@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.requirements import need_module
+from tests.lib.requirements import need_module
 from warmstart.host.files import opened_dir
 from warmstart.wings.trees import current, walk
 from warmstart.wings.trees.stage import Stage

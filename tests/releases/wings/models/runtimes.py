@@ -1,4 +1,4 @@
-"""Copies of a model in Apptainer's containers. `tests/matrix/test_runtimes.py` runs it in a root with Apptainer."""
+"""Copies of a model in Apptainer's containers. `tests/releases/test_runtimes.py` runs it in a root with Apptainer."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.site import Site
-from tests.matrix.runtimes import CACHE, RULES, Runtime, cluster, image, runtime
+from tests.lib.accounts import ALICE
+from tests.lib.site import Site
+from tests.releases.runtimes import CACHE, RULES, Runtime, cluster, image, runtime
 
 __all__ = ["cluster", "image", "runtime"]
 SIZE = (16 << 20) + 5

@@ -1,13 +1,13 @@
-"""Runtimes that start from the job's tree, as the wing's page says. `tests/matrix/test_runtimes.py` runs it."""
+"""Runtimes that start from the job's tree, as the wing's page says. `tests/releases/test_runtimes.py` runs it."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.site import Site
-from tests.matrix.runtimes import CACHE, RULES, Runtime, cluster, image, runtime
+from tests.lib.accounts import ALICE
+from tests.lib.site import Site
+from tests.releases.runtimes import CACHE, RULES, Runtime, cluster, image, runtime
 
 __all__ = ["cluster", "image", "runtime"]
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "wings" / "ready_roots.md"

@@ -1,4 +1,4 @@
-"""Trees in container runtimes, as the wing's page says. `tests/matrix/test_runtimes.py` runs it in a root with them."""
+"""Trees in container runtimes, as the wing's page says. `test_runtimes.py` runs it in a root with them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import mounts
-from tests.cluster.accounts import ALICE
-from tests.cluster.site import Site
-from tests.matrix.runtimes import CACHE, RULES, SUITE, Runtime, cluster, image, runtime
-from tests.wings.trees.integration.test_trees import make_environment
+from tests.lib import mounts
+from tests.lib.accounts import ALICE
+from tests.lib.site import Site
+from tests.releases.runtimes import CACHE, RULES, SUITE, Runtime, cluster, image, runtime
+from tests.slurm.wings.trees.test_trees import make_environment
 
 __all__ = ["cluster", "image", "runtime"]
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "wings" / "trees.md"

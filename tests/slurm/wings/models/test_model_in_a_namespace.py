@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.site import Site
-from tests.integration.test_job_container_hook import JOBS, a_namespace, as_alice, run_hook
-from tests.wings.models.integration.test_models import SIZE, make_snapshot, shared
+from tests.lib.accounts import ALICE
+from tests.lib.site import Site
+from tests.slurm.test_job_container_hook import JOBS, a_namespace, as_alice, run_hook
+from tests.slurm.wings.models.test_models import SIZE, make_snapshot, shared
 
 
 @pytest.mark.threat(62)

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests import spank
-from tests.cluster import mounts, processes
-from tests.cluster.accounts import ALICE, BOB, CAROL
-from tests.cluster.cluster import JobResult
-from tests.cluster.site import Site
+from tests.lib import mounts, processes, spank
+from tests.lib.accounts import ALICE, BOB, CAROL
+from tests.lib.cluster import JobResult
+from tests.lib.site import Site
 
 RULES = """\
 models: {{prefixes: ["{prefix}"]}}

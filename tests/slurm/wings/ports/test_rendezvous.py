@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cluster import mounts
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.processes import wait_until
+from tests.lib import mounts
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.cluster.site import Site
+    from tests.lib.site import Site
 
 LOW, HIGH = 20000, 20039
 MEET = """\

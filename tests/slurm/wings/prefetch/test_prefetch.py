@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.registry import Registry
-from tests.cluster.site import RULES, Site
+from tests.lib.accounts import ALICE
+from tests.lib.registry import Registry
+from tests.lib.site import RULES, Site
 
 SHOW = '#!/bin/sh\nunsquashfs -s "$WARMSTART_IMAGE" > /dev/null && echo found\n'
 

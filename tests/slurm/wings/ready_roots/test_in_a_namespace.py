@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.cluster import Cluster
-from tests.cluster.config import Namespace
-from tests.cluster.processes import wait_until
-from tests.cluster.registry import Registry, build_image
-from tests.cluster.site import Site
-from tests.integration.test_constant_path import version
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.cluster import Cluster
+from tests.lib.config import Namespace
+from tests.lib.processes import wait_until
+from tests.lib.registry import Registry, build_image
+from tests.lib.site import Site
+from tests.slurm.test_constant_path import version
 
 # A cluster for each. Slurm 22.05 has no `Shared` (job_container.conf(5)): newer releases are tried with it.
 SHARING = [pytest.param("", marks=pytest.mark.sweep), *(["Shared=true"] if version() >= "24.11" else [])]

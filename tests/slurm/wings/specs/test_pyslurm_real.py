@@ -4,8 +4,8 @@ PyPI has pyslurm for Slurm 25.11 only, and no Debian has that release. With a Sl
 
     SLURM_LIB_DIR=/opt/slurm/lib SLURM_INCLUDE_DIR=/opt/slurm/include \
         python3 -m pip install --no-deps --target /opt/pyslurm 'pyslurm==25.11.*'
-    WARMSTART_PYSLURM=/opt/pyslurm tests/newer/with-slurm /opt/slurm \
-        .venv/bin/python -m pytest -q -m "" tests/wings/specs/integration/test_pyslurm_real.py
+    WARMSTART_PYSLURM=/opt/pyslurm tests/releases/with-slurm /opt/slurm \
+        .venv/bin/python -m pytest -q -m "" tests/slurm/wings/specs/test_pyslurm_real.py
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.accounts import ALICE, lookup
-from tests.cluster.processes import wait_until
-from tests.support.requirements import unavailable
+from tests.lib.accounts import ALICE, lookup
+from tests.lib.processes import wait_until
+from tests.lib.requirements import unavailable
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.slurm.facts import Access, JobFacts
@@ -27,7 +27,7 @@ from warmstart.wings.specs import pyslurm_lookup
 pytestmark = pytest.mark.sweep  # needs a pyslurm that is built by hand (CONTRIBUTING.md)
 
 if TYPE_CHECKING:
-    from tests.cluster.site import Site
+    from tests.lib.site import Site
 
 SLEEP = "#!/bin/sh\nexec sleep 600\n"
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.accounts import ALICE, BOB, Account, lookup
-from tests.cluster.processes import wait_until
-from tests.cluster.site import Site
+from tests.lib.accounts import ALICE, BOB, Account, lookup
+from tests.lib.processes import wait_until
+from tests.lib.site import Site
 
 RULES = """\
 trust: {{qos: enforced}}

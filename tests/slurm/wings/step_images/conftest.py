@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.integration.test_private_images import private, store, team
+from tests.slurm.test_private_images import private, store, team
 
 __all__ = ["private", "store", "team"]

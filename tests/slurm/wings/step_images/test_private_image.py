@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.site import Site
-from tests.integration.test_private_images import Shared
-from tests.wings.step_images.steps import naming, served
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.site import Site
+from tests.lib.wings.step_images.steps import naming, served
+from tests.slurm.test_private_images import Shared
 
 pytestmark = pytest.mark.threat(10)
 

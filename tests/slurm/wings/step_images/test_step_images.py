@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.accounts import ALICE, BOB, CAROL
-from tests.cluster.processes import wait_until
-from tests.cluster.registry import Registry, layers
-from tests.cluster.site import Site
-from tests.support.hand_jobs import HandJob, a_job
-from tests.support.numba_entries import numba_entries, write_as
-from tests.wings.step_images.steps import answering, importer, naming, served
+from tests.lib.accounts import ALICE, BOB, CAROL
+from tests.lib.hand_jobs import HandJob, a_job
+from tests.lib.numba_entries import numba_entries, write_as
+from tests.lib.processes import wait_until
+from tests.lib.registry import Registry, layers
+from tests.lib.site import Site
+from tests.lib.wings.step_images.steps import answering, importer, naming, served
 
 JOB = 7401
 ENDS = ("hook.finished", "hook.crashed")

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.processes import wait_until
-from tests.cluster.registry import Registry
-from tests.cluster.site import Site
-from tests.integration.test_job_warmth import RULES, agreed, left
-from tests.integration.test_moved_tags import is_older, moved
-from tests.wings.step_images.steps import importer, served
+from tests.lib.accounts import ALICE
+from tests.lib.processes import wait_until
+from tests.lib.registry import Registry
+from tests.lib.site import Site
+from tests.lib.wings.step_images.steps import importer, served
+from tests.slurm.test_job_warmth import RULES, agreed, left
+from tests.slurm.test_moved_tags import is_older, moved
 
 # In a container of the image: prints the step's name, the node, the image's number, and what the cache shows. Makes an
 # entry where it is told to.

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from tests import spank
-from tests.cluster.accounts import ALICE
-from tests.cluster.cluster import Cluster, JobResult
-from tests.cluster.config import Namespace
-from tests.cluster.processes import wait_until
-from tests.cluster.registry import Registry
-from tests.cluster.site import RULES, Site
-from tests.integration.test_constant_path import version
-from tests.support.numba_entries import numba_entries
-from tests.wings.step_images.steps import answering, importer, served
+from tests.lib import spank
+from tests.lib.accounts import ALICE
+from tests.lib.cluster import Cluster, JobResult
+from tests.lib.config import Namespace
+from tests.lib.numba_entries import numba_entries
+from tests.lib.processes import wait_until
+from tests.lib.registry import Registry
+from tests.lib.site import RULES, Site
+from tests.lib.wings.step_images.steps import answering, importer, served
+from tests.slurm.test_constant_path import version
 
 # In a container of the image: prints whether its numba's cache has an entry, and compiles it if not.
 STEP = """\

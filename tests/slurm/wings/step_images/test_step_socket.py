@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.accounts import ALICE, BOB
-from tests.cluster.processes import wait_until
-from tests.cluster.registry import Registry
-from tests.cluster.site import RULES, Site
-from tests.support.privileges import drop_to
-from tests.wings import step_images
-from tests.wings.step_images.steps import answering, naming, served, socket_of
+from tests.lib.accounts import ALICE, BOB
+from tests.lib.privileges import drop_to
+from tests.lib.processes import wait_until
+from tests.lib.registry import Registry
+from tests.lib.site import RULES, Site
+from tests.lib.wings import step_images
+from tests.lib.wings.step_images.steps import answering, naming, served, socket_of
 from warmstart.wings.step_images import server
 from warmstart.wings.step_images.asking import HEARD
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster.accounts import ALICE
-from tests.cluster.site import Site
-from tests.integration.test_job_container_hook import JOBS, a_namespace, as_alice, mounts, run_hook
-from tests.wings.trees.integration.test_trees import make_environment, shared
+from tests.lib.accounts import ALICE
+from tests.lib.site import Site
+from tests.slurm.test_job_container_hook import JOBS, a_namespace, as_alice, mounts, run_hook
+from tests.slurm.wings.trees.test_trees import make_environment, shared
 
 
 @pytest.mark.threat(51)

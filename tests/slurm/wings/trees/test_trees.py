@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests import spank
-from tests.cluster import mounts, processes
-from tests.cluster.accounts import ALICE, BOB, CAROL
-from tests.cluster.cluster import JobResult
-from tests.cluster.site import Site
+from tests.lib import mounts, processes, spank
+from tests.lib.accounts import ALICE, BOB, CAROL
+from tests.lib.cluster import JobResult
+from tests.lib.site import Site
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

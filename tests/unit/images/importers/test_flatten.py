@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.layer_stacks import Item, archive, random_stack, tree_of, write_layout
+from tests.lib.layer_stacks import Item, archive, random_stack, tree_of, write_layout
 from warmstart.images.importers import flatten, image_config, manifest, oci_layout, unpacked
 from warmstart.images.importers.image_config import Additions
 from warmstart.images.importers.layer_reader import (

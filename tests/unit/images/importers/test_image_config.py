@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.image_configs import CASES, Tree, recorded, tree_at
-from tests.support.layer_stacks import archive, write_layout
+from tests.lib.image_configs import CASES, Tree, recorded, tree_at
+from tests.lib.layer_stacks import archive, write_layout
 from warmstart.images.importers import flatten, image_config, oci_layout, unpacked
 from warmstart.images.importers.layer_reader import ImageBounds, InvalidImage
 
@@ -93,7 +93,7 @@ def test_an_entry_point_of_one_empty_word_is_none(command: list[str]) -> None:
 
 @pytest.mark.threat(48)
 def test_a_shell_reads_the_variables_as_they_are(tmp_path: Path) -> None:
-    """Whatever quotes, spaces and lines are in them. `tests/matrix/runtimes.py` has Apptainer's own shell read them."""
+    """Whatever quotes, spaces and lines are in them. `releases/runtimes.py` asks Apptainer's own shell."""
     values = {"A": 'it\'s "x" $HOME `id` \\', "B": "one\ntwo ", "C": "", "D": "image's", "PATH": "/image"}
     pairs = [*(f"{name}={value}" for name, value in values.items()), "not-a-name=x; id", "E"]
     script = tmp_path / "env.sh"

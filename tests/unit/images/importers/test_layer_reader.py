@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tar_headers import (
+from tests.lib.tar_headers import (
     BLOCK,
     END,
     GNU,

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.image_site import CAPS
+from tests.lib.image_site import CAPS
 from warmstart.errors import WarmstartError
 from warmstart.host import namespaces, process
 from warmstart.host.deadline import Deadline, after

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.layer_stacks import Item, archive, write_layout
+from tests.lib.layer_stacks import Item, archive, write_layout
 from warmstart.images.importers import unpacked
 from warmstart.images.importers.image_config import Additions
 

@@ -10,8 +10,8 @@ from typing import NoReturn
 
 import pytest
 
-from tests.support.runs import a_policy, a_record
-from tests.support.worker_calls import answer_here
+from tests.lib.runs import a_policy, a_record
+from tests.lib.worker_calls import answer_here
 from warmstart.host.deadline import Deadline
 from warmstart.images.imports.job_end import JobEnd
 from warmstart.slurm.facts import JobFacts

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.image_site import RULES, InlineWorker, client, site
+from tests.lib.image_site import RULES, InlineWorker, client, site
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.images.imports import making, waiting

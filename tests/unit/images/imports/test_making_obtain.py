@@ -11,8 +11,8 @@ from typing import NoReturn
 
 import pytest
 
-from tests.support import image_site
-from tests.support.image_site import HEX, put_image
+from tests.lib import image_site
+from tests.lib.image_site import HEX, put_image
 from warmstart.host.deadline import Deadline, after
 from warmstart.images.importers.base import ImageNotFound, RegistryUnreachable
 from warmstart.images.imports import making

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import image_site
-from tests.support.image_site import Elsewhere, InlineWorker
+from tests.lib import image_site
+from tests.lib.image_site import Elsewhere, InlineWorker
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images.imports import making

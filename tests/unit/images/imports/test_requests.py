@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.vanish import WHENS, vanishes
+from tests.lib.vanish import WHENS, vanishes
 from warmstart.errand import Errand, Errands, is_at_work
 from warmstart.host import detached
 from warmstart.images.imports import requests

@@ -12,8 +12,8 @@ from typing import NoReturn
 
 import pytest
 
-from tests.support import image_site
-from tests.support.superblocks import image
+from tests.lib import image_site
+from tests.lib.superblocks import image
 from warmstart import errand
 from warmstart.errors import WarmstartError
 from warmstart.host import detached

@@ -11,9 +11,9 @@ from unittest.mock import ANY
 
 import pytest
 
-from tests.support.image_site import RULES
-from tests.support.superblocks import image
-from tests.support.worker_calls import put_in_place
+from tests.lib.image_site import RULES
+from tests.lib.superblocks import image
+from tests.lib.worker_calls import put_in_place
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity, WorkerDied, WorkerSilent
 from warmstart.images.reference import parse

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.policy_site import defaults
-from tests.support.superblocks import image
+from tests.lib.policy_site import defaults
+from tests.lib.superblocks import image
 from warmstart.images.store import eviction, published, uses
 from warmstart.images.store.eviction import inventory
 from warmstart.images.store.layout import NOBODY, Charged

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.superblocks import image
+from tests.lib.superblocks import image
 from warmstart.images.reference import ImageReferenceInvalid, parse
 from warmstart.images.store import layout
 from warmstart.images.store.layout import Found

@@ -14,7 +14,7 @@ from typing import Any
 import filelock
 import pytest
 
-from tests.support.superblocks import image
+from tests.lib.superblocks import image
 from warmstart.host import files
 from warmstart.images.importers.base import ImageNotFound
 from warmstart.images.scratch import ScratchUnusable

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.judging import Reason
+from tests.lib.judging import Reason
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 
 

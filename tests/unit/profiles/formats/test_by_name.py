@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.built_entries import SHARED
-from tests.support.cache_files import cubin, relocatable
-from tests.support.judging import SAME_STAGE, Reason
+from tests.lib.built_entries import SHARED
+from tests.lib.cache_files import cubin, relocatable
+from tests.lib.judging import SAME_STAGE, Reason
 from warmstart.policy.schema import Format
 from warmstart.profiles.entry_files import REASONS
 from warmstart.profiles.formats import by_name

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support.built_entries import SHARED
-from tests.support.cache_files import TRITON_RELEASES, cubin, relocatable
-from tests.support.judging import SAME_STAGE, Reason
+from tests.lib.built_entries import SHARED
+from tests.lib.cache_files import TRITON_RELEASES, cubin, relocatable
+from tests.lib.judging import SAME_STAGE, Reason
 from warmstart.profiles.entry_files import REASONS, EntryFiles, EntryInvalid
 from warmstart.profiles.formats import elf
 

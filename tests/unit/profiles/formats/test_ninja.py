@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.built_entries import BUILT, NINJA_DEPS, NINJA_LOG
-from tests.support.judging import SAME_STAGE, Reason
+from tests.lib.built_entries import BUILT, NINJA_DEPS, NINJA_LOG
+from tests.lib.judging import SAME_STAGE, Reason
 from warmstart.profiles.entry_files import REASONS, EntryFiles
 from warmstart.profiles.formats import ninja
 

@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from tests.support.cache_files import NUMBA_DATA, NUMBA_INDEX, numba_files, relocatable
-from tests.support.judging import Judge
+from tests.lib.cache_files import NUMBA_DATA, NUMBA_INDEX, numba_files, relocatable
+from tests.lib.judging import Judge
 
 
 @pytest.mark.parametrize(

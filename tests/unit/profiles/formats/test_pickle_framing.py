@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.cache_files import relocatable
-from tests.support.judging import SAME_STAGE, Reason
+from tests.lib.cache_files import relocatable
+from tests.lib.judging import SAME_STAGE, Reason
 from warmstart.profiles.entry_files import REASONS, EntryFiles
 from warmstart.profiles.formats import pickle_framing
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.judging import SAME_STAGE, Reason
+from tests.lib.judging import SAME_STAGE, Reason
 from warmstart.profiles.formats import plain
 
 

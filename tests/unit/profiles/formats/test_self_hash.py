@@ -7,9 +7,9 @@ import hashlib
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.support.built_entries import SGLANG_LEAF, SGLANG_ROWS
-from tests.support.cache_files import letters
-from tests.support.judging import SAME_STAGE, Reason
+from tests.lib.built_entries import SGLANG_LEAF, SGLANG_ROWS
+from tests.lib.cache_files import letters
+from tests.lib.judging import SAME_STAGE, Reason
 from warmstart.profiles.formats import self_hash
 
 

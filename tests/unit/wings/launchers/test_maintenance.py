@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.entry_site import EntrySite
+from tests.lib.entry_site import EntrySite
 from warmstart.maintenance.store import StoreMaintenance
 from warmstart.policy.compiled import Wing
 from warmstart.session import Session, open_session

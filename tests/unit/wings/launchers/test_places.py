@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.policy_site import MINIMAL, Compile
-from tests.wings.launchers.values import client, launchers
+from tests.lib.policy_site import MINIMAL, Compile
+from tests.lib.wings.launchers.values import client, launchers
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images.reference import parse

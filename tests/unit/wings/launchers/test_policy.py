@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.support.policy_site import MINIMAL, Compile, Site
+from tests.lib.policy_site import MINIMAL, Compile, Site
 from warmstart.policy.invalid import PolicyInvalid
 
 

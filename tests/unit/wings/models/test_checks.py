@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.policy_site import defaults
-from tests.wings.models.values import offering
+from tests.lib.policy_site import defaults
+from tests.lib.wings.models.values import offering
 from warmstart.doctor import prefixes
 from warmstart.doctor.node import Node
 from warmstart.host.namespaces import Mount

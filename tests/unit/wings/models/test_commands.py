@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import POLICY, answer, installed
+from tests.lib.command_line import POLICY, answer, installed
 
 JOB = ("plan", "--user", "nobody")
 SHELF = POLICY.replace("paths: {", "paths: {shelf: /local, ")

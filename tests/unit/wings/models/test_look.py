@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wings.models.values import snapshot
+from tests.lib.wings.models.values import snapshot
 from warmstart.policy.compiled import User
 from warmstart.policy.shared import SharedPath
 from warmstart.wings.models import look as looking

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.policy_site import MINIMAL, Compile, Site, refusals
-from tests.support.runs import a_job
+from tests.lib.policy_site import MINIMAL, Compile, Site, refusals
+from tests.lib.runs import a_job
 from warmstart.policy.match import combine, matching
 from warmstart.policy.shared import granted
 from warmstart.wings.models.offered import KEY, Models, offered

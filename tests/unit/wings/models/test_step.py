@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import a_context, events
-from tests.wings.models.values import offering
+from tests.lib.runs import a_context, events
+from tests.lib.wings.models.values import offering
 from warmstart import view
 from warmstart.errand import Errands
 from warmstart.host import detached, linux

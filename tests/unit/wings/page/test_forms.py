@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support import sample_log
-from tests.support.command_line import run
+from tests.lib import sample_log
+from tests.lib.command_line import run
 from warmstart.paths import Installation
 
 

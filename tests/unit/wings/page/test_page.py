@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from tests.support import sample_log
+from tests.lib import sample_log
 from warmstart.audit.runs import FAILED, Failure, Harvest, ImageUse, Run, runs
 from warmstart.report.summary import Counted, summarize
 from warmstart.wings.page.page import page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.command_line import POLICY, answer, installed, run
+from tests.lib.command_line import POLICY, answer, installed, run
 
 RULE = "  - {name: meeting, match: {partition: train}, rendezvous: {ports: 20000-29999, per_job: 2}}\n"
 

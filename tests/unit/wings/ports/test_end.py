@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from tests.support.entry_site import NODE, EntrySite
+from tests.lib.entry_site import NODE, EntrySite
 from warmstart.entry import epilog
 from warmstart.host.deadline import after
 from warmstart.wings.ports import ledger

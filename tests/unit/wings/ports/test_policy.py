@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.policy_site import Compile, Site
-from tests.support.runs import a_job
-from tests.wings.ports.values import a_rendezvous
+from tests.lib.policy_site import Compile, Site
+from tests.lib.runs import a_job
+from tests.lib.wings.ports.values import a_rendezvous
 from warmstart.policy.invalid import PolicyInvalid
 from warmstart.policy.match import combine, matching
 from warmstart.policy.units import parse_ports

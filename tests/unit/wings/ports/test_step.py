@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.runs import a_context, a_job, a_policy
-from tests.wings.ports.values import a_rendezvous
+from tests.lib.runs import a_context, a_job, a_policy
+from tests.lib.wings.ports.values import a_rendezvous
 from warmstart import plan, run_end
 from warmstart import record as records
 from warmstart.host.deadline import after

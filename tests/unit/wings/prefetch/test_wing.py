@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.policy_site import MINIMAL, Compile, Site
+from tests.lib.policy_site import MINIMAL, Compile, Site
 from warmstart import wing
 from warmstart.policy.invalid import PolicyInvalid
 

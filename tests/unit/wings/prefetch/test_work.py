@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from tests.support.entry_site import EntrySite
-from tests.support.superblocks import image
+from tests.lib.entry_site import EntrySite
+from tests.lib.superblocks import image
 from warmstart.errand import Errands
 from warmstart.host import detached
 from warmstart.host.deadline import after

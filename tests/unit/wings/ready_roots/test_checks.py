@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import a_policy
+from tests.lib.runs import a_policy
 from warmstart.doctor.finding import ADVICE, OK, WRONG
 from warmstart.doctor.node import Node
 from warmstart.paths import Installation

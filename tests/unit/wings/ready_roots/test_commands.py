@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.command_line import POLICY, answer, installed
+from tests.lib.command_line import POLICY, answer, installed
 
 JOB = ("plan", "--user", "nobody")
 IMAGE = ("--image", "reg.example.com/mine")

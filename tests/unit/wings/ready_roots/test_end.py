@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import a_context
+from tests.lib.runs import a_context
 from warmstart import record as records
 from warmstart.audit.events import Event
 from warmstart.audit.line import Line

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.policy_site import Compile
+from tests.lib.policy_site import Compile
 from warmstart.policy.compiled import Policy
 
 STORE = "version: 1\npaths: {store: /shared/warmstart"

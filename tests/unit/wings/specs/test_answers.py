@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.slurmctld import BY_COMMANDS, controller
-from tests.wings.specs.fake_pyslurm import JOB, install
+from tests.lib.slurmctld import BY_COMMANDS, controller
+from tests.lib.wings.specs.fake_pyslurm import JOB, install
 from warmstart.host.deadline import after
 from warmstart.slurm.slurmctld import LookUpFailed
 

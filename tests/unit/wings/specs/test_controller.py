@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import a_job
+from tests.lib.runs import a_job
 from warmstart.wings.specs import controller, stored
 
 ARRAY = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from tests.support.entry_site import EntrySite
-from tests.support.runs import a_job
+from tests.lib.entry_site import EntrySite
+from tests.lib.runs import a_job
 from warmstart.host.deadline import after
 from warmstart.policy.compiled import Wing
 from warmstart.store.client import StoreClient

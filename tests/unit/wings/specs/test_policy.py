@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.policy_site import MINIMAL, Compile, Site, refusals
-from tests.support.runs import a_job
+from tests.lib.policy_site import MINIMAL, Compile, Site, refusals
+from tests.lib.runs import a_job
 from warmstart.policy.match import combine, matching
 from warmstart.wings.specs import keys
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.runs import a_job
+from tests.lib.runs import a_job
 from warmstart.errors import StoreError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity

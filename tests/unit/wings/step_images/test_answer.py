@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.policy_site import a_rule, defaults
-from tests.support.runs import a_context, a_record
+from tests.lib.policy_site import a_rule, defaults
+from tests.lib.runs import a_context, a_record
 from warmstart import record as records
 from warmstart.images.agreed import HeadImage
 from warmstart.images.reference import parse

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.policy_site import defaults
+from tests.lib.policy_site import defaults
 from warmstart.images.reference import parse
 from warmstart.policy.compiled import Images
 from warmstart.wings.step_images import asking

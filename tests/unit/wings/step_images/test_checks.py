@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import POLICY, installed
+from tests.lib.command_line import POLICY, installed
 from warmstart.doctor import slurm_conf, units
 from warmstart.doctor.finding import Result, run
 from warmstart.doctor.slurm import Slurm

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import POLICY, installed, run
+from tests.lib.command_line import POLICY, installed, run
 
 
 @pytest.mark.parametrize(("partition", "told"), [("gpu", True), ("cpu", False)])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.policy_site import Compile, defaults
+from tests.lib.policy_site import Compile, defaults
 from warmstart.images.reference import parse
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy

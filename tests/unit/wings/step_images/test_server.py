@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.support.runs import a_record
+from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart.paths import Installation
 from warmstart.record import Seeded, SeededBundle

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.runs import events
-from tests.wings.step_images.step_sets import FIRST, IMAGE, OTHER, Run
+from tests.lib.runs import events
+from tests.lib.wings.step_images.step_sets import FIRST, IMAGE, OTHER, Run
 from warmstart import record as records
 from warmstart import run_end, view, wing
 from warmstart.errors import WarmstartError

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.command_line import POLICY, answer, installed
-from tests.support.entry_site import NODE, SCOPE, EntrySite, OsAs
-from tests.wings.trees.asked import ask, offer_trees, packs
+from tests.lib.command_line import POLICY, answer, installed
+from tests.lib.entry_site import NODE, SCOPE, EntrySite, OsAs
+from tests.lib.wings.trees.asked import ask, offer_trees, packs
 from warmstart import session as sessions
 from warmstart.host import detached
 from warmstart.store import bundles, reports

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.entry_site import NODE, SCOPE, EntrySite
-from tests.wings.trees.asked import ask, offer_trees, packs
+from tests.lib.entry_site import NODE, SCOPE, EntrySite
+from tests.lib.wings.trees.asked import ask, offer_trees, packs
 from warmstart.audit.journal import Journal
 from warmstart.errors import WarmstartError
 from warmstart.wings.trees import copies

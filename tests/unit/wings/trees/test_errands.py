@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.entry_site import NODE, SCOPE, EntrySite
-from tests.wings.trees.asked import ask, offer_trees, packs
-from tests.wings.trees.values import offering
+from tests.lib.entry_site import NODE, SCOPE, EntrySite
+from tests.lib.wings.trees.asked import ask, offer_trees, packs
+from tests.lib.wings.trees.values import offering
 from warmstart.errand import Errands
 from warmstart.host.deadline import Deadline
 from warmstart.policy.compiled import User

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.policy_site import MINIMAL, Compile, Site, find_user, refusals
-from tests.support.runs import a_job
+from tests.lib.policy_site import MINIMAL, Compile, Site, find_user, refusals
+from tests.lib.runs import a_job
 from warmstart import wing
 from warmstart.job import Job
 from warmstart.policy.compiled import Policy

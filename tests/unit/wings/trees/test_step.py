@@ -11,9 +11,9 @@ from typing import cast
 
 import pytest
 
-from tests.support.policy_site import defaults
-from tests.support.runs import a_context, a_job, events
-from tests.wings.trees.values import offering
+from tests.lib.policy_site import defaults
+from tests.lib.runs import a_context, a_job, events
+from tests.lib.wings.trees.values import offering
 from warmstart import plan, view
 from warmstart.errand import Errands
 from warmstart.paths import NOTHING

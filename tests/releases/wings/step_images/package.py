@@ -1,6 +1,6 @@
 """The units of the socket at which steps ask for images, under a systemd of its own that runs Slurm, too.
 
-Run by `test_deb` in a root file system of `tests/packages/fresh`, where the package is installed.
+Run by `test_deb` in a root file system of `tests/releases/packages/fresh`, where the package is installed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.processes import wait_until
-from tests.cluster.registry import Registry, build_image
-from tests.packages.systemd import Systemd, started
-from tests.packages.trial import SLURM
+from tests.lib.processes import wait_until
+from tests.lib.registry import Registry, build_image
+from tests.releases.packages.systemd import Systemd, started
+from tests.releases.packages.trial import SLURM
 from warmstart.paths import Installation
 from warmstart.wings.step_images import server
 from warmstart.wings.step_images.place import program_of

@@ -1,12 +1,12 @@
-"""Trees by the ways of newer releases to the constant path; `tests/matrix` runs it with these."""
+"""Trees by the ways of newer releases to the constant path; `tests/releases` runs it with these."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.cluster.site import Site
-from tests.integration.test_constant_path import WITHOUT_PLUGIN, contained, version
-from tests.wings.trees.integration import test_trees as trees
+from tests.lib.site import Site
+from tests.slurm.test_constant_path import WITHOUT_PLUGIN, contained, version
+from tests.slurm.wings.trees import test_trees as trees
 
 __all__ = ["contained"]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import installation
-from tests.cluster.accounts import ALICE
-from tests.cluster.processes import wait_until
-from tests.cluster.site import Site
-from tests.integration.test_broken_installation import REPOSITORY, own
-from tests.wings.trees.integration import test_trees as trees
+from tests.lib import installation
+from tests.lib.accounts import ALICE
+from tests.lib.processes import wait_until
+from tests.lib.site import Site
+from tests.slurm.test_broken_installation import REPOSITORY, own
+from tests.slurm.wings.trees import test_trees as trees
 
 __all__ = ["own"]
 
