@@ -12,8 +12,11 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
@@ -28,7 +31,7 @@ from tests.lib.site import Site, result
 SECONDS = 240
 WIDTH = 80
 USERS = (ALICE, BOB, ALICE, BOB)
-FILES, FILE_BYTES = 300, 100_000  # of the image, besides a shell
+FILES, FILE_BYTES = 200, 100_000  # of the image, besides a shell
 MOTD = "hello from the image"
 JOBS = {"numba": "numba array", "inductor": "inductor"}  # as Site.compile_job takes it
 
@@ -79,20 +82,30 @@ def main(arguments: list[str]) -> int:
     def say(what: str) -> None:
         console.print(f"[{time.time() - started:2.0f} s] {what}", markup=False, soft_wrap=True)
 
-    say("starting munge, slurmctld and four slurmds")
     try:
-        with Cluster() as cluster:
-            say("starting a registry and pushing an image")
-            with Registry(cluster.base) as registry:
-                claims = _tell(console, Demo(cluster, registry, say))
-                if "--keep" in arguments:
-                    _keep(console, cluster)
+        # The image is made while the cluster starts: one core packs it, the other one waits for daemons.
+        with tempfile.TemporaryDirectory(prefix="warmstart-demo-") as made, ThreadPoolExecutor(1) as beside:
+            image = beside.submit(_image, Path(made, "image"))
+            say("making an image, and starting munge, slurmctld and four slurmds")
+            with Cluster() as cluster:
+                say("installing warmstart, starting a registry and pushing the image")
+                with Registry(cluster.base) as registry:
+                    claims = _tell(console, Demo(cluster, registry, image, say))
+                    if "--keep" in arguments:
+                        _keep(console, cluster)
     except (JobFailed, RuntimeError, subprocess.CalledProcessError) as failure:
         console.print(str(failure), markup=False, soft_wrap=True)
         console.print("The demo failed. The line above names the directory with its daemons' logs.")
         return 1
     say("nothing is left running; the Debian packages stay")
     return 0 if all(claims.values()) else 1
+
+
+def _image(directory: Path) -> Path:
+    """Make the image that the jobs want; return its layout's path."""
+    chance = random.Random(1)
+    files = {f"/opt/app/{number}": chance.randbytes(FILE_BYTES).hex() for number in range(FILES)}
+    return build_image(directory, {"/etc/motd": f"{MOTD}\n", **files})
 
 
 def _tell(console: Console, demo: Demo) -> dict[str, bool]:
@@ -135,15 +148,12 @@ def _keep(console: Console, cluster: Cluster) -> None:
 class Demo:
     """The jobs of the demo on a running cluster."""
 
-    def __init__(self, cluster: Cluster, registry: Registry, say: Callable[[str], None]) -> None:
+    def __init__(self, cluster: Cluster, registry: Registry, image: Future[Path], say: Callable[[str], None]) -> None:
         self.site = Site(cluster, registry.url)
         self._cluster = cluster
         self._say = say
         self._reference = f"{registry.url}/demo/app:1"
-        chance = random.Random(1)
-        files = {f"/opt/app/{number}": chance.randbytes(FILE_BYTES).hex() for number in range(FILES)}
-        layout = build_image(cluster.base / "image", {"/etc/motd": f"{MOTD}\n", **files})
-        registry.push(layout, "latest", "demo/app:1")
+        registry.push(image.result(), "latest", "demo/app:1")
 
     def run(self) -> list[Row]:
         """Run the jobs without and with warmstart; return the table."""
