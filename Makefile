@@ -66,7 +66,6 @@ unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, 
 
 lint: setup ## ruff, mypy --strict, shellcheck, import contracts, stale docs
 	$(BIN)/python -m tools.policy_reference --check
-	$(BIN)/python -m tools.threats --check
 	$(BIN)/python -m tools.tried --check
 	$(BIN)/ruff format --check hooks tests tools
 	$(BIN)/ruff check hooks tests tools
@@ -86,7 +85,6 @@ shellcheck:
 
 docs: setup ## the documents as a site, build/site/index.html; before it, the pages that are made from the code
 	$(BIN)/python -m tools.policy_reference
-	$(BIN)/python -m tools.threats
 	@packaging/setup $(VENV) $(PYTHON) docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
