@@ -32,9 +32,9 @@ setup-tests: setup
 setup-sweeps: setup
 	@packaging/setup $(VENV) $(PYTHON) sweep
 
-screenshots: setup-sweeps ## docs/images, docs/reference/terminal.md: what people see
+screenshots: setup-sweeps ## docs/images: what people see
 	@set -e; $(foreach tool,$(wildcard tests/lib/wings/*/screenshots.py),$(BIN)/python -m $(subst /,.,$(tool:.py=));)
-	@$(BIN)/python -m tools.terminal
+	@$(BIN)/python -m tools.picture
 
 demo: ## a real four-node cluster here, as root, the same jobs without warmstart and with it; KEEP=1 leaves it up
 	@export STARTED=$$(date +%s); packaging/setup $(VENV) $(PYTHON) hooks cli demo && \
@@ -43,17 +43,11 @@ demo: ## a real four-node cluster here, as root, the same jobs without warmstart
 test: setup-tests ## all tests but the sweeps: unit, integration (real Slurm, as root), security, crash
 	tools/reachable $(BIN)/python -m pytest -q -n $(JOBS)
 
-test-all: setup-tests setup-sweeps ## every test, the sweeps too; writes docs/{test-results,reliability,slurm-releases}.md
-	tools/reachable $(BIN)/python -m pytest -q -n $(JOBS) -m '' --junitxml=build/tests.xml; status=$$?; \
-	$(BIN)/python -m tools.results build/tests.xml >build/test-results.md && \
-	mv build/test-results.md docs/test-results.md; \
-	$(BIN)/python -m tools.reliability; \
-	$(BIN)/python -m tools.matrix >build/slurm-releases.md && mv build/slurm-releases.md docs/slurm-releases.md; \
-	exit $$status
+test-all: setup-tests setup-sweeps ## every test: the sweeps and other releases of Slurm, too; figures in build/reliability
+	tools/reachable $(BIN)/python -m pytest -q -n $(JOBS) -m ''
 
 fuzz: setup ## SECONDS (600) of random bytes for each parser of foreign ones; what fails is kept in tests/faults/corpus
 	$(BIN)/python -m tools.fuzz $(or $(SECONDS),600)
-	$(BIN)/python -m tools.reliability
 
 gpu: ## each GPU tool that PYTHON has, cold and warm on this machine's GPU; writes docs/gpu.md (tests/tools/gpu/README.md)
 	@export PYTHONPATH="hooks:.$${PYTHONPATH:+:$$PYTHONPATH}"; \

@@ -1,7 +1,7 @@
 """Give each parser of foreign bytes random ones for so long: `python -m tools.fuzz SECONDS [NAME...]`, `make fuzz`.
 
 Bytes that a parser neither takes nor refuses are shrunk and kept in tests/faults/corpus; the unit tests read them from
-then on. The figures of all parsers are a section of docs/reliability.md.
+then on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.lib.fuzz.inputs import CORPUS, inputs
 from tests.lib.fuzz.parsers import PARSERS, Parser, check
-from tests.lib.sweeping import report
 
 ROUND = 100  # examples between two looks at the clock
 
@@ -82,8 +81,6 @@ def main(arguments: list[str]) -> int:
     for name in names:
         done.append(fuzz(name, PARSERS[name], float(arguments[0])))
         print(*done[-1], flush=True)  # noqa: T201 - a program's output
-    if names == [*PARSERS]:
-        report("fuzz", done, len(done))
     return int(any(one.found for one in done))
 
 

@@ -28,8 +28,6 @@ CONTRACTS = ("importlinter.cli", "lint")
 LINT = (("ruff", "check", "--quiet", "hooks", "tests", "tools"), ("mypy",), CONTRACTS)
 PYTEST = ("pytest", "-q")
 JOBS = (*PYTEST, "tests/slurm/test_whole_jobs.py")
-# Pages of figures, which a whole run of the tests writes: rows of tests that are gone, go.
-FIGURES = ("docs/slurm-releases.md", "docs/test-results.md", "docs/reliability.md")
 POLICY = """\
 version: 1
 paths: {workspace: /w, store: /s, audit: /a/audit}
@@ -134,7 +132,7 @@ def _copy(root: Path, copy: Path) -> None:
 
 
 def _remove(copy: Path, name: str) -> None:
-    """Remove what is a wing's: its code, its tests, its page, and rows of figures about its tests."""
+    """Remove what is a wing's: its code, its tests and its page."""
     shutil.rmtree(copy / "hooks" / "warmstart" / "wings" / name)
     for tests in (copy / "tests").glob(f"*/wings/{name}"):
         shutil.rmtree(tests)
@@ -142,9 +140,6 @@ def _remove(copy: Path, name: str) -> None:
         path.unlink()
     # Rows that a wing's tests alone show stay on the page.
     (copy / "tests" / "unit" / "test_threats.py").unlink(missing_ok=True)
-    for page in FIGURES:
-        lines = (copy / page).read_text().splitlines(keepends=True)
-        (copy / page).write_text("".join(line for line in lines if f"wings/{name}/" not in line))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Figures for docs/reliability.md, and when they were made. `tools.reliability` writes the page."""
+"""Figures that runs leave in build/reliability, and when they were made."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def _git(*argv: str) -> str:
 
 
 def write_fragment(name: str, text: str) -> None:
-    """Write a part of the page, below the line that says when it was made."""
+    """Write figures below a line that says when they were made."""
     REPORTS.mkdir(parents=True, exist_ok=True)
     (REPORTS / name).write_text(f"{made()}\n{text}")

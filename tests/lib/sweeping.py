@@ -1,6 +1,6 @@
 """What the sweeps of hooks share: which cases a run takes, what is wrong after one, and the report of all.
 
-The reports are fragments of docs/reliability.md (`tools.reliability`).
+The reports are JSON files in build/reliability.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def recover(site: HookSite, hook: str) -> tuple[list[str], str, list[str]]:
 
 
 def report(name: str, outcomes: Sequence[NamedTuple], cases: int) -> None:
-    """Write the outcomes of a sweep with so many cases for docs/reliability.md."""
+    """Write the outcomes of a sweep with so many cases."""
     REPORTS.mkdir(parents=True, exist_ok=True)
     text = {"made": made(), "cases": cases, "outcomes": [outcome._asdict() for outcome in outcomes]}
     (REPORTS / f"{name}.json").write_text(json.dumps(text, indent=1))

@@ -216,7 +216,7 @@ def counted(volume: Volume, what: str, act: Callable[[int], object]) -> Operatio
 
 
 def report(rows: list[Operations]) -> None:
-    """Write the table for the page on reliability."""
+    """Keep the figures."""
     lines = ["| what | operations at the bricks | of which |", "|---|---|---|"]
     for row in rows:
         most = sorted(row.counts.items(), key=lambda item: -item[1])[:5]

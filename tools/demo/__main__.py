@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,12 +85,12 @@ def main(arguments: list[str]) -> int:
     try:
         # The image is made while the cluster starts: one core packs it, the other one waits for daemons.
         with tempfile.TemporaryDirectory(prefix="warmstart-demo-") as made, ThreadPoolExecutor(1) as beside:
-            image = beside.submit(_image, Path(made, "image"))
+            image = beside.submit(an_image, Path(made, "image"))
             say("making an image, and starting munge, slurmctld and four slurmds")
             with Cluster() as cluster:
                 say("installing warmstart, starting a registry and pushing the image")
                 with Registry(cluster.base) as registry:
-                    claims = _tell(console, Demo(cluster, registry, image, say))
+                    claims = _tell(console, Demo(cluster, registry, image.result, say))
                     if "--keep" in arguments:
                         _keep(console, cluster)
     except (JobFailed, RuntimeError, subprocess.CalledProcessError) as failure:
@@ -101,7 +101,7 @@ def main(arguments: list[str]) -> int:
     return 0 if all(claims.values()) else 1
 
 
-def _image(directory: Path) -> Path:
+def an_image(directory: Path) -> Path:
     """Make the image that the jobs want; return its layout's path."""
     chance = random.Random(1)
     files = {f"/opt/app/{number}": chance.randbytes(FILE_BYTES).hex() for number in range(FILES)}
@@ -148,12 +148,14 @@ def _keep(console: Console, cluster: Cluster) -> None:
 class Demo:
     """The jobs of the demo on a running cluster."""
 
-    def __init__(self, cluster: Cluster, registry: Registry, image: Future[Path], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, cluster: Cluster, registry: Registry, image: Callable[[], Path], say: Callable[[str], None]
+    ) -> None:
         self.site = Site(cluster, registry.url)
         self._cluster = cluster
         self._say = say
         self._reference = f"{registry.url}/demo/app:1"
-        registry.push(image.result(), "latest", "demo/app:1")
+        registry.push(image(), "latest", "demo/app:1")
 
     def run(self) -> list[Row]:
         """Run the jobs without and with warmstart; return the table."""

@@ -2,7 +2,7 @@
 
 Ctrl-C ends it after the wave of jobs that runs.
 
-The figures are a section of docs/reliability.md.
+The figures go to build/reliability/load.md.
 """
 
 from __future__ import annotations

@@ -352,7 +352,7 @@ def _hosts(nodes: str) -> tuple[str, ...]:
 
 
 def record(outcome: Outcome) -> None:
-    """Write the figures for the page on reliability."""
+    """Keep the figures."""
     write_fragment("load.md", fragment(outcome))
 
 

@@ -18,7 +18,7 @@ from tests.lib.cluster import Cluster
 from tests.lib.processes import wait_until
 from tests.lib.registry import Registry
 from tests.lib.site import Site
-from tools.demo.__main__ import Demo
+from tools.demo.__main__ import Demo, an_image
 from warmstart.paths import Installation
 from warmstart.policy.compiled import VERSION
 
@@ -99,7 +99,7 @@ def test_what_an_admin_finds() -> None:
 
 def test_the_jobs_of_the_demo(site: Site, registry: Registry) -> None:
     """One import for four jobs; a job loads on another node what one has compiled."""
-    demo = Demo(site.cluster, registry, print)
+    demo = Demo(site.cluster, registry, lambda: an_image(site.cluster.base / "image"), print)
     claims = demo.claims(demo.run())
     assert all(claims.values()), claims
 
