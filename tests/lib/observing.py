@@ -6,21 +6,21 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.lib.entry_site import EntrySite
+from tests.lib.node import Node
 from warmstart.entry import prolog
 
 
-def files(site: EntrySite) -> dict[str, bytes]:
+def files(site: Node) -> dict[str, bytes]:
     """Return all files of the site but the journals and the audit log."""
     found = {}
-    for directory, _, names in os.walk(site.root):
+    for directory, _, names in os.walk(site.base):
         if "/journal" not in directory:
             found[directory] = b""
             found |= {f"{directory}/{name}": Path(directory, name).read_bytes() for name in names}
     return {path: data for path, data in found.items() if not path.endswith("audit.jsonl")}
 
 
-def run(site: EntrySite) -> dict[str, Any]:
+def run(site: Node) -> dict[str, Any]:
     """Run a prolog that touches nothing; return its `job.observed`."""
     for directory in (site.paths.state, site.paths.view):  # as after any other job
         os.makedirs(directory, exist_ok=True)

@@ -9,10 +9,10 @@ import pytest
 
 from tests.lib.image_place import Place, Store, opened_place
 from tests.lib.requirements import unavailable
-from tests.unit.conftest import context, entry_site
+from tests.unit.conftest import context, node
 from warmstart.cli import maintain
 
-__all__ = ["context", "entry_site"]
+__all__ = ["context", "node"]
 
 
 @pytest.fixture(autouse=True)

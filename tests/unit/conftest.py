@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.entry_site import EntrySite
+from tests.lib.node import Node
 from tests.lib.runs import a_context
 from warmstart.steps.contract import Context
 
@@ -22,8 +22,8 @@ def context(tmp_path: Path) -> Iterator[Context]:
 
 
 @pytest.fixture
-def entry_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EntrySite]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     """Give an installation whose accounts are all ours; hooks set the umask of their process, which is this one."""
     before = os.umask(0o022)
-    yield EntrySite(tmp_path, monkeypatch)
+    yield Node(tmp_path, as_me=monkeypatch)
     os.umask(before)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.lib.entry_site import EntrySite, OsAs
+from tests.lib.node import Node, OsAs
 from warmstart import session as sessions
 from warmstart.audit import events
 from warmstart.errors import PolicyError
@@ -18,51 +18,51 @@ from warmstart.store.layout import StoreFailed
 
 
 @pytest.mark.timed
-def test_a_session_has_what_maintenance_needs(entry_site: EntrySite) -> None:
+def test_a_session_has_what_maintenance_needs(node: Node) -> None:
     """Its events are in the log afterwards, and the journal is gone."""
-    with open_session(entry_site.installation, "maintain", "n1") as session:
-        assert (session.policy, session.node, session.paths) == (entry_site.policy, "n1", entry_site.paths)
+    with open_session(node.installation, "maintain", "n1") as session:
+        assert (session.policy, session.node, session.paths) == (node.policy, "n1", node.paths)
         assert session.store.writer == f"n1-{session.run_id}"
         assert 0 < session.store_deadline().left() <= sessions.STORE_SECONDS
         session.audit.emit(events.ENTRY_PROMOTED)
-    assert [event["hook"] for event in entry_site.events("entry.promoted")] == ["maintain"]
-    assert [event["outcome"] for event in entry_site.events("hook.finished")] == ["ok"]
-    assert os.listdir(entry_site.paths.journal) == []
+    assert [event["hook"] for event in node.events("entry.promoted")] == ["maintain"]
+    assert [event["outcome"] for event in node.events("hook.finished")] == ["ok"]
+    assert os.listdir(node.paths.journal) == []
 
 
-def test_a_session_in_which_a_part_failed_has_failed(entry_site: EntrySite) -> None:
+def test_a_session_in_which_a_part_failed_has_failed(node: Node) -> None:
     """Its last event agrees with the exit status; the rest was done all the same."""
-    with open_session(entry_site.installation, "maintain", "n1") as session:
+    with open_session(node.installation, "maintain", "n1") as session:
         session.failed("x", StoreFailed(what="w", problem="p"))
         session.audit.emit(events.ENTRY_PROMOTED)
-    assert entry_site.events("step.failed")[0]["error"]["code"] == "store-failed"
-    assert [event["outcome"] for event in entry_site.events("hook.finished")] == ["failed"]
+    assert node.events("step.failed")[0]["error"]["code"] == "store-failed"
+    assert [event["outcome"] for event in node.events("hook.finished")] == ["failed"]
 
 
-def test_a_session_that_fails_says_so(entry_site: EntrySite) -> None:
+def test_a_session_that_fails_says_so(node: Node) -> None:
     """The lock of the store is free again."""
 
     def fail() -> None:
-        with open_session(entry_site.installation, "maintain") as session:
+        with open_session(node.installation, "maintain") as session:
             assert session.node == os.uname().nodename.partition(".")[0]
             assert session.store.lock(session.store_deadline())
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert [event["outcome"] for event in entry_site.events("hook.finished")] == ["failed"]
-    with entry_site.client() as client:
+    assert [event["outcome"] for event in node.events("hook.finished")] == ["failed"]
+    with node.client() as client:
         assert client.lock(after(5))
 
 
 @pytest.mark.report
-def test_a_session_that_is_told_to_end_is_no_crash(entry_site: EntrySite) -> None:
+def test_a_session_that_is_told_to_end_is_no_crash(node: Node) -> None:
     """Its job is over, its step has gone, or its unit was stopped: none of these is a hook that was killed."""
     ready, said = os.pipe()
     child = os.fork()
     if not child:
         try:
-            with open_session(entry_site.installation, "step-images", "n1"):
+            with open_session(node.installation, "step-images", "n1"):
                 os.write(said, b"1")
                 time.sleep(60)
         finally:
@@ -70,24 +70,24 @@ def test_a_session_that_is_told_to_end_is_no_crash(entry_site: EntrySite) -> Non
     os.read(ready, 1)
     os.kill(child, signal.SIGTERM)
     assert os.waitpid(child, 0)[1] == signal.SIGTERM  # which units, and who waits for it, take for what it is
-    assert [event["outcome"] for event in entry_site.events("hook.finished")] == ["ended"]
-    assert entry_site.events("hook.crashed") == []
+    assert [event["outcome"] for event in node.events("hook.finished")] == ["ended"]
+    assert node.events("hook.crashed") == []
     before = signal.getsignal(signal.SIGTERM)
-    with open_session(entry_site.installation, "step-images", "n1"):
+    with open_session(node.installation, "step-images", "n1"):
         pass
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_only_root_has_one(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_root_has_one(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is written for anybody else."""
     monkeypatch.setattr(sessions, "os", OsAs(1000))
-    with pytest.raises(NotRoot, match="warmstart cache"), open_session(entry_site.installation, "cache"):
+    with pytest.raises(NotRoot, match="warmstart cache"), open_session(node.installation, "cache"):
         pytest.fail("not root")
-    assert os.listdir(entry_site.installation.var) == ["policy.json"]
+    assert os.listdir(node.installation.var) == ["policy.json"]
 
 
-def test_without_a_policy_there_is_none(entry_site: EntrySite) -> None:
+def test_without_a_policy_there_is_none(node: Node) -> None:
     """It is raised as it is."""
-    os.unlink(entry_site.installation.compiled_policy)
-    with pytest.raises(PolicyError), open_session(entry_site.installation, "cache"):
+    os.unlink(node.installation.compiled_policy)
+    with pytest.raises(PolicyError), open_session(node.installation, "cache"):
         pytest.fail("no policy")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.lib.entry_site import NODE, EntrySite
+from tests.lib.node import NODE, Node
 from warmstart.cli import audit
 from warmstart.paths import Installation
 
@@ -34,10 +34,10 @@ def test_no_moment() -> None:
         audit.moment(click.Context(COMMAND), click.Option(["--since"]), "yesterday")
 
 
-def test_journals_of_all_nodes(entry_site: EntrySite) -> None:
+def test_journals_of_all_nodes(node: Node) -> None:
     """Of this host."""
-    Path(entry_site.paths.root).mkdir()
-    assert audit.journal_dirs(entry_site.installation)[0] == entry_site.installation.node(NODE).journal
+    Path(node.paths.root).mkdir()
+    assert audit.journal_dirs(node.installation)[0] == node.installation.node(NODE).journal
     assert audit.journal_dirs(Installation("/nowhere")) == []
 
 

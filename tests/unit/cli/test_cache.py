@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.lib import packed
 from tests.lib.cache_files import NUMBA_BASE, numba_files
-from tests.lib.entry_site import SCOPE, EntrySite, OsAs
+from tests.lib.node import SCOPE, Node, OsAs
 from warmstart import session as sessions
 from warmstart.cli.cache import NamespaceFilter
 from warmstart.host.deadline import after
@@ -22,31 +22,31 @@ OTHER = NUMBA_BASE.replace("mod.outer", "mod.other")
 
 
 @pytest.fixture
-def site(entry_site: EntrySite) -> EntrySite:
+def site(node: Node) -> Node:
     """Give a store with two bundles of one user."""
     for base in (NUMBA_BASE, OTHER):
-        publish(entry_site, base)
-    return entry_site
+        publish(node, base)
+    return node
 
 
-def publish(site: EntrySite, base: str, scope: str = SCOPE) -> str:
+def publish(site: Node, base: str, scope: str = SCOPE) -> str:
     """Publish a real function of numba's under another name; return the bundle."""
     files = {name.replace(NUMBA_BASE, base): content for name, content in numba_files().items()}
     if base != NUMBA_BASE:
         files = {name: content.replace(b"mod.outer", b"mod.other") for name, content in files.items()}
-    made = packed.publish(site.root, Namespace(str(site.store), scope, "numba", "ns"), {base: files})
+    made = packed.publish(site.base, Namespace(str(site.store), scope, "numba", "ns"), {base: files})
     assert made.bundle
     return made.bundle
 
 
-def damage(site: EntrySite, bundle: str) -> None:
+def damage(site: Node, bundle: str) -> None:
     """Change a bundle's bytes."""
     (path,) = Path(site.store).rglob(f"{bundle}.sqsh")
     path.chmod(0o600)
     path.write_bytes(bytes(path.stat().st_size))
 
 
-def test_bundles_are_listed(site: EntrySite) -> None:
+def test_bundles_are_listed(site: Node) -> None:
     """All, or those of a scope, profile or namespace; 1 where there are none."""
     first, second = site.json("cache", "list")
     assert (first["scope"], first["profile"], first["namespace"], first["entries"]) == (SCOPE, "numba", "ns", 1)
@@ -61,7 +61,7 @@ def test_bundles_are_listed(site: EntrySite) -> None:
     assert site.json("cache", "show", row.split()[0])["bundle"] == first["bundle"]
 
 
-def test_a_bundle_is_shown(site: EntrySite) -> None:
+def test_a_bundle_is_shown(site: Node) -> None:
     """With who made it and what is in it."""
     bundle = site.json("cache", "list")[0]["bundle"]
     found = site.json("cache", "show", bundle)
@@ -71,34 +71,34 @@ def test_a_bundle_is_shown(site: EntrySite) -> None:
     assert (gone.exit_code, "there is no bundle" in gone.stderr) == (1, True)
 
 
-def test_declared_files_are_shown_as_sha256sum_takes_them(entry_site: EntrySite) -> None:
+def test_declared_files_are_shown_as_sha256sum_takes_them(node: Node) -> None:
     """A user compares them with his own."""
-    where = Namespace(str(entry_site.store), SCOPE, "files", "ns")
-    made = packed.publish(entry_site.root, where, {"data": {"data": b"x"}})
+    where = Namespace(str(node.store), SCOPE, "files", "ns")
+    made = packed.publish(node.base, where, {"data": {"data": b"x"}})
     assert made.bundle
     sha256 = packed.draft({"data": {"data": b"x"}}).entries["data"]["data"].sha256
-    assert f"{sha256}  data\n" in entry_site.command("cache", "show", made.bundle).stdout
+    assert f"{sha256}  data\n" in node.command("cache", "show", made.bundle).stdout
 
 
-def test_a_bundle_that_supersedes_is_shown_and_its_marks_outlive_it(entry_site: EntrySite) -> None:
+def test_a_bundle_that_supersedes_is_shown_and_its_marks_outlive_it(node: Node) -> None:
     """What takes over its marks is whole without a file in it, and is compacted with the rest."""
-    where = Namespace(str(entry_site.store), SCOPE, "files", "ns")
+    where = Namespace(str(node.store), SCOPE, "files", "ns")
     for name in ("other", "data"):
-        packed.publish(entry_site.root, where, {name: {name: b"old"}})
-    made = packed.publish(entry_site.root, where, {"data": {"data": b"new"}}, fresh=True)
+        packed.publish(node.base, where, {name: {name: b"old"}})
+    made = packed.publish(node.base, where, {"data": {"data": b"new"}}, fresh=True)
     assert made.bundle
-    shown = entry_site.command("cache", "show", made.bundle).stdout
+    shown = node.command("cache", "show", made.bundle).stdout
     assert "SUPERSEDES IN BUNDLES BEFORE" in shown
-    assert entry_site.json("cache", "show", made.bundle)["supersedes"] == {"data": made.bundle}
+    assert node.json("cache", "show", made.bundle)["supersedes"] == {"data": made.bundle}
     maintenance.remove(where, "n1-test", [made.bundle])
-    assert entry_site.json("cache", "verify")["verified"] == 3
-    assert entry_site.json("cache", "compact")["compacted"] == 1
-    assert entry_site.json("cache", "verify")["damaged"] == {}
+    assert node.json("cache", "verify")["verified"] == 3
+    assert node.json("cache", "compact")["compacted"] == 1
+    assert node.json("cache", "verify")["damaged"] == {}
     offers = bundles.offers(where.store, [SCOPE], "files", "ns", "n1-test").offers
     assert [offer.entries for offer in offers] == [["other"]]
 
 
-def test_a_damaged_bundle_is_quarantined(site: EntrySite) -> None:
+def test_a_damaged_bundle_is_quarantined(site: Node) -> None:
     """At once; the whole ones stay."""
     assert site.json("cache", "verify")["verified"] == 2
     bundle = site.json("cache", "list")[0]["bundle"]
@@ -110,7 +110,7 @@ def test_a_damaged_bundle_is_quarantined(site: EntrySite) -> None:
     assert site.command("cache", "verify", bundle).exit_code == 1  # it is not there any more
 
 
-def test_bundles_become_one(site: EntrySite) -> None:
+def test_bundles_become_one(site: Node) -> None:
     """What jobs are offered is the same; the old ones are listed until nobody reads them."""
     before = sorted(site.offered())
     assert site.json("cache", "compact", "--namespace", "other")["compacted"] == 0
@@ -121,7 +121,7 @@ def test_bundles_become_one(site: EntrySite) -> None:
     assert site.command("cache", "compact").stdout == "nothing to do\n"
 
 
-def test_what_the_policy_does_not_keep_goes(site: EntrySite) -> None:
+def test_what_the_policy_does_not_keep_goes(site: Node) -> None:
     """And what dead publishers left."""
     (left,) = Path(site.store).rglob("index.json")
     (left.parent / ".tmp-n9-dead-1-0").touch()
@@ -132,7 +132,7 @@ def test_what_the_policy_does_not_keep_goes(site: EntrySite) -> None:
     assert site.json("maintain", "--store")["removed"] == 0
 
 
-def test_a_bundle_can_be_removed(site: EntrySite) -> None:
+def test_a_bundle_can_be_removed(site: Node) -> None:
     """By a prefix of its hash, with who did it in the audit log; the other one stays."""
     bundle, other = (row["bundle"] for row in site.json("cache", "list"))
     assert site.command("cache", "rm", bundle.partition("-")[2][:8]).stdout == "1 removed\n"
@@ -143,7 +143,7 @@ def test_a_bundle_can_be_removed(site: EntrySite) -> None:
     assert site.command("cache", "rm", bundle).exit_code == 1
 
 
-def test_a_prefix_stands_for_a_bundle_if_only_one_has_it(site: EntrySite) -> None:
+def test_a_prefix_stands_for_a_bundle_if_only_one_has_it(site: Node) -> None:
     """Six characters of the id or of its hash at least."""
     bundle = site.json("cache", "list")[0]["bundle"]
     assert site.json("cache", "show", bundle.partition("-")[2][:6])["bundle"] == bundle
@@ -152,7 +152,7 @@ def test_a_prefix_stands_for_a_bundle_if_only_one_has_it(site: EntrySite) -> Non
         assert (found.exit_code, problem in found.stderr) == (1, True)
 
 
-def test_what_only_reads_writes_no_events(site: EntrySite) -> None:
+def test_what_only_reads_writes_no_events(site: Node) -> None:
     """Who lists the store every minute does not fill the audit log."""
     bundle = site.json("cache", "list")[0]["bundle"]
     site.command("cache", "show", bundle)
@@ -161,7 +161,7 @@ def test_what_only_reads_writes_no_events(site: EntrySite) -> None:
     assert len(site.events("hook.started")) == 1
 
 
-def test_indexes_are_made_again(site: EntrySite) -> None:
+def test_indexes_are_made_again(site: Node) -> None:
     """Manifests that can't be used are counted, and status 1 says so."""
     (index,) = Path(site.store).rglob("index.json")
     index.unlink()
@@ -175,7 +175,7 @@ def test_indexes_are_made_again(site: EntrySite) -> None:
     assert (result.exit_code, "REFUSED" in result.stdout) == (1, True)
 
 
-def test_entries_are_promoted(site: EntrySite) -> None:
+def test_entries_are_promoted(site: Node) -> None:
     """Into a more trusted scope, where others find them; they keep who made them. Again there is nothing to do."""
     bundle = site.json("cache", "list")[0]["bundle"]
     assert site.command("cache", "promote", bundle, "--to", "site").exit_code == 0
@@ -186,7 +186,7 @@ def test_entries_are_promoted(site: EntrySite) -> None:
     assert (gone.exit_code, "there is no bundle" in gone.stderr) == (1, True)
 
 
-def test_one_host_maintains_at_a_time(site: EntrySite) -> None:
+def test_one_host_maintains_at_a_time(site: Node) -> None:
     """Who comes second is told."""
     with site.client() as other:
         assert other.lock(after(5))
@@ -205,7 +205,7 @@ def test_one_host_maintains_at_a_time(site: EntrySite) -> None:
         ("promote", "x", "--to", "site"),
     ],
 )
-def test_only_root_may(site: EntrySite, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+def test_only_root_may(site: Node, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
     """Nobody else reads the store."""
     monkeypatch.setattr(sessions, "os", OsAs(1000))
     result = site.command("cache", *command)

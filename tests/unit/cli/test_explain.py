@@ -10,7 +10,7 @@ import pytest
 
 from tests.lib import sample_log
 from tests.lib.command_line import run
-from tests.lib.entry_site import EntrySite, OsAs
+from tests.lib.node import Node, OsAs
 from warmstart import view
 from warmstart.cli import explain, own
 from warmstart.entry import epilog, prolog
@@ -92,48 +92,48 @@ def test_a_job_that_nobody_knows(nowhere: Installation, log: str) -> None:
     assert run(nowhere, "explain", "7", "--from", f"{log}.none").exit_code == 2
 
 
-def test_a_job_that_ran_while_hooks_were_off(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_ran_while_hooks_were_off(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has noted it; why is said."""
     monkeypatch.setattr(explain, "os", OsAs(0))
-    assert prolog.main(entry_site.installation.prefix) == 0
-    Path(entry_site.installation.off_switch).touch()
-    result = entry_site.command("explain", "8")
+    assert prolog.main(node.installation.prefix) == 0
+    Path(node.installation.off_switch).touch()
+    result = node.command("explain", "8")
     assert result.exit_code == 1
     told = " ".join(result.stderr.split())
-    assert f"switched off on this host by {entry_site.installation.off_switch}: hooks note nothing of jobs" in told
+    assert f"switched off on this host by {node.installation.off_switch}: hooks note nothing of jobs" in told
 
 
 @pytest.mark.parametrize("uid", [0, 64201])
-def test_notices_are_told(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
+def test_notices_are_told(node: Node, monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
     """To root and to the job's user, since a step's output shows them only where the SPANK plugin is."""
     monkeypatch.setattr(own, "has_only_own", lambda _: uid > 0)
-    entry_site.environ(SLURM_JOB_COMMENT="warmstart fresh")
-    assert prolog.main(entry_site.installation.prefix) == 0
+    node.environ(SLURM_JOB_COMMENT="warmstart fresh")
+    assert prolog.main(node.installation.prefix) == 0
     told = NO_COLON.format(words="warmstart fresh")
-    assert entry_site.json("explain")["notices"] == [told]
-    assert told in run(entry_site.installation, "explain", "7").stdout.replace("\n  ", " ").splitlines()
+    assert node.json("explain")["notices"] == [told]
+    assert told in run(node.installation, "explain", "7").stdout.replace("\n  ", " ").splitlines()
 
 
-def test_in_a_job_it_is_the_jobs_own(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_job_it_is_the_jobs_own(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root reads what hooks wrote, also before it is in the log."""
     monkeypatch.setattr(explain, "os", OsAs(0))
-    entry_site.environ(SLURM_JOB_COMMENT="warmstart: profiles=triton")
-    assert prolog.main(entry_site.installation.prefix) == 0
-    (told,) = [entry_site.json("explain")]
+    node.environ(SLURM_JOB_COMMENT="warmstart: profiles=triton")
+    assert prolog.main(node.installation.prefix) == 0
+    (told,) = [node.json("explain")]
     assert (told["job"], told["asked"], told["added"]) == (7, ["profiles triton"], ["numba"])
-    assert epilog.main(entry_site.installation.prefix) == 0
-    assert [hook["hook"] for hook in entry_site.json("explain", "7")["hooks"]] == ["prolog", "epilog"]
+    assert epilog.main(node.installation.prefix) == 0
+    assert [hook["hook"] for hook in node.json("explain", "7")["hooks"]] == ["prolog", "epilog"]
 
 
 @pytest.fixture
-def as_user(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> EntrySite:
+def as_user(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
     """Have the command run by somebody who may not read the log."""
     monkeypatch.setattr(explain, "os", OsAs(1000))
     monkeypatch.setattr(own, "has_only_own", lambda _: True)
-    return entry_site
+    return node
 
 
-def test_users_are_told_by_the_jobs_view(as_user: EntrySite) -> None:
+def test_users_are_told_by_the_jobs_view(as_user: Node) -> None:
     """While the job runs."""
     assert prolog.main(as_user.installation.prefix) == 0
     result = as_user.command("explain", "7")
@@ -145,14 +145,14 @@ def test_users_are_told_by_the_jobs_view(as_user: EntrySite) -> None:
     assert (gone.exit_code, "while it runs" in gone.stderr) == (1, True)
 
 
-def test_users_are_told_why_their_job_was_refused(as_user: EntrySite) -> None:
+def test_users_are_told_why_their_job_was_refused(as_user: Node) -> None:
     """In the view of the verdict."""
     as_user.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
     assert prolog.main(as_user.installation.prefix) == 0
     assert "refused: the job asks for the profile 'numbers'" in as_user.command("explain", "7").stdout
 
 
-def test_a_view_that_can_not_be_read_is_another_users(as_user: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_view_that_can_not_be_read_is_another_users(as_user: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel keeps it from others; the command says no more than of a job that is not there."""
     assert prolog.main(as_user.installation.prefix) == 0
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.lib.entry_site import EntrySite, OsAs
+from tests.lib.node import Node, OsAs
 from tests.lib.superblocks import image
 from warmstart.audit import events
 from warmstart.cli import image_store
@@ -25,14 +25,14 @@ HEX = "ab" * 32
 
 
 @pytest.fixture
-def store(entry_site: EntrySite) -> Iterator[ImageStore]:
+def store(node: Node) -> Iterator[ImageStore]:
     """Give a store with an image, and a private one with another."""
-    kind = f"{os.uname().machine}.{recipe(entry_site.policy.images.importer)}"
+    kind = f"{os.uname().machine}.{recipe(node.policy.images.importer)}"
     for path, name in (("images", HEX), ("private/team/images", "cd" * 32)):
-        directory = entry_site.store / path
+        directory = node.store / path
         directory.mkdir(parents=True)
         (directory / f"{name}.{kind}.sqsh").write_bytes(image())
-    with opened(entry_site.installation) as found:
+    with opened(node.installation) as found:
         yield found
 
 
@@ -43,13 +43,13 @@ def test_private_stores_are_for_roots_eyes(store: ImageStore, monkeypatch: pytes
     assert sorted(entry.private for entry in store.inventory()) == (["", "team"] if is_root else [""])
 
 
-def test_what_is_only_read_can_not_be_told(store: ImageStore, entry_site: EntrySite) -> None:
+def test_what_is_only_read_can_not_be_told(store: ImageStore, node: Node) -> None:
     """A change without an audit is a bug."""
     with pytest.raises(AssertionError):
         store.emit(events.IMAGE_PINNED)
-    with changed(entry_site.installation) as writable:
+    with changed(node.installation) as writable:
         writable.emit(events.IMAGE_PINNED, name="x")
-    assert [event["name"] for event in entry_site.events("image.pinned")] == ["x"]
+    assert [event["name"] for event in node.events("image.pinned")] == ["x"]
 
 
 def test_an_image_is_one_or_none(store: ImageStore, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,11 +95,11 @@ def test_an_import_by_hand_is_nobodys(store: ImageStore) -> None:
     assert site.store is store.images
 
 
-def test_without_a_policy_there_is_no_store(entry_site: EntrySite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_policy_there_is_no_store(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     """Status 2, for reading and for changing."""
-    os.unlink(entry_site.installation.compiled_policy)
+    os.unlink(node.installation.compiled_policy)
     for give in (opened, changed):
-        with pytest.raises(click.exceptions.Exit) as caught, give(entry_site.installation):
+        with pytest.raises(click.exceptions.Exit) as caught, give(node.installation):
             pytest.fail("no policy")
         assert caught.value.exit_code == 2
         assert "policy.yaml" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.lib.entry_site import EntrySite, OsAs
+from tests.lib.node import Node, OsAs
 from warmstart import session as sessions
 from warmstart.cli import image_store
 from warmstart.images.imports import requests
@@ -23,22 +23,22 @@ PRODUCER = ImageProducer("n9", 99, 8, "2026-01-31T09:30:00Z", "fetching it", 1 <
 
 
 @pytest.fixture
-def site(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> EntrySite:
+def site(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
     """Give an installation as root sees it."""
     monkeypatch.setattr(image_store, "os", OsAs(0))
-    os.makedirs(entry_site.paths.state)
-    return entry_site
+    os.makedirs(node.paths.state)
+    return node
 
 
 @pytest.fixture
-def importing(site: EntrySite) -> Iterator[None]:
+def importing(site: Node) -> Iterator[None]:
     """Have another node import the image."""
     assert published.begin(str(site.store), LOCK, PRODUCER, "test") == ""
     yield
     published.end(str(site.store), LOCK)
 
 
-def ask(site: EntrySite, reference: str, uid: int = 1000) -> ImportRequest:
+def ask(site: Node, reference: str, uid: int = 1000) -> ImportRequest:
     """Write a hook's request."""
     request = ImportRequest(
         reference=reference, kind="x86_64.oci2", private="", user="ws-alice", uid=uid,
@@ -48,13 +48,13 @@ def ask(site: EntrySite, reference: str, uid: int = 1000) -> ImportRequest:
     return request
 
 
-def coming(site: EntrySite) -> Any:  # noqa: ANN401 - JSON
+def coming(site: Node) -> Any:  # noqa: ANN401 - JSON
     """Return what the command lists."""
     return site.json("images", "list", "--imports")
 
 
 @pytest.mark.usefixtures("importing")
-def test_an_import_is_listed_with_its_progress(site: EntrySite) -> None:
+def test_an_import_is_listed_with_its_progress(site: Node) -> None:
     """Who, since when, and how far: in the list, and for the image itself."""
     (known,) = coming(site)
     assert (known["reference"], known["node"], known["job_id"]) == (REFERENCE, "n9", 8)
@@ -67,7 +67,7 @@ def test_an_import_is_listed_with_its_progress(site: EntrySite) -> None:
     assert [known["phase"] for known in site.json("images", "show", REFERENCE)["imports"]] == ["fetching it"]
 
 
-def test_a_dead_producer_imports_nothing(site: EntrySite) -> None:
+def test_a_dead_producer_imports_nothing(site: Node) -> None:
     """Its record is still there, its lock is not."""
     published.announce(str(site.store), LOCK, PRODUCER, "test")
     assert coming(site) == []
@@ -75,7 +75,7 @@ def test_a_dead_producer_imports_nothing(site: EntrySite) -> None:
 
 
 @pytest.mark.usefixtures("importing")
-def test_what_waits_for_its_turn_is_listed_too(site: EntrySite) -> None:
+def test_what_waits_for_its_turn_is_listed_too(site: Node) -> None:
     """Of this host, once, whoever asks, and not what is at work already."""
     ask(site, REFERENCE)
     for uid in (1000, 1001):
@@ -87,7 +87,7 @@ def test_what_waits_for_its_turn_is_listed_too(site: EntrySite) -> None:
 
 
 @pytest.mark.usefixtures("importing")
-def test_others_than_root_see_no_imports(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_than_root_see_no_imports(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The locks are the store's owner's alone. Who asks for imports is told so, and not that there are none."""
     monkeypatch.setattr(image_store, "os", OsAs(1000))
     monkeypatch.setattr(sessions, "os", OsAs(1000))
@@ -95,7 +95,7 @@ def test_others_than_root_see_no_imports(site: EntrySite, monkeypatch: pytest.Mo
     assert (refused.exit_code, "needs root: warmstart images list --imports" in refused.stderr) == (2, True)
 
 
-def test_a_request_is_cancelled(site: EntrySite) -> None:
+def test_a_request_is_cancelled(site: Node) -> None:
     """Of all who asked; it is gone, and the audit says so."""
     request = ask(site, REFERENCE)
     ask(site, REFERENCE, uid=1001)
@@ -109,14 +109,14 @@ def test_a_request_is_cancelled(site: EntrySite) -> None:
 
 
 @pytest.mark.usefixtures("importing")
-def test_the_import_of_another_host_is_not_cancelled_here(site: EntrySite) -> None:
+def test_the_import_of_another_host_is_not_cancelled_here(site: Node) -> None:
     """The message says where; without any import there is nothing to cancel."""
     other = site.command("images", "cancel", REFERENCE)
     assert (other.exit_code, "n9: cancel it there" in other.stderr) == (1, True)
     assert site.command("images", "cancel", "reg.example.com/b:1").exit_code == 1
 
 
-def test_only_root_cancels(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_root_cancels(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it does everything that changes something."""
     ask(site, REFERENCE)
     monkeypatch.setattr(sessions, "os", OsAs(1000))

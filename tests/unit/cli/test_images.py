@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.entry_site import EntrySite, OsAs
+from tests.lib.node import Node, OsAs
 from tests.lib.superblocks import image
 from warmstart import session as sessions
 from warmstart.images.choice import recipe
@@ -26,23 +26,23 @@ OTHER = "cd" * 32
 
 
 @pytest.fixture
-def site(entry_site: EntrySite) -> EntrySite:
+def site(node: Node) -> Node:
     """Give a store with two images."""
-    kind = f"{os.uname().machine}.{recipe(entry_site.policy.images.importer)}"
-    (entry_site.store / "images").mkdir()
+    kind = f"{os.uname().machine}.{recipe(node.policy.images.importer)}"
+    (node.store / "images").mkdir()
     for name in (HEX, OTHER):
-        path = entry_site.store / "images" / f"{name}.{kind}.sqsh"
+        path = node.store / "images" / f"{name}.{kind}.sqsh"
         path.write_bytes(image())
         os.utime(path, (1, 1))  # no live job can have it
-    return entry_site
+    return node
 
 
-def names(site: EntrySite) -> list[str]:
+def names(site: Node) -> list[str]:
     """Return the images that are listed."""
     return sorted(entry["name"].partition(".")[0] for entry in site.json("images", "list"))
 
 
-def test_images_are_listed(site: EntrySite) -> None:
+def test_images_are_listed(site: Node) -> None:
     """With their number and their size."""
     assert names(site) == [HEX, OTHER]
     shown = site.command("images", "list")
@@ -52,7 +52,7 @@ def test_images_are_listed(site: EntrySite) -> None:
 @pytest.mark.parametrize(
     ("image", "status"), [(HEX[:6], 0), (HEX, 0), ("ab" * 2, 1), ("ef" * 32, 1), ("reg.io/none:1", 1)]
 )
-def test_one_image_is_shown(site: EntrySite, image: str, status: int) -> None:
+def test_one_image_is_shown(site: Node, image: str, status: int) -> None:
     """By its digest, its path, or enough of its name."""
     result = site.command("images", "show", image)
     assert result.exit_code == status
@@ -61,7 +61,7 @@ def test_one_image_is_shown(site: EntrySite, image: str, status: int) -> None:
     assert site.json("images", "show", path)["path"] == path
 
 
-def test_a_pinned_image_stays(site: EntrySite) -> None:
+def test_a_pinned_image_stays(site: Node) -> None:
     """Until it is unpinned, or someone insists."""
     assert site.command("images", "unpin", HEX).exit_code == 1
     assert site.command("images", "pin", HEX).exit_code == 0
@@ -76,7 +76,7 @@ def test_a_pinned_image_stays(site: EntrySite) -> None:
     assert len(site.events("image.evicted")) == 2
 
 
-def test_a_damaged_image_is_put_away(site: EntrySite) -> None:
+def test_a_damaged_image_is_put_away(site: Node) -> None:
     """Every byte counts."""
     assert {row["how"] for row in site.json("images", "verify")} == {"intact"}
     path = Path(next(entry["path"] for entry in site.json("images", "list") if HEX in entry["name"]))
@@ -87,7 +87,7 @@ def test_a_damaged_image_is_put_away(site: EntrySite) -> None:
     assert "SHA-256" in damaged["reason"]
 
 
-def test_an_image_is_brought_into_the_store(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_is_brought_into_the_store(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a prolog does it; in nobody's quota, and audited."""
     asked: list[tuple[NodePaths, str]] = []
 
@@ -115,7 +115,7 @@ def test_an_image_is_brought_into_the_store(site: EntrySite, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("command", [("pin", HEX), ("unpin", HEX), ("verify",), ("import", "a:1")])
-def test_only_root_changes_anything(site: EntrySite, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+def test_only_root_changes_anything(site: Node, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
     """Everybody may look."""
     monkeypatch.setattr(sessions, "os", OsAs(1000))
     assert site.command("images", *command).exit_code == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.entry_site import NODE, EntrySite, OsAs
+from tests.lib.node import NODE, Node, OsAs
 from warmstart.cli import maintain
 from warmstart.host.deadline import after
 from warmstart.maintenance import metrics
@@ -18,7 +18,7 @@ from warmstart.session import MaintenanceBusy, NotRoot
 
 
 @pytest.fixture
-def nodes(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def nodes(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Have two nodes on this host; collect those that are maintained, at no lower priority than the tests."""
     seen: list[str] = []
 
@@ -29,63 +29,63 @@ def nodes(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise MaintenanceBusy(what="on node n3")
         return Report(node, spooled=2, pruned=7, failed=("copies: x",) if node == "n4" else ())
 
-    entry_site.environ(SLURM_CONF="/etc/slurm.conf")
+    node.environ(SLURM_CONF="/etc/slurm.conf")
     monkeypatch.setattr(maintain, "be_idle", lambda: None)
     monkeypatch.setattr(maintain, "maintain_node", done)
-    for node in (NODE, "n2"):
-        Path(entry_site.installation.node(node).state).mkdir(parents=True)
+    for name in (NODE, "n2"):
+        Path(node.installation.node(name).state).mkdir(parents=True)
     return seen
 
 
-def test_all_nodes_that_have_had_hooks(entry_site: EntrySite, nodes: list[str]) -> None:
+def test_all_nodes_that_have_had_hooks(node: Node, nodes: list[str]) -> None:
     """Or the one that is named."""
-    assert [report["spooled"] for report in entry_site.json("maintain")] == [2, 2]
+    assert [report["spooled"] for report in node.json("maintain")] == [2, 2]
     assert nodes == [NODE, "n2"]
-    shown = entry_site.command("maintain", "--node", "n2")
+    shown = node.command("maintain", "--node", "n2")
     assert (shown.exit_code, "7B" in shown.stdout, nodes[2:]) == (0, True, ["n2"])
 
 
-@pytest.mark.parametrize(("node", "said"), [("n3", "another maintenance run is active"), ("n4", "copies: x")])
-def test_a_part_that_failed_is_status_1(entry_site: EntrySite, nodes: list[str], node: str, said: str) -> None:
+@pytest.mark.parametrize(("name", "said"), [("n3", "another maintenance run is active"), ("n4", "copies: x")])
+def test_a_part_that_failed_is_status_1(node: Node, nodes: list[str], name: str, said: str) -> None:
     """The report has it."""
-    result = entry_site.command("maintain", "--node", node)
+    result = node.command("maintain", "--node", name)
     assert (result.exit_code, said in result.stdout) == (1, True)
-    assert nodes == [node]
+    assert nodes == [name]
 
 
-def test_switched_off_is_off(entry_site: EntrySite, nodes: list[str]) -> None:
+def test_switched_off_is_off(node: Node, nodes: list[str]) -> None:
     """The timer goes on, and finds nothing to do."""
-    Path(entry_site.installation.off_switch).touch()
-    result = entry_site.command("maintain")
+    Path(node.installation.off_switch).touch()
+    result = node.command("maintain")
     assert (result.exit_code, "switched off" in result.stderr, nodes) == (0, True, [])
 
 
 @pytest.fixture
-def written(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def written(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Have a directory for metrics; collect what is written."""
     calls: list[str] = []
-    paths = entry_site.policy.paths._replace(metrics=str(entry_site.root / "textfiles"))
-    entry_site.write(entry_site.policy._replace(paths=paths))
+    paths = node.policy.paths._replace(metrics=str(node.base / "textfiles"))
+    node.write(node.policy._replace(paths=paths))
     monkeypatch.setattr(maintain, "os", OsAs(0))
     monkeypatch.setattr(metrics, "write_host", lambda _installation, found: calls.append(found.policy.paths.metrics))
     monkeypatch.setattr(metrics, "write_store", lambda session: calls.append(session.policy.paths.store))
     return calls
 
 
-def test_metrics_come_last(entry_site: EntrySite, nodes: list[str], written: list[str]) -> None:
+def test_metrics_come_last(node: Node, nodes: list[str], written: list[str]) -> None:
     """Of the host, also while it is switched off; or of the store."""
-    assert entry_site.command("maintain").exit_code == 0
-    assert (nodes, written) == ([NODE, "n2"], [f"{entry_site.root}/textfiles"])
-    assert entry_site.command("maintain", "--store").exit_code == 0
-    assert written[1:] == [str(entry_site.store)]
-    Path(entry_site.installation.off_switch).touch()
-    assert entry_site.command("maintain").exit_code == 0
-    assert (len(nodes), written[2:]) == (2, [f"{entry_site.root}/textfiles"])
+    assert node.command("maintain").exit_code == 0
+    assert (nodes, written) == ([NODE, "n2"], [f"{node.base}/textfiles"])
+    assert node.command("maintain", "--store").exit_code == 0
+    assert written[1:] == [str(node.store)]
+    Path(node.installation.off_switch).touch()
+    assert node.command("maintain").exit_code == 0
+    assert (len(nodes), written[2:]) == (2, [f"{node.base}/textfiles"])
 
 
 @pytest.mark.parametrize("part", [(), ("--store",)])
 def test_metrics_that_can_not_be_written_are_status_1(
-    entry_site: EntrySite, nodes: list[str], written: list[str], monkeypatch: pytest.MonkeyPatch, part: tuple[str, ...]
+    node: Node, nodes: list[str], written: list[str], monkeypatch: pytest.MonkeyPatch, part: tuple[str, ...]
 ) -> None:
     """All the rest is done."""
 
@@ -94,30 +94,28 @@ def test_metrics_that_can_not_be_written_are_status_1(
 
     monkeypatch.setattr(metrics, "write_host", refuse)
     monkeypatch.setattr(metrics, "write_store", refuse)
-    assert entry_site.command("maintain", *part).exit_code == 1
+    assert node.command("maintain", *part).exit_code == 1
     assert (nodes == [], written) == (bool(part), [])
 
 
-def test_an_error_is_status_2(entry_site: EntrySite, nodes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_status_2(node: Node, nodes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to do."""
 
     def refuse(*_: object) -> Report:
         raise NotRoot(what="warmstart maintain")
 
     monkeypatch.setattr(maintain, "maintain_node", refuse)
-    result = entry_site.command("maintain")
+    result = node.command("maintain")
     assert (result.exit_code, "sudo" in result.stderr) == (2, True)
 
 
-def test_the_store_is_maintained_on_one_host(
-    entry_site: EntrySite, nodes: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_store_is_maintained_on_one_host(node: Node, nodes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A second one is status 1, as is a part that failed."""
-    assert entry_site.json("maintain", "--store") == StoreReport()._asdict()
-    assert entry_site.command("maintain", "--store").stdout == "nothing to do\n"
-    with entry_site.client() as other:
+    assert node.json("maintain", "--store") == StoreReport()._asdict()
+    assert node.command("maintain", "--store").stdout == "nothing to do\n"
+    with node.client() as other:
         assert other.lock(after(5))
-        assert entry_site.command("maintain", "--store").exit_code == 1
+        assert node.command("maintain", "--store").exit_code == 1
     monkeypatch.setattr(StoreMaintenance, "all", lambda _work: StoreReport(failed=1))
-    assert entry_site.command("maintain", "--store").exit_code == 1
+    assert node.command("maintain", "--store").exit_code == 1
     assert nodes == []

@@ -10,7 +10,7 @@ import shutil
 import pytest
 
 from tests.lib.command_line import run
-from tests.lib.entry_site import EntrySite, OsAs
+from tests.lib.node import Node, OsAs
 from warmstart import session, view
 from warmstart.cli import own
 from warmstart.entry import epilog, flush, prolog
@@ -21,13 +21,13 @@ SEEDED = {"event": "cache.seeded", "profile": "numba", "namespace": "ab12"}
 
 
 @pytest.fixture
-def as_user(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> EntrySite:
+def as_user(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
     """Have the command run by somebody who may not read the log."""
     monkeypatch.setattr(own, "has_only_own", lambda _: True)
-    return entry_site
+    return node
 
 
-def test_users_are_told_of_both_hooks_after_the_end(as_user: EntrySite) -> None:
+def test_users_are_told_of_both_hooks_after_the_end(as_user: Node) -> None:
     """By the report, on a host that knows no node of the job; also where the epilog runs twice."""
     assert prolog.main(as_user.installation.prefix) == 0
     for _ in range(2):
@@ -43,7 +43,7 @@ def test_users_are_told_of_both_hooks_after_the_end(as_user: EntrySite) -> None:
     ]
 
 
-def test_a_refused_job_is_one_after_its_end(as_user: EntrySite) -> None:
+def test_a_refused_job_is_one_after_its_end(as_user: Node) -> None:
     """The audit log calls its prolog no failed one, either."""
     as_user.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
     assert prolog.main(as_user.installation.prefix) == 0
@@ -54,7 +54,7 @@ def test_a_refused_job_is_one_after_its_end(as_user: EntrySite) -> None:
 
 @pytest.mark.parametrize("command", [("explain", "7"), ("cache", "list")])
 def test_a_host_where_nobody_can_ask_says_why(
-    as_user: EntrySite, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+    as_user: Node, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     """A login host without the policy, or without the store, does not say that the user has no jobs."""
     monkeypatch.setattr(session, "os", OsAs(1000))
@@ -65,7 +65,7 @@ def test_a_host_where_nobody_can_ask_says_why(
     assert (nothing.exit_code, f"{as_user.store}: No such file" in nothing.stderr) == (2, True)
 
 
-def test_a_store_that_gives_users_no_reports_says_so(as_user: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_gives_users_no_reports_says_so(as_user: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its file system has no access control lists: no other host knows more."""
 
     def refuse(*_: object) -> None:
@@ -76,14 +76,14 @@ def test_a_store_that_gives_users_no_reports_says_so(as_user: EntrySite, monkeyp
     assert (told.exit_code, "`store.reports`" in told.stderr) == (2, True)
 
 
-def test_in_a_running_job_neither_policy_nor_store_is_needed(as_user: EntrySite) -> None:
+def test_in_a_running_job_neither_policy_nor_store_is_needed(as_user: Node) -> None:
     """The job's view has what its prolog did."""
     assert prolog.main(as_user.installation.prefix) == 0
     os.rename(as_user.store, f"{as_user.store}.away")
     assert as_user.command("explain", "7").exit_code == 0
 
 
-def test_what_is_in_view_and_report_is_told_once(as_user: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_in_view_and_report_is_told_once(as_user: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the epilog is at work, or after one that died."""
     assert prolog.main(as_user.installation.prefix) == 0
     text = (*view.files(as_user.installation, "7", view.EVENTS),)
@@ -94,7 +94,7 @@ def test_what_is_in_view_and_report_is_told_once(as_user: EntrySite, monkeypatch
     assert as_user.json("explain", "7") == before
 
 
-def test_users_list_the_bundles_that_their_jobs_tell_of(as_user: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_list_the_bundles_that_their_jobs_tell_of(as_user: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was published, what they were seeded with, and not what was merged."""
     folder, uid = as_user.store / reports.FOLDER / str(os.getuid()), os.getuid()
     where = {"profile": "numba", "namespace": "ab12" * 8, "scope": "site"}
@@ -122,11 +122,9 @@ def test_users_list_the_bundles_that_their_jobs_tell_of(as_user: EntrySite, monk
 
 
 @pytest.mark.parametrize("readable", [True, False])
-def test_members_of_the_logs_group_read_the_log(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, *, readable: bool
-) -> None:
+def test_members_of_the_logs_group_read_the_log(node: Node, monkeypatch: pytest.MonkeyPatch, *, readable: bool) -> None:
     """The file's mode decides."""
-    monkeypatch.setattr(os, "access", lambda path, _: readable and path == entry_site.policy.paths.audit)
+    monkeypatch.setattr(os, "access", lambda path, _: readable and path == node.policy.paths.audit)
     monkeypatch.setattr(session, "os", OsAs(1000))
-    assert own.has_only_own(entry_site.installation) is not readable
+    assert own.has_only_own(node.installation) is not readable
     assert own.has_only_own(Installation("/nowhere")) is True

@@ -10,7 +10,7 @@ import pytest
 
 from tests.lib import sample_log
 from tests.lib.command_line import run
-from tests.lib.entry_site import EntrySite
+from tests.lib.node import Node
 from warmstart.entry import epilog, prolog
 from warmstart.paths import Installation
 from warmstart.profiles.contract import USES
@@ -77,17 +77,17 @@ def test_what_cannot_be_known_is_no_figure(nowhere: Installation, tmp_path: Path
     assert row == ("-", "8 hits on each node; 8 without an estimate")
 
 
-def test_a_host_reports_its_own(entry_site: EntrySite) -> None:
+def test_a_host_reports_its_own(node: Node) -> None:
     """What is still in journals, too."""
     for hook in (prolog, epilog):
-        assert hook.main(entry_site.installation.prefix) == 0
-    found = entry_site.json("report", "--since", "1h")
+        assert hook.main(node.installation.prefix) == 0
+    found = node.json("report", "--since", "1h")
     unused = {"name": "numba", "hit": 0, "built": 0, "unknown": 0, "untouched": 1, "around": 0}
     assert (found["jobs"], found["profiles"]) == (1, [unused])
     assert found["cold_by_user"] == []
-    entry_site.environ(SLURM_JOB_ID="8")
-    assert prolog.main(entry_site.installation.prefix) == 0
-    (cold,) = entry_site.json("report", "--since", "1h")["cold_by_user"]
+    node.environ(SLURM_JOB_ID="8")
+    assert prolog.main(node.installation.prefix) == 0
+    (cold,) = node.json("report", "--since", "1h")["cold_by_user"]
     assert (cold["times"], cold["unknown"], cold["why"]) == (1, 1, [{"name": "nothing-published", "times": 1}])
 
 

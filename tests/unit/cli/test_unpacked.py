@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.bundles import ASKER
-from tests.lib.entry_site import NODE, EntrySite
+from tests.lib.node import NODE, Node
 from tests.lib.superblocks import image
 from warmstart import record as records
 from warmstart.cli import unpacked as command
@@ -24,27 +24,27 @@ HEX = "ab" * 32
 
 
 @pytest.fixture
-def site(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> EntrySite:
+def site(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
     """Return a site with an image in the store, and a node with a shelf on which no program runs."""
-    kind = f"{os.uname().machine}.{recipe(entry_site.policy.images.importer)}"
-    (entry_site.store / "images").mkdir()
-    (entry_site.store / f"images/{HEX}.{kind}.sqsh").write_bytes(image())
-    (entry_site.root / "shelf").mkdir()
-    paths = entry_site.policy.paths._replace(shelf=str(entry_site.root / "shelf"))
-    entry_site.write(entry_site.policy._replace(paths=paths))
-    os.makedirs(f"{entry_site.paths.state}/7", mode=0o700)
+    kind = f"{os.uname().machine}.{recipe(node.policy.images.importer)}"
+    (node.store / "images").mkdir()
+    (node.store / f"images/{HEX}.{kind}.sqsh").write_bytes(image())
+    (node.base / "shelf").mkdir()
+    paths = node.policy.paths._replace(shelf=str(node.base / "shelf"))
+    node.write(node.policy._replace(paths=paths))
+    os.makedirs(f"{node.paths.state}/7", mode=0o700)
     monkeypatch.setattr(Errands, "start_due", lambda _: None)
     monkeypatch.setattr(command, "require_root", lambda _: None)
-    return entry_site
+    return node
 
 
-def key(site: EntrySite) -> ImageKey:
+def key(site: Node) -> ImageKey:
     """Return the image's."""
     (path,) = (site.store / "images").glob("*.sqsh")
     return ImageKey(path.stem)
 
 
-def make(site: EntrySite) -> None:
+def make(site: Node) -> None:
     """Have the image unpacked."""
     place = Path(shelf_of(site.policy, NODE), key(site).tree)
     (place / "tree").mkdir(parents=True)
@@ -52,7 +52,7 @@ def make(site: EntrySite) -> None:
     (place / "about.json").write_text(json.dumps(about._asdict()))
 
 
-def test_what_lies_on_the_node_is_listed(site: EntrySite) -> None:
+def test_what_lies_on_the_node_is_listed(site: Node) -> None:
     """Whose it is, and which jobs have it; what waits for it, and what has failed and why."""
     assert site.json("images", "unpacked") == []
     make(site)
@@ -68,7 +68,7 @@ def test_what_lies_on_the_node_is_listed(site: EntrySite) -> None:
     assert (waiting["state"], failed["state"], failed["reason"]) == ("waiting", "failed", "too large")
 
 
-def test_an_image_is_unpacked_by_command(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_is_unpacked_by_command(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for what a program of the node does. What has failed is tried again."""
     monkeypatch.setattr(unpacks, "PAUSE_S", 0.0)
     Errands(site.paths, UNPACKS).add("5001", key(site).tree, UnpackRequest("reg.io/a:1", *key(site), ASKER, "no room"))
@@ -80,7 +80,7 @@ def test_an_image_is_unpacked_by_command(site: EntrySite, monkeypatch: pytest.Mo
 
 
 @pytest.mark.timed
-def test_what_does_not_come_in_time_is_told(site: EntrySite) -> None:
+def test_what_does_not_come_in_time_is_told(site: Node) -> None:
     """By node; a wrong duration, and an image that is not there."""
     late = site.command("images", "unpack", "--within", "1s", HEX)
     assert (late.exit_code, late.stderr.strip()) == (1, f"warmstart: {NODE}: {unpacks.TOO_LONG}")

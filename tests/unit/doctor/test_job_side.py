@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.lib.command_line import installed
-from tests.lib.entry_site import OsAs
+from tests.lib.node import OsAs
 from warmstart.doctor import job_side
 from warmstart.doctor.finding import run
 from warmstart.doctor.job_side import Refused

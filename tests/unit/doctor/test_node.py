@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.lib.command_line import POLICY, answer, installed, run
-from tests.lib.entry_site import OsAs
+from tests.lib.node import OsAs
 from tests.lib.runs import a_record
 from warmstart import wing
 from warmstart.audit.line import timestamp

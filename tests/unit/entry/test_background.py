@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.bundles import ASKER
-from tests.lib.entry_site import NODE, EntrySite
+from tests.lib.node import NODE, Node
 from warmstart.entry import background
 from warmstart.errand import Errands
 from warmstart.host import process
@@ -22,19 +22,19 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def site(entry_site: EntrySite) -> EntrySite:
+def site(node: Node) -> Node:
     """Return an installation with a node that hooks have used."""
-    for directory in (entry_site.paths.state, entry_site.paths.bundles):
+    for directory in (node.paths.state, node.paths.bundles):
         os.makedirs(directory, mode=0o700)
-    return entry_site
+    return node
 
 
-def run(site: EntrySite, what: str = UNPACKS.name, node: str = NODE) -> int:
+def run(site: Node, what: str = UNPACKS.name, node: str = NODE) -> int:
     """Run the program."""
     return background.main(site.installation.prefix, [what, node])
 
 
-def test_it_does_nothing_that_nobody_asked_for(site: EntrySite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_does_nothing_that_nobody_asked_for(site: Node, capsys: pytest.CaptureFixture[str]) -> None:
     """On no node of another host, and nowhere while warmstart is off."""
     errands = Errands(site.paths, UNPACKS)
     errands.add("1", "ab", UnpackRequest("reg.io/b:1", "b", "", ASKER))

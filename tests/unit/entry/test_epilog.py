@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.cache_files import numba_files
-from tests.lib.entry_site import SCOPE, EntrySite
+from tests.lib.node import SCOPE, Node
 from tests.lib.privileges import make_removable
 from warmstart import record as records
 from warmstart.cli import own
@@ -20,75 +20,75 @@ from warmstart.steps import release
 
 
 @pytest.fixture
-def record(entry_site: EntrySite) -> Record:
+def record(node: Node) -> Record:
     """Give the record of a job that has compiled something."""
-    assert prolog.main(entry_site.installation.prefix) == 0
-    found = records.load(entry_site.paths.state, 7)
+    assert prolog.main(node.installation.prefix) == 0
+    found = records.load(node.paths.state, 7)
     assert found
     for name, content in numba_files().items():
         path = Path(found.run_directory, "cache/numba", name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    make_removable(f"{entry_site.paths.view}/7")
+    make_removable(f"{node.paths.view}/7")
     return found
 
 
-def left(site: EntrySite) -> list[str]:
+def left(site: Node) -> list[str]:
     """Return what there is of the job on the node."""
-    return [*os.listdir(site.root / "workspace"), *os.listdir(site.paths.view)]
+    return [*os.listdir(site.base / "workspace"), *os.listdir(site.paths.view)]
 
 
-def test_what_the_job_compiled_is_there_for_the_next(entry_site: EntrySite, record: Record) -> None:
+def test_what_the_job_compiled_is_there_for_the_next(node: Node, record: Record) -> None:
     """And the node is as it was; both hooks have left their events."""
-    assert epilog.main(entry_site.installation.prefix) == 0
-    assert len(entry_site.offered(SCOPE, record.seeded["numba"].namespace)) == 1
-    assert (left(entry_site), records.load(entry_site.paths.state, 7)) == ([], None)
-    assert {event["hook"] for event in entry_site.events("hook.finished")} == {"prolog", "epilog"}
+    assert epilog.main(node.installation.prefix) == 0
+    assert len(node.offered(SCOPE, record.seeded["numba"].namespace)) == 1
+    assert (left(node), records.load(node.paths.state, 7)) == ([], None)
+    assert {event["hook"] for event in node.events("hook.finished")} == {"prolog", "epilog"}
 
 
-def test_slurm_may_run_it_twice(entry_site: EntrySite, record: Record) -> None:
+def test_slurm_may_run_it_twice(node: Node, record: Record) -> None:
     """The second one has no record, which is normal."""
     for _ in range(2):
-        assert epilog.main(entry_site.installation.prefix) == 0
-    ends = [event["outcome"] for event in entry_site.events("hook.finished") if event["hook"] == "epilog"]
+        assert epilog.main(node.installation.prefix) == 0
+    ends = [event["outcome"] for event in node.events("hook.finished") if event["hook"] == "epilog"]
     assert ends == ["ok"] * 2
 
 
-def test_a_store_that_is_away_keeps_the_work_on_the_node(entry_site: EntrySite, record: Record) -> None:
+def test_a_store_that_is_away_keeps_the_work_on_the_node(node: Node, record: Record) -> None:
     """Spooled; the run is over all the same."""
-    shutil.rmtree(entry_site.store)
-    assert epilog.main(entry_site.installation.prefix) == 0
-    assert (left(entry_site), len(os.listdir(entry_site.paths.spool))) == ([], 1)
-    assert record.run_name in os.listdir(entry_site.paths.spool)[0]
+    shutil.rmtree(node.store)
+    assert epilog.main(node.installation.prefix) == 0
+    assert (left(node), len(os.listdir(node.paths.spool))) == ([], 1)
+    assert record.run_name in os.listdir(node.paths.spool)[0]
 
 
-def test_the_environment_is_not_believed(entry_site: EntrySite, record: Record) -> None:
+def test_the_environment_is_not_believed(node: Node, record: Record) -> None:
     """All but the job's id is in the record."""
-    entry_site.environ(SLURM_JOB_USER="ws-eve", SLURM_JOB_UID="12345", SLURM_JOB_PARTITION="other")
-    assert epilog.main(entry_site.installation.prefix) == 0
-    assert len(entry_site.offered(SCOPE, record.seeded["numba"].namespace)) == 1
+    node.environ(SLURM_JOB_USER="ws-eve", SLURM_JOB_UID="12345", SLURM_JOB_PARTITION="other")
+    assert epilog.main(node.installation.prefix) == 0
+    assert len(node.offered(SCOPE, record.seeded["numba"].namespace)) == 1
 
 
 @pytest.mark.report
-def test_the_audit_has_the_records_user(entry_site: EntrySite, record: Record) -> None:
+def test_the_audit_has_the_records_user(node: Node, record: Record) -> None:
     """With nss_slurm slurmd does not know the user when the job is over, and says `nobody`."""
-    entry_site.environ(SLURM_JOB_USER="nobody")
-    assert epilog.main(entry_site.installation.prefix) == 0
-    (ended,) = [event for event in entry_site.events("hook.finished") if event["hook"] == "epilog"]
+    node.environ(SLURM_JOB_USER="nobody")
+    assert epilog.main(node.installation.prefix) == 0
+    (ended,) = [event for event in node.events("hook.finished") if event["hook"] == "epilog"]
     assert (ended["user"], ended["uid"]) == (record.user, record.uid)
 
 
-def test_a_harvest_that_is_lost_is_no_success(entry_site: EntrySite, record: Record) -> None:
+def test_a_harvest_that_is_lost_is_no_success(node: Node, record: Record) -> None:
     """What could not be read is gone; the node is fine."""
     shutil.rmtree(record.run_directory)
-    assert epilog.main(entry_site.installation.prefix) == 0
-    outcomes = {event["hook"]: event["outcome"] for event in entry_site.events("hook.finished")}
+    assert epilog.main(node.installation.prefix) == 0
+    outcomes = {event["hook"]: event["outcome"] for event in node.events("hook.finished")}
     assert outcomes == {"prolog": "ok", "epilog": "failed"}
-    assert [event["step"] for event in entry_site.events("step.failed")] == ["harvest"]
-    assert left(entry_site) == []
+    assert [event["step"] for event in node.events("step.failed")] == ["harvest"]
+    assert left(node) == []
 
 
-def test_only_a_broken_node_drains(entry_site: EntrySite, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_broken_node_drains(node: Node, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """After every step had its turn."""
 
     def broken(*_: object, **__: object) -> None:
@@ -96,9 +96,9 @@ def test_only_a_broken_node_drains(entry_site: EntrySite, record: Record, monkey
 
     monkeypatch.setattr(release, "run", broken)
     monkeypatch.setattr(commands, "drain_node", lambda *_: True)
-    assert epilog.main(entry_site.installation.prefix) == 1
-    assert len(entry_site.offered(SCOPE, record.seeded["numba"].namespace)) == 1
-    assert len(entry_site.events("node.drained")) == 1
+    assert epilog.main(node.installation.prefix) == 1
+    assert len(node.offered(SCOPE, record.seeded["numba"].namespace)) == 1
+    assert len(node.events("node.drained")) == 1
 
 
 @pytest.mark.parametrize(
@@ -128,18 +128,18 @@ def test_whether_a_job_has_died(
 
 
 @pytest.mark.usefixtures("record")
-def test_an_early_death_after_a_warm_start_is_explained(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_early_death_after_a_warm_start_is_explained(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """To root and to the job's user, by what the epilog noted; not if the job began cold."""
     ended = {"SLURM_JOB_EXIT_CODE": "256", "SLURM_JOB_DERIVED_EC": "0", "SLURM_JOB_STDIN": "/dev/null"}
     told = {}
     for job in ("7", "8"):
-        entry_site.environ(SLURM_JOB_ID=job)
-        assert job == "7" or prolog.main(entry_site.installation.prefix) == 0
-        entry_site.environ(SLURM_JOB_ID=job, SLURM_JOB_RESTART_COUNT="0", **ended)
-        assert epilog.main(entry_site.installation.prefix) == 0
-        assert flush.main(entry_site.installation.prefix) == 0
+        node.environ(SLURM_JOB_ID=job)
+        assert job == "7" or prolog.main(node.installation.prefix) == 0
+        node.environ(SLURM_JOB_ID=job, SLURM_JOB_RESTART_COUNT="0", **ended)
+        assert epilog.main(node.installation.prefix) == 0
+        assert flush.main(node.installation.prefix) == 0
         for has_only_own in (False, True):
             monkeypatch.setattr(own, "has_only_own", lambda _, is_so=has_only_own: is_so)
-            advice = entry_site.json("explain", job)["advice"]
+            advice = node.json("explain", job)["advice"]
             told[job, has_only_own] = any("the job began warm and died after" in line for line in advice)
     assert told == {("7", False): False, ("7", True): False, ("8", False): True, ("8", True): True}

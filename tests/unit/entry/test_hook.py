@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.entry_site import EntrySite
+from tests.lib.node import Node
 from warmstart import record as records
 from warmstart.audit import journal
 from warmstart.entry.hook import DRAINS, Hook, run_hook
@@ -52,123 +52,123 @@ def not_called(hook: Hook) -> None:
     pytest.fail(f"{hook.job.id} has a hook")
 
 
-def test_a_hook_that_works(entry_site: EntrySite) -> None:
+def test_a_hook_that_works(node: Node) -> None:
     """Its work has the job, the policy and a store; the node's directories are there, and nobody's in need of them."""
     seen: list[Hook] = []
-    assert run_hook("prolog", entry_site.installation.prefix, seen.append) == 0
+    assert run_hook("prolog", node.installation.prefix, seen.append) == 0
     (hook,) = seen
-    assert (hook.job.id, hook.job.user, hook.policy) == (7, "ws-alice", entry_site.policy)
+    assert (hook.job.id, hook.job.user, hook.policy) == (7, "ws-alice", node.policy)
     assert hook.store.writer == f"n1-{hook.run_id}"
     modes = [stat.S_IMODE(os.stat(path).st_mode) for path in (hook.paths.root, hook.paths.state, hook.paths.view)]
     assert modes == [0o755, 0o700, 0o711]
-    (finished,) = entry_site.events("hook.finished")
+    (finished,) = node.events("hook.finished")
     assert (finished["outcome"], finished["status"], finished["job_id"]) == ("ok", 0, 7)
-    assert not Path(entry_site.policy.paths.audit).exists()  # a prolog leaves that to its epilog
+    assert not Path(node.policy.paths.audit).exists()  # a prolog leaves that to its epilog
 
 
-def test_a_hook_says_that_its_node_has_journals(entry_site: EntrySite) -> None:
+def test_a_hook_says_that_its_node_has_journals(node: Node) -> None:
     """Where systemd waits for that, and as often as a hook runs."""
-    waits = Path(entry_site.installation.var, ".unflushed")
-    run_job(entry_site)
+    waits = Path(node.installation.var, ".unflushed")
+    run_job(node)
     assert not waits.exists()
     waits.mkdir()
     for _ in range(2):
-        run_job(entry_site)
+        run_job(node)
         assert os.listdir(waits) == ["n1"]
 
 
-def run_job(entry_site: EntrySite) -> None:
+def run_job(node: Node) -> None:
     """Run a prolog and an epilog that do nothing."""
     for name in ("prolog", "epilog"):
-        run_hook(name, entry_site.installation.prefix, lambda _hook: None)
+        run_hook(name, node.installation.prefix, lambda _hook: None)
 
 
-def test_an_epilog_leaves_its_events_to_maintenance(entry_site: EntrySite) -> None:
+def test_an_epilog_leaves_its_events_to_maintenance(node: Node) -> None:
     """No job waits for structlog."""
-    run_job(entry_site)
-    assert not Path(entry_site.policy.paths.audit).exists()
-    assert {event["hook"] for event in entry_site.events("hook.finished")} == {"prolog", "epilog"}
+    run_job(node)
+    assert not Path(node.policy.paths.audit).exists()
+    assert {event["hook"] for event in node.events("hook.finished")} == {"prolog", "epilog"}
 
 
 @pytest.mark.parametrize("case", ["many", "old"])
 def test_an_epilog_moves_what_has_waited_for_long_into_the_log(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, case: str
+    node: Node, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     """Or where as much waits as many jobs leave: no maintenance is at work. A prolog does not."""
-    run_job(entry_site)
+    run_job(node)
     if case == "many":
         monkeypatch.setattr(journal, "MOST_WAITING", 3)
     else:
-        (oldest, *_) = Path(entry_site.paths.journal).iterdir()
+        (oldest, *_) = Path(node.paths.journal).iterdir()
         os.utime(oldest, (0, time.time() - journal.LONGEST_WAITING_S - 1))
-    run_hook("prolog", entry_site.installation.prefix, lambda _hook: None)
-    assert len(os.listdir(entry_site.paths.journal)) == 3
-    run_hook("epilog", entry_site.installation.prefix, lambda _hook: None)
-    assert os.listdir(entry_site.paths.journal) == []
-    assert sorted(event["hook"] for event in entry_site.events("hook.finished")) == ["epilog"] * 2 + ["prolog"] * 2
+    run_hook("prolog", node.installation.prefix, lambda _hook: None)
+    assert len(os.listdir(node.paths.journal)) == 3
+    run_hook("epilog", node.installation.prefix, lambda _hook: None)
+    assert os.listdir(node.paths.journal) == []
+    assert sorted(event["hook"] for event in node.events("hook.finished")) == ["epilog"] * 2 + ["prolog"] * 2
 
 
 @pytest.mark.parametrize("error", [SampleFailed(what="x"), StoreFailed(what="x", problem="y"), JobBusy(job_id=7)])
 def test_what_is_not_the_nodes_fault_does_not_drain(
-    entry_site: EntrySite, drained: list[tuple[str, str]], capsys: pytest.CaptureFixture[str], error: WarmstartError
+    node: Node, drained: list[tuple[str, str]], capsys: pytest.CaptureFixture[str], error: WarmstartError
 ) -> None:
     """It is audited and told on stderr."""
 
     def work(_hook: Hook) -> None:
         raise error
 
-    assert run_hook("prolog", entry_site.installation.prefix, work) == 0
+    assert run_hook("prolog", node.installation.prefix, work) == 0
     assert (drained, str(error) in capsys.readouterr().err) == ([], True)
-    assert entry_site.events("hook.finished")[0]["outcome"] == "failed"
+    assert node.events("hook.finished")[0]["outcome"] == "failed"
 
 
-def test_a_broken_node_drains_with_its_reason(entry_site: EntrySite, drained: list[tuple[str, str]]) -> None:
+def test_a_broken_node_drains_with_its_reason(node: Node, drained: list[tuple[str, str]]) -> None:
     """Slurm shows it to the administrator."""
 
     def work(_hook: Hook) -> None:
         raise SampleBroken
 
-    assert run_hook("prolog", entry_site.installation.prefix, work) == DRAINS
+    assert run_hook("prolog", node.installation.prefix, work) == DRAINS
     assert drained == [("n1", "the disk is broken (sample-hook-broken)")]
-    assert [event["reason_given"] for event in entry_site.events("node.drained")] == [True]
+    assert [event["reason_given"] for event in node.events("node.drained")] == [True]
 
 
 def test_a_bug_is_audited_and_drains_nothing(
-    entry_site: EntrySite, drained: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+    node: Node, drained: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With its traceback."""
 
     def work(_hook: Hook) -> None:
         raise ZeroDivisionError
 
-    assert run_hook("prolog", entry_site.installation.prefix, work) == 0
+    assert run_hook("prolog", node.installation.prefix, work) == 0
     assert drained == []
-    assert "ZeroDivisionError" in entry_site.events("hook.crashed")[0]["traceback"]
+    assert "ZeroDivisionError" in node.events("hook.crashed")[0]["traceback"]
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("variable", ["SLURM_JOB_ID", "SLURM_JOB_UID", "SLURMD_NODENAME"])
 def test_an_environment_that_is_not_slurms(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str
+    node: Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str
 ) -> None:
     """Nothing is done, nothing drains, and what is missing is said."""
     monkeypatch.delenv(variable)
-    assert run_hook("prolog", entry_site.installation.prefix, not_called) == 0
+    assert run_hook("prolog", node.installation.prefix, not_called) == 0
     assert variable in capsys.readouterr().err
-    assert entry_site.installation.nodes() == []
+    assert node.installation.nodes() == []
 
 
 @pytest.mark.parametrize("case", ["off", "heterogeneous", "no policy", "damaged record", "another release"])
-def test_the_view_of_an_earlier_run_goes_where_nothing_replaces_it(entry_site: EntrySite, case: str) -> None:
+def test_the_view_of_an_earlier_run_goes_where_nothing_replaces_it(node: Node, case: str) -> None:
     """The tasks of this run would take it for theirs. It has the id that they see."""
-    paths, site = entry_site.paths, entry_site.installation
+    paths, site = node.paths, node.installation
     view = Path(paths.view, "5" if case == "heterogeneous" else "7")
     record = Path(paths.state, "7", "record.json")
     for directory in (view, record.parent):
         directory.mkdir(parents=True)
     record.write_text('{"format": 99}' if case == "another release" else "{")
     if case == "heterogeneous":
-        entry_site.environ(SLURM_HET_JOB_ID="5")
+        node.environ(SLURM_HET_JOB_ID="5")
     if case in ("off", "heterogeneous"):
         Path(site.off_switch).touch()
     if case == "no policy":
@@ -177,75 +177,73 @@ def test_the_view_of_an_earlier_run_goes_where_nothing_replaces_it(entry_site: E
     assert os.listdir(paths.view) == []
 
 
-def test_switched_off_is_off(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_switched_off_is_off(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a look at the job, or at the policy."""
-    Path(entry_site.installation.off_switch).touch()
+    Path(node.installation.off_switch).touch()
     monkeypatch.delenv("SLURM_JOB_ID")
-    assert run_hook("prolog", entry_site.installation.prefix, not_called) == 0
-    assert entry_site.installation.nodes() == []
+    assert run_hook("prolog", node.installation.prefix, not_called) == 0
+    assert node.installation.nodes() == []
 
 
 def test_without_a_policy_nothing_is_done(
-    entry_site: EntrySite, drained: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+    node: Node, drained: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """That is no fault of the node's: the job runs as if warmstart were not there."""
-    os.unlink(entry_site.installation.compiled_policy)
-    assert run_hook("prolog", entry_site.installation.prefix, not_called) == 0
+    os.unlink(node.installation.compiled_policy)
+    assert run_hook("prolog", node.installation.prefix, not_called) == 0
     assert (drained, "policy.yaml" in capsys.readouterr().err) == ([], True)
-    (event,) = entry_site.events("policy.rejected")
+    (event,) = node.events("policy.rejected")
     assert event["in_force"] is None
 
 
 def test_a_state_directory_of_somebody_elses_is_refused(
-    entry_site: EntrySite, drained: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+    node: Node, drained: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Anybody could put a link in the place of what lies in it; the job starts without us."""
-    os.makedirs(entry_site.paths.root)
-    os.chmod(entry_site.paths.root, 0o777)
-    assert run_hook("prolog", entry_site.installation.prefix, not_called) == 0
+    os.makedirs(node.paths.root)
+    os.chmod(node.paths.root, 0o777)
+    assert run_hook("prolog", node.installation.prefix, not_called) == 0
     assert "can be written by others" in capsys.readouterr().err
     assert drained == []
 
 
-def test_a_damaged_record_is_told_and_forgotten(entry_site: EntrySite) -> None:
+def test_a_damaged_record_is_told_and_forgotten(node: Node) -> None:
     """Nobody can read it, so nobody could end that run by it."""
     seen: list[object] = []
-    os.makedirs(f"{entry_site.paths.state}/7")
-    os.chmod(entry_site.paths.root, 0o755)
-    Path(entry_site.paths.state, "7", "record.json").write_text("{")
-    assert run_hook("prolog", entry_site.installation.prefix, lambda hook: seen.append(hook.earlier_record())) == 0
+    os.makedirs(f"{node.paths.state}/7")
+    os.chmod(node.paths.root, 0o755)
+    Path(node.paths.state, "7", "record.json").write_text("{")
+    assert run_hook("prolog", node.installation.prefix, lambda hook: seen.append(hook.earlier_record())) == 0
     assert seen == [None]
-    assert len(entry_site.events("record.damaged")) == 1
+    assert len(node.events("record.damaged")) == 1
 
 
 @pytest.mark.parametrize("name", ["prolog", "epilog"])
-def test_a_record_of_another_release_stays(
-    entry_site: EntrySite, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_record_of_another_release_stays(node: Node, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """That release ends the run; meanwhile the hook does nothing, and the node stays in service."""
-    os.makedirs(f"{entry_site.paths.state}/7")
-    os.chmod(entry_site.paths.root, 0o755)
-    record = Path(entry_site.paths.state, "7", "record.json")
+    os.makedirs(f"{node.paths.state}/7")
+    os.chmod(node.paths.root, 0o755)
+    record = Path(node.paths.state, "7", "record.json")
     record.write_text('{"format": 2}')
     seen: list[object] = []
-    assert run_hook(name, entry_site.installation.prefix, lambda hook: seen.append(hook.earlier_record())) == 0
+    assert run_hook(name, node.installation.prefix, lambda hook: seen.append(hook.earlier_record())) == 0
     assert (seen, record.read_text()) == ([], '{"format": 2}')
     assert "record.json has format 2, known is 1" in capsys.readouterr().err
 
 
 def test_an_audit_that_can_not_be_written_fails_no_job(
-    entry_site: EntrySite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    node: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is not moved stays for the next hook."""
     monkeypatch.setattr(journal, "MOST_WAITING", 1)
-    Path(entry_site.policy.paths.audit).mkdir()
-    assert run_hook("epilog", entry_site.installation.prefix, lambda _hook: None) == 0
+    Path(node.policy.paths.audit).mkdir()
+    assert run_hook("epilog", node.installation.prefix, lambda _hook: None) == 0
     assert "audit" in capsys.readouterr().err
-    assert len(os.listdir(entry_site.paths.journal)) == 1
+    assert len(os.listdir(node.paths.journal)) == 1
 
 
 @pytest.mark.timed
-def test_what_a_step_may_use(entry_site: EntrySite) -> None:
+def test_what_a_step_may_use(node: Node) -> None:
     """Its context has the hook's own things, and as much time as it is given."""
 
     def work(hook: Hook) -> None:
@@ -256,5 +254,5 @@ def test_what_a_step_may_use(entry_site: EntrySite) -> None:
         assert 0 < context.deadline.left() <= 5
         hook.close()
 
-    assert run_hook("prolog", entry_site.installation.prefix, work) == 0
-    assert entry_site.events("hook.crashed") == []
+    assert run_hook("prolog", node.installation.prefix, work) == 0
+    assert node.events("hook.crashed") == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.entry_site import EntrySite
+from tests.lib.node import Node
 from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart import view
@@ -23,12 +23,12 @@ CACHE = Shown("rw", "root", "cache", NOTHING, "/var/cache/warmstart", NOTHING)
 
 
 @pytest.fixture
-def shown(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Call]:
+def shown(node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Call]:
     """Give a job with a cache, and collect what would be mounted where."""
-    entry_site.write(entry_site.policy._replace(constant_path="namespace"))
-    entry_site.environ(SLURM_NS="/run/ns")
+    node.write(node.policy._replace(constant_path="namespace"))
+    node.environ(SLURM_NS="/run/ns")
     record = a_record(workspace=str(tmp_path / "w"), cache="/var/cache/warmstart")
-    save(entry_site, record)
+    save(node, record)
     os.makedirs(record.run_directory)
     show_in(record.run_directory, CACHE)
     calls: list[Call] = []
@@ -42,7 +42,7 @@ def shown(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     return calls
 
 
-def save(site: EntrySite, record: records.Record) -> None:
+def save(site: Node, record: records.Record) -> None:
     """Write the job's record."""
     os.makedirs(f"{site.paths.state}/7", mode=0o700, exist_ok=True)
     os.chmod(site.paths.root, 0o755)
@@ -58,47 +58,45 @@ def show_in(run: str, *items: Shown) -> None:
 
 @pytest.mark.timed
 def test_what_the_run_shows_is_shown(
-    entry_site: EntrySite, shown: list[Call], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    node: Node, shown: list[Call], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Where the list in its directory says; each part that fails is told."""
     run = f"{tmp_path}/w/7.00000000"
     other = Shown("ro", "job", "mounted/other", "1 2 3", "/lustre/my env\udcff", "it is another one")
     show_in(run, other, Shown("ro", "root", "mounted/a1/tree", "1 2", NOTHING, NOTHING))  # in place of an image
-    assert job_container.main(entry_site.installation.prefix) == 0
+    assert job_container.main(node.installation.prefix) == 0
     assert shown == [("/run/ns", run, os.getuid(), [CACHE, other])]
     monkeypatch.setattr(job_container, "show_in_namespace", lambda *_: {"/lustre/my env": "too many links"})
-    assert job_container.main(entry_site.installation.prefix) == 0
-    (event,) = entry_site.events("step.failed")
+    assert job_container.main(node.installation.prefix) == 0
+    (event,) = node.events("step.failed")
     assert event["error"]["code"] == "not-shown"
     assert "/lustre/my env in the job's namespace: too many links" in event["error"]["reason"]
 
 
-def test_a_list_of_another_form_is_no_crash(entry_site: EntrySite, shown: list[Call], tmp_path: Path) -> None:
+def test_a_list_of_another_form_is_no_crash(node: Node, shown: list[Call], tmp_path: Path) -> None:
     """Another release may have written it."""
     Path(f"{tmp_path}/w/7.00000000/shown").write_text("cache\n")
-    assert job_container.main(entry_site.installation.prefix) == 0
-    (event,) = entry_site.events("step.failed")
+    assert job_container.main(node.installation.prefix) == 0
+    (event,) = node.events("step.failed")
     assert (shown, "another number of fields" in event["error"]["reason"]) == ([], True)
 
 
 @pytest.mark.parametrize("case", ["another policy", "no namespace", "no record", "another user", "no cache"])
-def test_what_has_none_is_left_alone(
-    entry_site: EntrySite, shown: list[Call], monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
+def test_what_has_none_is_left_alone(node: Node, shown: list[Call], monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     """The job has the cache's own path then, or none."""
     if case == "another policy":
-        entry_site.write(entry_site.policy._replace(constant_path="link"))
+        node.write(node.policy._replace(constant_path="link"))
     elif case == "no namespace":
         monkeypatch.delenv("SLURM_NS")
     elif case == "no record":
-        records.forget(entry_site.paths.state, 7)
+        records.forget(node.paths.state, 7)
     elif case == "another user":
-        save(entry_site, a_record(uid=os.getuid() + 1, cache="/c"))
+        save(node, a_record(uid=os.getuid() + 1, cache="/c"))
     else:
-        save(entry_site, a_record(cache=""))
-    assert job_container.main(entry_site.installation.prefix) == 0
+        save(node, a_record(cache=""))
+    assert job_container.main(node.installation.prefix) == 0
     assert shown == []
-    assert entry_site.events("step.failed") == []
+    assert node.events("step.failed") == []
 
 
 @pytest.mark.parametrize(
@@ -109,7 +107,7 @@ def test_what_has_none_is_left_alone(
     ],
 )
 def test_a_mount_that_fails_is_told_and_fails_no_job(
-    entry_site: EntrySite, shown: list[Call], monkeypatch: pytest.MonkeyPatch, error: OSError | WarmstartError,
+    node: Node, shown: list[Call], monkeypatch: pytest.MonkeyPatch, error: OSError | WarmstartError,
     problem: str,
 ) -> None:  # fmt: skip
     """Any status but 0 would."""
@@ -118,19 +116,19 @@ def test_a_mount_that_fails_is_told_and_fails_no_job(
         raise error
 
     monkeypatch.setattr(job_container, "show_in_namespace", fail)
-    assert job_container.main(entry_site.installation.prefix) == 0
-    (event,) = entry_site.events("step.failed")
+    assert job_container.main(node.installation.prefix) == 0
+    (event,) = node.events("step.failed")
     assert (event["step"], event["error"]["code"]) == ("job-container", "not-shown")
     assert problem in event["error"]["reason"]
 
 
-def test_a_bug_fails_no_job_either(entry_site: EntrySite, shown: list[Call], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_fails_no_job_either(node: Node, shown: list[Call], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is audited."""
 
     def bug(*_: object) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(job_container, "show_in_namespace", bug)
-    assert job_container.main(entry_site.installation.prefix) == 0
-    assert len(entry_site.events("hook.crashed")) == 1
-    assert Path(entry_site.policy.paths.audit).exists()
+    assert job_container.main(node.installation.prefix) == 0
+    assert len(node.events("hook.crashed")) == 1
+    assert Path(node.policy.paths.audit).exists()

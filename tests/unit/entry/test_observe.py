@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.entry_site import NUMBA, EntrySite
+from tests.lib.node import NUMBA, Node
 from tests.lib.observing import files, run
 from warmstart import plan
 from warmstart import record as records
@@ -18,18 +18,18 @@ from warmstart.slurm import commands
 
 
 @pytest.fixture
-def observed(entry_site: EntrySite) -> EntrySite:
+def observed(node: Node) -> Node:
     """Return a site whose policy observes, with a job that asks for nothing."""
-    entry_site.write(entry_site.policy._replace(mode="observe"))
-    return entry_site
+    node.write(node.policy._replace(mode="observe"))
+    return node
 
 
-def test_what_a_job_would_get_is_said(observed: EntrySite) -> None:
+def test_what_a_job_would_get_is_said(observed: Node) -> None:
     """The steps, in their order."""
     assert run(observed)["steps"] == ["workspace", "seed", "environment"]
 
 
-def test_a_job_that_would_be_refused_runs(observed: EntrySite) -> None:
+def test_a_job_that_would_be_refused_runs(observed: Node) -> None:
     """The audit has the verdict; the job has no view."""
     observed.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
     event = run(observed)
@@ -37,7 +37,7 @@ def test_a_job_that_would_be_refused_runs(observed: EntrySite) -> None:
     assert observed.events("job.refused") == []
 
 
-def test_a_job_that_no_rule_matches_has_no_notice(observed: EntrySite) -> None:
+def test_a_job_that_no_rule_matches_has_no_notice(observed: Node) -> None:
     """Observing says nothing to users."""
     observed.write(observed.policy._replace(rules=()))
     observed.environ(SLURM_JOB_COMMENT="warmstart: profiles=numba")
@@ -45,7 +45,7 @@ def test_a_job_that_no_rule_matches_has_no_notice(observed: EntrySite) -> None:
     assert (event["steps"], event["excluded"]) == ([], "no rule matches it on this node")
 
 
-def test_a_bug_in_observing_harms_no_job(observed: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_observing_harms_no_job(observed: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is audited, and the job goes on."""
 
     def fail(*_: object) -> None:
@@ -57,7 +57,7 @@ def test_a_bug_in_observing_harms_no_job(observed: EntrySite, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_a_broken_node_is_not_drained(observed: EntrySite, monkeypatch: pytest.MonkeyPatch, early: bool) -> None:
+def test_a_broken_node_is_not_drained(observed: Node, monkeypatch: pytest.MonkeyPatch, early: bool) -> None:
     """The fault is audited if there is an audit."""
 
     def broken(*_: object) -> None:
@@ -75,24 +75,24 @@ def test_a_broken_node_is_not_drained(observed: EntrySite, monkeypatch: pytest.M
     )
 
 
-def test_a_job_that_began_before_is_ended(entry_site: EntrySite) -> None:
+def test_a_job_that_began_before_is_ended(node: Node) -> None:
     """With the epilog that its record asks for, whatever the mode is by now. One that was observed has none."""
-    assert prolog.main(entry_site.installation.prefix) == 0
-    record: Record | None = records.load(entry_site.paths.state, 7)
+    assert prolog.main(node.installation.prefix) == 0
+    record: Record | None = records.load(node.paths.state, 7)
     assert record
-    entry_site.write(entry_site.policy._replace(mode="observe"))
-    assert epilog.main(entry_site.installation.prefix) == 0
-    assert {event["step"] for event in entry_site.events("step.finished") if event["hook"] == "epilog"} == {
+    node.write(node.policy._replace(mode="observe"))
+    assert epilog.main(node.installation.prefix) == 0
+    assert {event["step"] for event in node.events("step.finished") if event["hook"] == "epilog"} == {
         *("harvest", "release", "spool")
     }
     assert not Path(record.run_directory).exists()
-    assert (os.listdir(entry_site.paths.view), os.listdir(entry_site.paths.state)) == ([], [])
-    before = files(entry_site)
-    assert epilog.main(entry_site.installation.prefix) == 0
-    assert files(entry_site) == before
+    assert (os.listdir(node.paths.view), os.listdir(node.paths.state)) == ([], [])
+    before = files(node)
+    assert epilog.main(node.installation.prefix) == 0
+    assert files(node) == before
 
 
-def test_one_node_enforces(observed: EntrySite) -> None:
+def test_one_node_enforces(observed: Node) -> None:
     """A later rule with a mode decides; one that matches the node does so for jobs of one node."""
     canary = NUMBA._replace(name="canary", match=(Condition("node", ("n1",)),), mode="enforce")
     observed.write(observed.policy._replace(rules=(NUMBA, canary)))

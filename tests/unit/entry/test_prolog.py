@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.lib import packed
-from tests.lib.entry_site import NUMBA, SCOPE, EntrySite
+from tests.lib.node import NUMBA, SCOPE, Node
 from warmstart import plan, run_end, runner, view, wing
 from warmstart import record as records
 from warmstart.entry import epilog, prolog
@@ -31,57 +31,57 @@ from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, StoreFailed
 
 
-def run(site: EntrySite) -> Record | None:
+def run(site: Node) -> Record | None:
     """Run the prolog; return the record that it wrote."""
     assert prolog.main(site.installation.prefix) == 0
     return records.load(site.paths.state, 7)
 
 
-def environment(site: EntrySite) -> str:
+def environment(site: Node) -> str:
     """Return what the job's task prolog reads."""
     return Path(site.paths.view, "7", "environment").read_text()
 
 
-def test_a_job_finds_its_cache(entry_site: EntrySite) -> None:
+def test_a_job_finds_its_cache(node: Node) -> None:
     """A workspace, a record, and variables that lead there; what is in the store is in the cache."""
     known = facts.derive([registry.get("numba")], "label:bare")
-    where = Namespace(str(entry_site.store), SCOPE, "numba", facts.namespace(registry.get("numba"), known))
-    packed.publish(entry_site.root, where, {"m/f": {"m/f.nbi": b"index"}})
-    record = run(entry_site)
+    where = Namespace(str(node.store), SCOPE, "numba", facts.namespace(registry.get("numba"), known))
+    packed.publish(node.base, where, {"m/f": {"m/f.nbi": b"index"}})
+    record = run(node)
     assert record
     assert (record.job_id, record.user, record.publish_scope, record.read_scopes) == (7, "ws-alice", SCOPE, [SCOPE])
     assert record.seeded["numba"].entries == ["m/f"]
     assert Path(record.run_directory, "cache/numba/m/f.nbi").read_bytes() == b"index"
-    assert f"NUMBA_CACHE_DIR={record.run_directory}/cache/numba" in environment(entry_site)
+    assert f"NUMBA_CACHE_DIR={record.run_directory}/cache/numba" in environment(node)
 
 
 @pytest.mark.parametrize(
     ("nodelist", "written"), [("n1", ("", 2, True)), ("n[1-2]", ("n[1-2]", 2, True)), ("n0,n1", ("n0,n1", 2, False))]
 )
 def test_the_record_tells_whose_nodes_publish_together(
-    entry_site: EntrySite, nodelist: str, written: tuple[str, int, bool]
+    node: Node, nodelist: str, written: tuple[str, int, bool]
 ) -> None:
     """The nodes of one run, if there are several."""
-    entry_site.environ(SLURM_JOB_NODELIST=nodelist, SLURM_JOB_RESTART_COUNT="2")
-    rules = tuple(rule._replace(images=()) for rule in entry_site.policy.rules)
-    entry_site.write(entry_site.policy._replace(rules=rules))
-    record = run(entry_site)
+    node.environ(SLURM_JOB_NODELIST=nodelist, SLURM_JOB_RESTART_COUNT="2")
+    rules = tuple(rule._replace(images=()) for rule in node.policy.rules)
+    node.write(node.policy._replace(rules=rules))
+    record = run(node)
     assert record
     assert (record.nodelist, record.restarts, record.head) == written
 
 
-def test_the_job_reads_what_was_done_for_it(entry_site: EntrySite) -> None:
+def test_the_job_reads_what_was_done_for_it(node: Node) -> None:
     """What it asked, what the rules add, and why its profiles are cold; a refused one, too."""
-    entry_site.environ(SLURM_JOB_COMMENT="warmstart: profiles=jax fresh")
-    run(entry_site)
-    view = Path(entry_site.paths.view, "7", "events")
+    node.environ(SLURM_JOB_COMMENT="warmstart: profiles=jax fresh")
+    run(node)
+    view = Path(node.paths.view, "7", "events")
     found = {line["event"]: line for line in map(json.loads, view.read_text().splitlines())}
     planned = found["job.planned"]
     assert planned["asked"] == {"profiles": ["jax"], "fresh": True}
     assert (planned["rules"], planned["profiles"], planned["head"]) == (["everyone"], ["numba"], True)
     assert found["step.finished"]["cold"] == {"numba": "asked-fresh", "jax": "asked-fresh"}
-    entry_site.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
-    run(entry_site)
+    node.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
+    run(node)
     assert [json.loads(line)["event"] for line in view.read_text().splitlines()][-1] == "job.refused"
 
 
@@ -99,100 +99,96 @@ def unwritable(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     return spare
 
 
-def test_a_job_of_which_nothing_can_be_written_down_is_told(
-    entry_site: EntrySite, unwritable: list[dict[str, str]]
-) -> None:
+def test_a_job_of_which_nothing_can_be_written_down_is_told(node: Node, unwritable: list[dict[str, str]]) -> None:
     """It runs without warmstart; if it must have an image, it fails."""
-    assert run(entry_site) is None
+    assert run(node) is None
     (told,) = unwritable
     assert "no space for warmstart's state /var: No space left on device; the job runs without" in told["notice"]
-    entry_site.environ(SLURM_JOB_COMMENT="warmstart: image=reg.example.com/a:1")
-    images = entry_site.policy.images._replace(registries=("reg.example.com",))
-    entry_site.write(entry_site.policy._replace(images=images))
-    run(entry_site)
+    node.environ(SLURM_JOB_COMMENT="warmstart: image=reg.example.com/a:1")
+    images = node.policy.images._replace(registries=("reg.example.com",))
+    node.write(node.policy._replace(images=images))
+    run(node)
     assert "no space for warmstart's state /var" in unwritable[-1]["verdict"]
-    assert entry_site.events("job.refused")[0]["error"]["code"] == "job-refused"
-    entry_site.write(entry_site.policy._replace(on_error=entry_site.policy.on_error._replace(image="run-without")))
-    run(entry_site)
+    assert node.events("job.refused")[0]["error"]["code"] == "job-refused"
+    node.write(node.policy._replace(on_error=node.policy.on_error._replace(image="run-without")))
+    run(node)
     assert sorted(unwritable[-1]) == ["events", "notice"]
-    assert {event["outcome"] for event in entry_site.events("hook.finished")} == {"failed"}
-    codes = [(event["step"], event["error"]["code"]) for event in entry_site.events("step.failed")]
+    assert {event["outcome"] for event in node.events("hook.finished")} == {"failed"}
+    codes = [(event["step"], event["error"]["code"]) for event in node.events("step.failed")]
     assert codes == [("prolog", "state-full")] * 3
 
 
-def test_a_job_without_its_image_is_told(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_without_its_image_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tasks print the reason and what to do."""
 
     def missing(*_: object, **__: object) -> None:
         raise ImageWaitExpired(image="reg.example.com/a:1", waited_s=5, producer="somebody")
 
     monkeypatch.setattr(image, "run", missing)
-    entry_site.environ(SLURM_JOB_COMMENT="warmstart: image=reg.example.com/a:1")
-    images = entry_site.policy.images._replace(registries=("reg.example.com",))
-    entry_site.write(entry_site.policy._replace(images=images))
-    record = run(entry_site)
+    node.environ(SLURM_JOB_COMMENT="warmstart: image=reg.example.com/a:1")
+    images = node.policy.images._replace(registries=("reg.example.com",))
+    node.write(node.policy._replace(images=images))
+    record = run(node)
     assert record is not None
     assert "reg.example.com/a:1 is still missing" in record.verdict
     advice = "the import goes on: submit the job again when it is done"
-    assert advice in Path(entry_site.paths.view, "7", "verdict").read_text()
-    assert len(entry_site.events("job.refused")) == 1
+    assert advice in Path(node.paths.view, "7", "verdict").read_text()
+    assert len(node.events("job.refused")) == 1
 
 
-def test_a_job_that_asks_for_nothing_is_told_nothing(entry_site: EntrySite, unwritable: list[dict[str, str]]) -> None:
+def test_a_job_that_asks_for_nothing_is_told_nothing(node: Node, unwritable: list[dict[str, str]]) -> None:
     """No rule gives it anything, or hooks only observe it."""
-    entry_site.write(entry_site.policy._replace(rules=()))
-    run(entry_site)
+    node.write(node.policy._replace(rules=()))
+    run(node)
     assert unwritable == []
 
 
-def test_a_job_that_no_rule_gives_anything(entry_site: EntrySite) -> None:
+def test_a_job_that_no_rule_gives_anything(node: Node) -> None:
     """No workspace, no view, no record."""
-    entry_site.write(entry_site.policy._replace(rules=()))
-    assert run(entry_site) is None
-    assert os.listdir(entry_site.paths.view) == []
-    assert not (entry_site.root / "workspace").exists()
+    node.write(node.policy._replace(rules=()))
+    assert run(node) is None
+    assert os.listdir(node.paths.view) == []
+    assert not (node.base / "workspace").exists()
 
 
-def test_a_job_that_no_rule_matches_is_told_so_if_it_asks(entry_site: EntrySite) -> None:
+def test_a_job_that_no_rule_matches_is_told_so_if_it_asks(node: Node) -> None:
     """Its view has one line and no variables, even for a request that would be refused; the epilog removes it."""
     elsewhere = NUMBA._replace(match=(Condition("node", ("n2",)),))
-    entry_site.write(entry_site.policy._replace(rules=(elsewhere,)))
-    entry_site.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers nonsense")
-    record = run(entry_site)
+    node.write(node.policy._replace(rules=(elsewhere,)))
+    node.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers nonsense")
+    record = run(node)
     assert record
     assert (record.workspace, record.verdict, record.publish_scope) == ("", "", "")
-    assert sorted(os.listdir(f"{entry_site.paths.view}/7")) == ["events", "notice"]
-    assert "no rule of this cluster matches this job on node n1" in Path(entry_site.paths.view, "7/notice").read_text()
-    assert [event["excluded"] for event in entry_site.events("job.planned")] == ["no rule matches it on this node"]
-    assert not (entry_site.root / "workspace").exists()
-    assert epilog.main(entry_site.installation.prefix) == 0
-    assert (os.listdir(entry_site.paths.view), os.listdir(entry_site.paths.state)) == ([], [])
-    assert entry_site.events("step.failed") == []
+    assert sorted(os.listdir(f"{node.paths.view}/7")) == ["events", "notice"]
+    assert "no rule of this cluster matches this job on node n1" in Path(node.paths.view, "7/notice").read_text()
+    assert [event["excluded"] for event in node.events("job.planned")] == ["no rule matches it on this node"]
+    assert not (node.base / "workspace").exists()
+    assert epilog.main(node.installation.prefix) == 0
+    assert (os.listdir(node.paths.view), os.listdir(node.paths.state)) == ([], [])
+    assert node.events("step.failed") == []
 
 
-def test_a_refused_job_reads_why(entry_site: EntrySite) -> None:
+def test_a_refused_job_reads_why(node: Node) -> None:
     """In its view, from where the task prolog tells it; the record keeps the verdict for the epilog."""
-    entry_site.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
-    record = run(entry_site)
+    node.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
+    record = run(node)
     assert record
     assert "numbers" in record.verdict
-    assert "numbers" in Path(entry_site.paths.view, "7", "verdict").read_text()
-    assert [event["error"]["code"] for event in entry_site.events("job.refused")] == ["profile-not-offered"]
+    assert "numbers" in Path(node.paths.view, "7", "verdict").read_text()
+    assert [event["error"]["code"] for event in node.events("job.refused")] == ["profile-not-offered"]
 
 
-def test_a_store_that_is_away_leaves_the_job_cold(entry_site: EntrySite) -> None:
+def test_a_store_that_is_away_leaves_the_job_cold(node: Node) -> None:
     """It starts all the same."""
-    entry_site.store.rmdir()
-    record = run(entry_site)
+    node.store.rmdir()
+    record = run(node)
     assert record
     assert record.seeded["numba"].entries == []
-    assert "NUMBA_CACHE_DIR" in environment(entry_site)
+    assert "NUMBA_CACHE_DIR" in environment(node)
 
 
 @pytest.mark.parametrize("bug", [False, True])
-def test_a_failure_leaves_nothing_half_applied(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, bug: bool
-) -> None:
+def test_a_failure_leaves_nothing_half_applied(node: Node, monkeypatch: pytest.MonkeyPatch, bug: bool) -> None:
     """Neither workspace nor record nor view, whether it was foreseen or not."""
 
     def fail(*_: object, **__: object) -> None:
@@ -200,24 +196,24 @@ def test_a_failure_leaves_nothing_half_applied(
 
     monkeypatch.setattr(seed, "run", fail)
     monkeypatch.setattr(commands, "drain_node", lambda *_: True)
-    assert prolog.main(entry_site.installation.prefix) == (0 if bug else 1)
-    assert records.load(entry_site.paths.state, 7) is None
-    assert os.listdir(entry_site.root / "workspace") == []
-    assert os.listdir(entry_site.paths.view) == []
-    assert len(entry_site.events("hook.crashed")) == bug
+    assert prolog.main(node.installation.prefix) == (0 if bug else 1)
+    assert records.load(node.paths.state, 7) is None
+    assert os.listdir(node.base / "workspace") == []
+    assert os.listdir(node.paths.view) == []
+    assert len(node.events("hook.crashed")) == bug
 
 
-def test_a_requeued_job_begins_anew(entry_site: EntrySite) -> None:
+def test_a_requeued_job_begins_anew(node: Node) -> None:
     """What its first run left is gone."""
-    first = run(entry_site)
+    first = run(node)
     assert first
-    os.chmod(f"{entry_site.paths.view}/7", 0o700)  # root alone could replace the job's own
-    second = run(entry_site)
+    os.chmod(f"{node.paths.view}/7", 0o700)  # root alone could replace the job's own
+    second = run(node)
     assert second
     assert first.run_id != second.run_id
-    assert os.listdir(entry_site.root / "workspace") == [second.place]
+    assert os.listdir(node.base / "workspace") == [second.place]
     assert second.mark in os.listdir(second.run_directory)
-    (event,) = entry_site.events("run.superseded")
+    (event,) = node.events("run.superseded")
     assert (event["earlier_run"], event["rebooted"]) == (first.run_id, False)
 
 
@@ -231,7 +227,7 @@ def test_a_requeued_job_begins_anew(entry_site: EntrySite) -> None:
     ],
 )
 def test_wings_are_asked_where_a_rule_needs_what_slurmd_does_not_tell(  # noqa: PLR0917 - a case, and two fixtures
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, unseen: tuple[str, ...], name: str | None, asked: int,
+    node: Node, monkeypatch: pytest.MonkeyPatch, unseen: tuple[str, ...], name: str | None, asked: int,
     found: bool,
 ) -> None:  # fmt: skip
     """What is not to be had is told, and then grants nothing."""
@@ -248,19 +244,19 @@ def test_wings_are_asked_where_a_rule_needs_what_slurmd_does_not_tell(  # noqa: 
     monkeypatch.setattr(wing, "load", lambda module: part if module == "w.informs" else load(module))
     rule = NUMBA._replace(match=(Condition("job_name", ("night",)),))
     informing = Wing("w", used=True, step="", early=False, end="", informs="w.informs")
-    entry_site.write(entry_site.policy._replace(rules=(rule,), unseen=unseen, wings=(informing,)))
-    entry_site.environ(SLURM_JOB_RESTART_COUNT="0")
-    assert (run(entry_site) is not None) is found
+    node.write(node.policy._replace(rules=(rule,), unseen=unseen, wings=(informing,)))
+    node.environ(SLURM_JOB_RESTART_COUNT="0")
+    assert (run(node) is not None) is found
     assert len(calls) == asked
-    assert len(entry_site.events("job.uninformed")) == (name is None)
+    assert len(node.events("job.uninformed")) == (name is None)
 
 
 @pytest.mark.timed
-def test_all_parts_share_one_budget(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_parts_share_one_budget(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """It begins with the hook. What one part takes, the next ones lack; the steps leave the reserve to what follows."""
-    assert run(entry_site)
-    budget = plan.prolog_budget(entry_site.policy)
-    rules = entry_site.policy
+    assert run(node)
+    budget = plan.prolog_budget(node.policy)
+    rules = node.policy
     assert budget == rules.images.wait + rules.seed.fetch_budget + 20
     now, limits = [1000.0], {}
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -276,6 +272,6 @@ def test_all_parts_share_one_budget(entry_site: EntrySite, monkeypatch: pytest.M
     monkeypatch.setattr(run_end, "supersede", supersede)
     monkeypatch.setattr(run_end, "undo", lambda _ending, deadline: limits.update(undo=deadline.at))
     monkeypatch.setattr(runner, "run_prolog", steps)
-    assert prolog.main(entry_site.installation.prefix) == 0
+    assert prolog.main(node.installation.prefix) == 0
     end = 1000.0 + budget
     assert limits == {"supersede": 1010.0, "steps": end - 15, "undo": 1012.0}

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.lib.entry_site import NODE, NUMBA, EntrySite
+from tests.lib.node import NODE, NUMBA, Node
 from tests.lib.superblocks import image
 from warmstart import view, wing
 from warmstart.entry import pyxis_importer
@@ -34,7 +34,7 @@ BY_DIGEST = f"docker://reg.example.com/a@sha256:{HEX}"
 
 
 @pytest.fixture
-def imported(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+def imported(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Collect what is imported for the user, with the login; a job's step is set."""
     calls: list[tuple[str, str]] = []
 
@@ -43,19 +43,19 @@ def imported(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> list[tup
         calls.append((reference.canonical(), login))
         return "/own.sqsh"
 
-    entry_site.environ(SLURM_JOB_ID="7", SLURM_STEP_ID="0")
+    node.environ(SLURM_JOB_ID="7", SLURM_STEP_ID="0")
     monkeypatch.setattr(own_images, "obtain", obtain)
     return calls
 
 
-def get(site: EntrySite, capsys: pytest.CaptureFixture[str], uri: str) -> tuple[int, str, str]:
+def get(site: Node, capsys: pytest.CaptureFixture[str], uri: str) -> tuple[int, str, str]:
     """Ask for an image as pyxis does."""
     status = pyxis_importer.main(site.installation.prefix, ["get", uri])
     shown = capsys.readouterr()
     return status, shown.out, shown.err
 
 
-def stored(site: EntrySite) -> str:
+def stored(site: Node) -> str:
     """Have an image in the store; return its path."""
     kind = f"{os.uname().machine}.{recipe(site.policy.images.importer)}"
     path = site.store / "images" / f"{HEX}.{kind}.sqsh"
@@ -65,120 +65,120 @@ def stored(site: EntrySite) -> str:
 
 
 def test_the_stores_image_is_used(
-    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line on stdout; where it is held, no copy is made."""
-    path = stored(entry_site)
-    uses.record(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
-    assert get(entry_site, capsys, BY_DIGEST) == (0, f"{path}\n", "")
+    path = stored(node)
+    uses.record(str(node.store), Path(path).name.removesuffix(".sqsh"), NODE)
+    assert get(node, capsys, BY_DIGEST) == (0, f"{path}\n", "")
     assert imported == []
 
 
 def test_an_image_that_may_go_is_copied(
-    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
+    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """It was not used for long, so it may be evicted while the job runs."""
-    path = stored(entry_site)
+    path = stored(node)
 
     def copied(_reference: Reference, _directory: object, source: str, _deadline: object) -> str:
         assert source == path
         return "/copy.sqsh"
 
     monkeypatch.setattr(own_images, "copied", copied)
-    status, out, err = get(entry_site, capsys, BY_DIGEST)
+    status, out, err = get(node, capsys, BY_DIGEST)
     assert (status, out, "copying it for you alone" in err, imported) == (0, "/copy.sqsh\n", True, [])
 
 
 @pytest.mark.parametrize("case", ["missing", "damaged", "login"])
 def test_what_the_store_does_not_serve_is_the_users_own(
-    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str], case: str
+    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str], case: str
 ) -> None:
     """Imported with his own rights, and he is told; his login sees what he may see."""
-    path = stored(entry_site)
+    path = stored(node)
     if case == "missing":
         os.unlink(path)
     elif case == "damaged":
         Path(path).write_bytes(b"x")
     uri = BY_DIGEST.replace("docker://", "docker://carol@").replace("/a@", "#a@") if case == "login" else BY_DIGEST
-    status, out, err = get(entry_site, capsys, uri)
+    status, out, err = get(node, capsys, uri)
     assert (status, out, "importing it for you alone" in err) == (0, "/own.sqsh\n", True)
     assert imported == [(f"reg.example.com/a@sha256:{HEX}", "carol" if case == "login" else "")]
 
 
 @pytest.mark.parametrize("case", ["off", "observed", "no rule", "observed, odd variables", "in no registry"])
 def test_where_warmstart_stays_out_of_the_way_enroot_imports(
-    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
+    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch, case: str,
 ) -> None:  # fmt: skip
     """With the user's own settings, whatever the store has and the policy allows; `release` leaves nothing."""
-    stored(entry_site)
+    stored(node)
     elsewhere = NUMBA._replace(match=(Condition("node", ("n2",)),))
-    policy = entry_site.policy
+    policy = node.policy
     if case == "off":
-        Path(entry_site.installation.off_switch).touch()
+        Path(node.installation.off_switch).touch()
     elif case == "no rule":
-        entry_site.write(policy._replace(rules=(elsewhere,)))
+        node.write(policy._replace(rules=(elsewhere,)))
     elif "observed" in case:
-        entry_site.write(policy._replace(mode="observe"))
+        node.write(policy._replace(mode="observe"))
     if "odd" in case:
-        entry_site.environ(SLURM_HET_JOB_ID="x")
-    program = entry_site.root / "enroot"
+        node.environ(SLURM_HET_JOB_ID="x")
+    program = node.base / "enroot"
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$ENROOT_OWN $*" >"$3"\n')
     program.chmod(0o755)
     monkeypatch.setattr(enroot, "PROGRAM", str(program))
-    monkeypatch.setattr(own_images, "FALLBACK", str(entry_site.root))
-    entry_site.environ(ENROOT_OWN="mine")
+    monkeypatch.setattr(own_images, "FALLBACK", str(node.base))
+    node.environ(ENROOT_OWN="mine")
     uri = "dockerd://local/a:1" if case == "in no registry" else "docker://elsewhere.example.org#a:1"
-    status, out, err = get(entry_site, capsys, uri)
+    status, out, err = get(node, capsys, uri)
     path = Path(out.strip())
     assert (status, err, imported) == (0, "", [])
     assert path.read_text() == f"mine import --output {path} {uri}\n"
     assert path.parent.name.startswith(f"warmstart-step-{os.getuid()}-7.0-")
     for step, remains in (("1", True), ("0", False), ("0", False)):
-        entry_site.environ(SLURM_STEP_ID=step)
-        assert pyxis_importer.main(entry_site.installation.prefix, ["release"]) == 0
+        node.environ(SLURM_STEP_ID=step)
+        assert pyxis_importer.main(node.installation.prefix, ["release"]) == 0
         assert path.parent.exists() is remains
     program.write_text("#!/bin/sh\necho '[ERROR] no such image' >&2\nexit 1\n")
-    status, out, err = get(entry_site, capsys, uri)
+    status, out, err = get(node, capsys, uri)
     assert (status, out, "no such image" in err) == (1, "", True)
 
 
 def test_a_rule_for_this_node_serves_from_the_store(
-    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of hosts with one node the job need not say which it is."""
     canary = NUMBA._replace(match=(Condition("node", (NODE,)),), mode="enforce")
-    entry_site.write(entry_site.policy._replace(rules=(canary,), mode="observe"))
-    path = stored(entry_site)
-    uses.record(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
-    os.makedirs(entry_site.paths.state)
-    entry_site.environ(SLURMD_NODENAME="n2")
-    assert get(entry_site, capsys, BY_DIGEST) == (0, f"{path}\n", "")
+    node.write(node.policy._replace(rules=(canary,), mode="observe"))
+    path = stored(node)
+    uses.record(str(node.store), Path(path).name.removesuffix(".sqsh"), NODE)
+    os.makedirs(node.paths.state)
+    node.environ(SLURMD_NODENAME="n2")
+    assert get(node, capsys, BY_DIGEST) == (0, f"{path}\n", "")
 
 
 def test_without_a_policy_it_does_what_pyxis_would(
-    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Any registry, as the user."""
-    os.unlink(entry_site.installation.compiled_policy)
-    status, out, err = get(entry_site, capsys, "docker://elsewhere.example.org/a:1")
+    os.unlink(node.installation.compiled_policy)
+    status, out, err = get(node, capsys, "docker://elsewhere.example.org/a:1")
     assert (status, out, "without a policy" in err) == (0, "/own.sqsh\n", True)
     assert imported == [("elsewhere.example.org/a:1", "")]
 
 
 def test_what_the_policy_does_not_allow_is_refused(
-    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the sentence that a job gets."""
-    status, out, err = get(entry_site, capsys, "docker://evil.example.com/a:1")
+    status, out, err = get(node, capsys, "docker://evil.example.com/a:1")
     assert (status, out, imported) == (1, "", [])
     assert "evil.example.com" in err
 
 
 @pytest.mark.parametrize("has", [True, False])
 def test_a_wing_may_have_a_way_to_an_image(
-    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
+    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch, has: bool,
 ) -> None:  # fmt: skip
     """Whatever it makes is the job's, and its use is noted; what it has none for the user imports."""
@@ -192,18 +192,18 @@ def test_a_wing_may_have_a_way_to_an_image(
     monkeypatch.setattr(wing, "load", {"x.maker": maker}.get)
     noted: list[str] = []
     monkeypatch.setattr(pyxis_importer, "_note_use", lambda _, path: noted.append(path))
-    assert get(entry_site, capsys, BY_DIGEST)[:2] == (0, f"{made if has else '/own.sqsh'}\n")
+    assert get(node, capsys, BY_DIGEST)[:2] == (0, f"{made if has else '/own.sqsh'}\n")
     assert (noted, len(imported)) == ([made] if has else [], not has)
 
 
 class Job:
     """A job with caches, and a wing that makes more of them."""
 
-    def __init__(self, site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.root, self.view = site.root / "7.0a1b2c3d", Path(site.paths.view, "7")
+    def __init__(self, site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.view = site.base / "7.0a1b2c3d", Path(site.paths.view, "7")
         for directory in (self.root / "tmp", self.root / "cache", self.view):
             directory.mkdir(parents=True)
-        (self.view / "environment").write_text(f"{site.root}\n/constant\n{self.root}/cache\n")
+        (self.view / "environment").write_text(f"{site.base}\n/constant\n{self.root}/cache\n")
         self.asked = 0
         self.made: Made | WarmstartError | None = None
         self.finds: list[Callable[[], str]] = []
@@ -240,35 +240,35 @@ class Job:
 
 
 def test_the_hook_is_told_which_caches_a_step_has(
-    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
+    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Also of an image that the store has. A later step reads it in the view, and asks nobody."""
-    path, job = stored(entry_site), Job(entry_site, monkeypatch)
-    uses.record(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
+    path, job = stored(node), Job(node, monkeypatch)
+    uses.record(str(node.store), Path(path).name.removesuffix(".sqsh"), NODE)
     job.made = Made(path, "c0ffee00")
-    assert get(entry_site, capsys, BY_DIGEST)[1] == f"{path}\n"
+    assert get(node, capsys, BY_DIGEST)[1] == f"{path}\n"
     assert (job.note, job.asked) == ("c0ffee00\n", 1)
     job.show(f"0ddba11d {path}\n")
-    assert get(entry_site, capsys, BY_DIGEST)[1] == f"{path}\n"
+    assert get(node, capsys, BY_DIGEST)[1] == f"{path}\n"
     assert (job.note, job.asked, imported) == ("0ddba11d\n", 1, [])
     monkeypatch.setenv("SLURM_STEP_NODELIST", "n[1-2]")
-    assert get(entry_site, capsys, BY_DIGEST)[1] == f"{path}\n"
+    assert get(node, capsys, BY_DIGEST)[1] == f"{path}\n"
     assert (job.note, job.asked) == ("c0ffee00\n", 2)  # what a step on other nodes has may differ
 
 
 @pytest.mark.parametrize("made", [Made("/made", "c0ffee00"), Made("/made"), None, StoreFailed(what="x", problem="y")])
 def test_a_step_that_may_get_more_asks_and_has_no_less(
-    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
+    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch, made: Made | WarmstartError | None,
 ) -> None:  # fmt: skip
     """Where root has no answer, it has what an earlier step was told."""
-    path, job = stored(entry_site), Job(entry_site, monkeypatch)
+    path, job = stored(node), Job(node, monkeypatch)
     job.show(f"0ddba11d {path}\n{view.MORE}")
     job.made = made
     has_caches = isinstance(made, Made) and made.caches
     expected = ("/made\n", "c0ffee00\n") if has_caches else (f"{path}\n", "0ddba11d\n")
-    assert (get(entry_site, capsys, BY_DIGEST)[1], job.note) == expected
+    assert (get(node, capsys, BY_DIGEST)[1], job.note) == expected
     assert (job.asked, imported) == (1, [])
 
 
@@ -296,101 +296,101 @@ HAS = "=A=~/a\nA=~/own\n"  # of a profile of ours
     ],
 )
 def test_what_would_make_an_image_warm_is_noted(
-    entry_site: EntrySite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    node: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     case: tuple[str, Made | None, str, str], told: str | None,
 ) -> None:  # fmt: skip
     """For the SPANK plugin, which tells it once: no later step writes it again."""
     monkeypatch.setattr(own_images, "plain", lambda *_: "/plain.sqsh")
-    job = Job(entry_site, monkeypatch)
+    job = Job(node, monkeypatch)
     uri, job.made, known, profiles = case
     if known:
         (job.view / "images").write_text(known)
     with (job.view / "environment").open("a") as file:
         file.write(f"{profiles}!WARMSTART_CACHE=/constant\n")
-    assert get(entry_site, capsys, uri)[0] == 0
+    assert get(node, capsys, uri)[0] == 0
     assert job.left(".cold") == told
     if told:
         (job.root / "tmp/warmstart-images/.cold").write_text("first\n")
-        assert get(entry_site, capsys, uri.replace("/a", "/c"))[0] == 0
+        assert get(node, capsys, uri.replace("/a", "/c"))[0] == 0
         assert job.left(".cold") == "first\n"
 
 
 def test_many_short_steps_ask_root_nothing(
-    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
+    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Once a set is made, each finds it in the job's view."""
-    path, job = stored(entry_site), Job(entry_site, monkeypatch)
+    path, job = stored(node), Job(node, monkeypatch)
     job.show(f"0ddba11d {path}\n")
     for step in range(1000):
-        entry_site.environ(SLURM_JOB_ID="7", SLURM_STEP_ID=str(step))
-        assert get(entry_site, capsys, BY_DIGEST)[1] == f"{path}\n"
+        node.environ(SLURM_JOB_ID="7", SLURM_STEP_ID=str(step))
+        assert get(node, capsys, BY_DIGEST)[1] == f"{path}\n"
         assert job.told(step) == "0ddba11d\n"
     assert (job.asked, imported, job.left(".cold")) == (0, [], None)
 
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_stored_image_needs_no_caches(
-    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
+    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch, fails: bool,
 ) -> None:  # fmt: skip
     """The step has it where nobody makes caches, or making them fails; without an image the failure is the step's."""
-    path, job = stored(entry_site), Job(entry_site, monkeypatch)
-    uses.record(str(entry_site.store), Path(path).name.removesuffix(".sqsh"), NODE)
+    path, job = stored(node), Job(node, monkeypatch)
+    uses.record(str(node.store), Path(path).name.removesuffix(".sqsh"), NODE)
     job.made = StoreFailed(what="x", problem="y") if fails else None
-    assert get(entry_site, capsys, BY_DIGEST)[1] == f"{path}\n"
+    assert get(node, capsys, BY_DIGEST)[1] == f"{path}\n"
     os.unlink(path)
-    status, out, _ = get(entry_site, capsys, BY_DIGEST)
+    status, out, _ = get(node, capsys, BY_DIGEST)
     assert (status, out) == ((1, "") if fails else (0, "/own.sqsh\n"))
     assert (job.note, len(imported)) == (None, 0 if fails else 1)
 
 
 @pytest.mark.parametrize("days", [0, 2])
 def test_root_notes_the_use_of_a_job_that_can_leave_no_note(
-    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
+    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch, days: int,
 ) -> None:  # fmt: skip
     """It has no workspace: a wing is asked for a stored image, too, unless a use was recorded within a day.
 
     The step is served what it would be without, whether somebody answers or nobody has time.
     """
-    rules = entry_site.policy.images
-    entry_site.write(entry_site.policy._replace(images=rules._replace(keep=rules.keep._replace(lease=7 * 86400))))
-    path, job = stored(entry_site), Job(entry_site, monkeypatch)
+    rules = node.policy.images
+    node.write(node.policy._replace(images=rules._replace(keep=rules.keep._replace(lease=7 * 86400))))
+    path, job = stored(node), Job(node, monkeypatch)
     os.unlink(job.view / "environment")
     name = Path(path).name.removesuffix(".sqsh")
-    uses.record(str(entry_site.store), name, NODE)
+    uses.record(str(node.store), name, NODE)
     used = time.time() - days * 86400
-    os.utime(entry_site.store / "images/leases" / name, (used, used))
+    os.utime(node.store / "images/leases" / name, (used, used))
     for made in (Made("/other.sqsh"), None, StoreFailed(what="x", problem="y")):
         job.asked, job.made = 0, made
-        assert get(entry_site, capsys, BY_DIGEST)[:2] == (0, f"{path}\n")
+        assert get(node, capsys, BY_DIGEST)[:2] == (0, f"{path}\n")
         assert (job.asked, imported) == (1 if days else 0, [])
     assert all(find() == path for find in job.finds)
 
 
 def test_a_registry_that_the_policy_lost_is_not_there_now(
-    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The image is in the store, and another submission would be refused as this one was."""
-    stored(entry_site)
-    images = entry_site.policy.images._replace(registries=("other.example.com",))
-    entry_site.write(entry_site.policy._replace(images=images))
-    view = Path(entry_site.paths.view, "7")
+    stored(node)
+    images = node.policy.images._replace(registries=("other.example.com",))
+    node.write(node.policy._replace(images=images))
+    view = Path(node.paths.view, "7")
     view.mkdir(parents=True)
     told = f"warmstart: image reg.example.com/a@sha256:{HEX} is refused: …\nwarmstart: use an image …\n"
     (view / "verdict").write_text(told)
-    assert get(entry_site, capsys, BY_DIGEST) == (1, "", told)
+    assert get(node, capsys, BY_DIGEST) == (1, "", told)
     assert imported == []
 
 
 def test_whoever_names_a_login_asks_nobody(
-    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
+    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """The image that the user's own credentials give access to is not the one that all may read."""
     monkeypatch.setattr(wing, "with_part", lambda _: pytest.fail("asked"))
-    assert get(entry_site, capsys, "docker://carol@reg.example.com#a:1")[1] == "/own.sqsh\n"
+    assert get(node, capsys, "docker://carol@reg.example.com#a:1")[1] == "/own.sqsh\n"
 
 
 @pytest.mark.usefixtures("imported")
@@ -405,16 +405,16 @@ def test_whoever_names_a_login_asks_nobody(
     ],
 )
 def test_a_container_that_the_caches_are_not_for_is_noted(
-    entry_site: EntrySite, capsys: pytest.CaptureFixture[str], known: str | None, uri: str, noted: bool
+    node: Node, capsys: pytest.CaptureFixture[str], known: str | None, uri: str, noted: bool
 ) -> None:
     """They belong to the first image that the prolog knew."""
-    job, view = entry_site.root / "7.0a1b2c3d", Path(entry_site.paths.view, "7")
+    job, view = node.base / "7.0a1b2c3d", Path(node.paths.view, "7")
     for directory in (job / "tmp", job / "cache", view):
         directory.mkdir(parents=True)
-    (view / "environment").write_text(f"{entry_site.root}\n/constant\n{job}/cache\n")
+    (view / "environment").write_text(f"{node.base}\n/constant\n{job}/cache\n")
     if known is not None:
         (view / "images").write_text(known)
-    assert get(entry_site, capsys, uri)[0] == 0
+    assert get(node, capsys, uri)[0] == 0
     assert (job / "cache/.steps/0").exists() is noted
 
 
@@ -429,74 +429,74 @@ SENTENCES = {
 
 @pytest.mark.parametrize(("sentence", "waited"), SENTENCES.items())
 def test_a_job_that_must_fail_imports_nothing(
-    entry_site: EntrySite, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str], sentence: str,
+    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str], sentence: str,
     waited: bool,
 ) -> None:  # fmt: skip
     """It is told why; and if that was for want of this image, that it is there now, in the place of the advice.
 
     So it is after warmstart was switched off, too: its tasks are told the verdict then.
     """
-    stored(entry_site)
-    view = Path(entry_site.paths.view, "7")
+    stored(node)
+    view = Path(node.paths.view, "7")
     view.mkdir(parents=True)
     (view / "verdict").write_text(f"warmstart: {sentence}\nwarmstart: submit the job again later\n")
     arrived = f"image reg.example.com/a@sha256:{HEX} is there now: submit the job again"
     told = f"warmstart: {sentence}\nwarmstart: {arrived if waited else 'submit the job again later'}\n"
-    assert get(entry_site, capsys, BY_DIGEST) == (1, "", told)
-    Path(entry_site.installation.off_switch).touch()
-    assert get(entry_site, capsys, BY_DIGEST) == (1, "", told)
+    assert get(node, capsys, BY_DIGEST) == (1, "", told)
+    Path(node.installation.off_switch).touch()
+    assert get(node, capsys, BY_DIGEST) == (1, "", told)
     assert imported == []
 
 
 def test_so_it_does_where_the_states_disk_is_full(
-    entry_site: EntrySite, imported: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    node: Node, imported: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """Its view lies elsewhere then."""
     monkeypatch.setattr("warmstart.view.SPARE", str(tmp_path / "run"))
-    os.makedirs(entry_site.paths.view)
-    spare = Path(f"{tmp_path}/run{entry_site.paths.view}/7")
+    os.makedirs(node.paths.view)
+    spare = Path(f"{tmp_path}/run{node.paths.view}/7")
     spare.mkdir(parents=True)
     (spare / "verdict").write_text("warmstart: no\n")
-    assert get(entry_site, capsys, BY_DIGEST) == (1, "", "warmstart: no\n")
+    assert get(node, capsys, BY_DIGEST) == (1, "", "warmstart: no\n")
     assert imported == []
 
 
-def test_a_job_is_told_its_own_directory(entry_site: EntrySite) -> None:
+def test_a_job_is_told_its_own_directory(node: Node) -> None:
     """By its view, whichever node of this host it is on; anything of another shape is none."""
-    assert pyxis_importer._job_tmp(entry_site.installation) == ""
-    view = Path(entry_site.paths.view, "7")
+    assert pyxis_importer._job_tmp(node.installation) == ""
+    view = Path(node.paths.view, "7")
     view.mkdir(parents=True)
     for content, expected in (("", ""), ("a\nb\n/w/7/cache\n", "/w/7/tmp"), ("a\nb\n/w/7\n", ""), ("\xff\n", "")):
         (view / "environment").write_bytes(content.encode("latin-1"))
-        assert pyxis_importer._job_tmp(entry_site.installation) == expected
+        assert pyxis_importer._job_tmp(node.installation) == expected
 
 
 @pytest.mark.parametrize(
     ("job", "step", "expected"),
     [("7", "0", "7.0"), ("../7", "0", "none.0"), ("", "x", "none.none"), ("\u0667", "1", "none.1")],
 )
-def test_a_forged_step_leads_nowhere(entry_site: EntrySite, job: str, step: str, expected: str) -> None:
+def test_a_forged_step_leads_nowhere(node: Node, job: str, step: str, expected: str) -> None:
     """It is part of a path below the user's own directory."""
-    entry_site.environ(SLURM_JOB_ID=job, SLURM_STEP_ID=step)
+    node.environ(SLURM_JOB_ID=job, SLURM_STEP_ID=step)
     assert pyxis_importer._step() == expected
 
 
-def test_release_gives_up_what_get_made(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_release_gives_up_what_get_made(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """And may come twice."""
     released: list[str] = []
-    entry_site.environ(SLURM_STEP_ID="3")
+    node.environ(SLURM_STEP_ID="3")
     monkeypatch.setattr(own_images, "release", released.append)
     for _ in range(2):
-        assert pyxis_importer.main(entry_site.installation.prefix, ["release"]) == 0
+        assert pyxis_importer.main(node.installation.prefix, ["release"]) == 0
     assert released == ["7.3"] * 2
 
 
 @pytest.mark.parametrize("arguments", [[], ["get"], ["get", "a", "b"], ["put", "a"]])
-def test_wrong_usage(entry_site: EntrySite, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+def test_wrong_usage(node: Node, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     """Status 2 and how it is called."""
     before = os.umask(0o022)
-    assert pyxis_importer.main(entry_site.installation.prefix, arguments) == 2
+    assert pyxis_importer.main(node.installation.prefix, arguments) == 2
     os.umask(before)
     assert pyxis_importer.USAGE in capsys.readouterr().err
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.lib.entry_site import NODE, EntrySite
+from tests.lib.node import NODE, Node
 from tests.lib.superblocks import image
 from warmstart.entry import background
 from warmstart.errand import Errand, Errands
@@ -43,7 +43,7 @@ def handlers(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[int, None], NoRe
     return found
 
 
-def ask(site: EntrySite, /, attempts: int = 0, **changes: Any) -> ImportRequest:  # noqa: ANN401 - fields of ImportRequest
+def ask(site: Node, /, attempts: int = 0, **changes: Any) -> ImportRequest:  # noqa: ANN401 - fields of ImportRequest
     """Write a request as a hook of job 7 does."""
     os.makedirs(site.paths.state, exist_ok=True)
     kind = f"{os.uname().machine}.{choice.recipe(site.policy.images.importer)}"
@@ -55,12 +55,12 @@ def ask(site: EntrySite, /, attempts: int = 0, **changes: Any) -> ImportRequest:
     return request
 
 
-def left(site: EntrySite) -> list[ImportRequest]:
+def left(site: Node) -> list[ImportRequest]:
     """Return what still has to be done."""
     return [request for _, request in requests.waiting(site.paths)]
 
 
-def run(site: EntrySite, request: ImportRequest) -> int:
+def run(site: Node, request: ImportRequest) -> int:
     """Run the program for a request."""
     return background.main(site.installation.prefix, [IMPORTS.name, NODE, request.key])
 
@@ -96,21 +96,19 @@ def fail(error: WarmstartError) -> Callable[[Flight], Obtained]:
     return raise_it
 
 
-def test_an_import_ends_with_the_image_and_without_its_request(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_import_ends_with_the_image_and_without_its_request(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit has it under the job that asked; jobs that wait may start."""
-    request = ask(entry_site)
+    request = ask(node)
     imports(monkeypatch, publish)
-    assert run(entry_site, request) == 0
-    assert left(entry_site) == []
-    assert [(event["job_id"], event["image"]) for event in entry_site.events("image.imported")] == [(7, IMAGE)]
+    assert run(node, request) == 0
+    assert left(node) == []
+    assert [(event["job_id"], event["image"]) for event in node.events("image.imported")] == [(7, IMAGE)]
 
 
-def test_the_scratch_is_the_imports_own(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scratch_is_the_imports_own(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The epilog of the job that asked removes what the job's run left, and must not find it."""
     flights = imports(monkeypatch, publish)
-    run(entry_site, ask(entry_site))
+    run(node, ask(node))
     (flight,) = flights
     requester = flight.site.requester
     assert (requester.node, requester.job_id) == ("n1", 7)
@@ -128,41 +126,41 @@ def test_the_scratch_is_the_imports_own(entry_site: EntrySite, monkeypatch: pyte
     ],
 )
 def test_a_failure_is_told_and_tried_again_if_that_may_help(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, error: WarmstartError, stays: bool
+    node: Node, monkeypatch: pytest.MonkeyPatch, error: WarmstartError, stays: bool
 ) -> None:
     """The hooks of this node find it here, those of other nodes in the store; the next job may try at once."""
     imports(monkeypatch, fail(error))
-    request = ask(entry_site)
-    assert run(entry_site, request) == 0
-    (event,) = entry_site.events("image.import-failed")
+    request = ask(node)
+    assert run(node, request) == 0
+    (event,) = node.events("image.import-failed")
     assert (event["again"], event["attempt"]) == (stays, 1)
-    failure = requests.last_failure(entry_site.paths, request.image)
+    failure = requests.last_failure(node.paths, request.image)
     assert failure is not None
     assert failure.code == event["error"]["code"]
-    assert left(entry_site) == [request] * stays
-    assert requests.submit(entry_site.paths, request._replace(asked=time.time())) == ""
-    assert len(Errands(entry_site.paths, IMPORTS).due()) == 1
-    notes = list(entry_site.store.glob("images/failed/*.json"))
+    assert left(node) == [request] * stays
+    assert requests.submit(node.paths, request._replace(asked=time.time())) == ""
+    assert len(Errands(node.paths, IMPORTS).due()) == 1
+    notes = list(node.store.glob("images/failed/*.json"))
     assert len(notes) == (not isinstance(error, ZeroDivisionError))
 
 
-def test_a_failure_is_forgotten_when_the_image_is_here(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_forgotten_when_the_image_is_here(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Doctor no longer warns of it, and nobody who waits for the image again is told it."""
     imports(monkeypatch, fail(RegistryUnreachable(image=IMAGE, problem="refused")))
-    request = ask(entry_site)
-    run(entry_site, request)
-    assert requests.failures(entry_site.paths)
+    request = ask(node)
+    run(node, request)
+    assert requests.failures(node.paths)
     imports(monkeypatch, publish)
-    assert requests.submit(entry_site.paths, request._replace(asked=time.time())) == ""
-    assert run(entry_site, request) == 0
-    assert requests.failures(entry_site.paths) == []
+    assert requests.submit(node.paths, request._replace(asked=time.time())) == ""
+    assert run(node, request) == 0
+    assert requests.failures(node.paths) == []
 
 
-def test_the_last_attempt_ends_the_request(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_attempt_ends_the_request(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next job asks anew."""
     imports(monkeypatch, fail(RegistryUnreachable(image=IMAGE, problem="refused")))
-    run(entry_site, ask(entry_site, attempts=MOST_ATTEMPTS - 1))
-    assert left(entry_site) == []
+    run(node, ask(node, attempts=MOST_ATTEMPTS - 1))
+    assert left(node) == []
 
 
 @pytest.mark.parametrize(
@@ -170,35 +168,35 @@ def test_the_last_attempt_ends_the_request(entry_site: EntrySite, monkeypatch: p
     [("low 0\noom_kill 3\n", "3 processes for want of memory"), ("oom_kill 0\n", "5 times"), (None, "5 times")],
 )
 def test_an_import_that_has_died_too_often_is_given_up(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, counted: str | None, why: str
+    node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, counted: str | None, why: str
 ) -> None:
     """Those who wait hear why; in a container whether memory was short."""
     monkeypatch.setattr(imports_errand, "MEMORY_EVENTS", str(tmp_path / "memory.events"))
     if counted is not None:
         (tmp_path / "memory.events").write_text(counted)
     flights = imports(monkeypatch, publish)
-    request = ask(entry_site, attempts=MOST_ATTEMPTS)
-    run(entry_site, request)
-    assert (flights, left(entry_site)) == ([], [])
-    failure = requests.last_failure(entry_site.paths, request.image)
+    request = ask(node, attempts=MOST_ATTEMPTS)
+    run(node, request)
+    assert (flights, left(node)) == ([], [])
+    failure = requests.last_failure(node.paths, request.image)
     assert failure
     assert (failure.code, "has died 5 times" in failure.text) == ("image-import-abandoned", True)
     assert why in failure.text
 
 
 @pytest.mark.threat(38)
-def test_a_request_whose_time_is_over_goes(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_whose_time_is_over_goes(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those who wait hear why."""
     flights = imports(monkeypatch, publish)
-    request = ask(entry_site, asked=time.time() - 8000)
-    run(entry_site, request)
-    assert (flights, left(entry_site)) == ([], [])
-    failure = requests.last_failure(entry_site.paths, request.image)
+    request = ask(node, asked=time.time() - 8000)
+    run(node, request)
+    assert (flights, left(node)) == ([], [])
+    failure = requests.last_failure(node.paths, request.image)
     assert failure
     assert "its time is over" in failure.text
 
 
-def others(site: EntrySite, request: ImportRequest) -> list[ImportRequest]:
+def others(site: Node, request: ImportRequest) -> list[ImportRequest]:
     """Have two more users ask for the same image, and one for another one."""
     found = [ask(site, uid=uid, user=f"u{uid}", fresh_after=time.time()) for uid in (5001, 5002)]
     return [*found, ask(site, uid=5003, reference="reg.example.com/b:1")]
@@ -209,32 +207,32 @@ def others(site: EntrySite, request: ImportRequest) -> list[ImportRequest]:
     [(None, 0), (ImageNotFound(image=IMAGE), 0), (RegistryUnreachable(image=IMAGE, problem="refused"), 1)],
 )
 def test_one_import_is_made_for_all(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, error: WarmstartError | None, stay: int
+    node: Node, monkeypatch: pytest.MonkeyPatch, error: WarmstartError | None, stay: int
 ) -> None:
     """They have waited for it, and all hear how it ended; another attempt is the first one's."""
     flights = imports(monkeypatch, fail(error) if error else publish)
-    request = ask(entry_site)
-    *_, other = others(entry_site, request)
-    run(entry_site, request)
+    request = ask(node)
+    *_, other = others(node, request)
+    run(node, request)
     assert len(flights) == 1
-    assert left(entry_site) == [*[request] * stay, other] or left(entry_site) == [other, *[request] * stay]
+    assert left(node) == [*[request] * stay, other] or left(node) == [other, *[request] * stay]
 
 
 @pytest.mark.parametrize("error", [ImageQuotaExceeded(bytes=1, user="a", taken=1, quota=1), None])
 def test_what_concerns_one_user_ends_no_others_request(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, error: WarmstartError | None
+    node: Node, monkeypatch: pytest.MonkeyPatch, error: WarmstartError | None
 ) -> None:
     """A quota; or a tag that is fresh enough for one, and not for another."""
-    request = ask(entry_site)
-    expected = others(entry_site, request)
+    request = ask(node)
+    expected = others(node, request)
     imports(monkeypatch, fail(error) if error else publish)
     if error is None:
-        query = query_by_rules(parse(IMAGE), entry_site.policy.images, choice.recipe(entry_site.policy.images.importer))
-        folder = Path(entry_site.store, "images")
+        query = query_by_rules(parse(IMAGE), node.policy.images, choice.recipe(node.policy.images.importer))
+        folder = Path(node.store, "images")
         folder.mkdir()
         (folder / f"{image_name(DIGEST, query.kind)}.sqsh").write_bytes(image())
-    run(entry_site, request)
-    assert sorted(left(entry_site)) == sorted(expected)
+    run(node, request)
+    assert sorted(left(node)) == sorted(expected)
 
 
 @pytest.mark.threat(39)
@@ -249,98 +247,94 @@ def test_what_concerns_one_user_ends_no_others_request(
     ],
 )
 def test_the_policy_in_force_decides(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], code: str
+    node: Node, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], code: str
 ) -> None:
     """It may have changed since the hook asked; a request is believed no further."""
     flights = imports(monkeypatch, publish)
-    run(entry_site, ask(entry_site, **changes))
+    run(node, ask(node, **changes))
     assert flights == []
-    assert [event["error"]["code"] for event in entry_site.events("image.import-failed")] == [code]
+    assert [event["error"]["code"] for event in node.events("image.import-failed")] == [code]
 
 
-def test_a_private_image_is_imported_with_the_sites_login(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_private_image_is_imported_with_the_sites_login(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Into its own store; the file with the credentials is read when the importer is made, and not before."""
     repository = PrivateRepository("team", "reg.example.com/a", ())
-    rules = entry_site.policy.images._replace(credentials=Credentials("/nowhere/credentials", (repository,)))
-    entry_site.write(entry_site.policy._replace(images=rules))
+    rules = node.policy.images._replace(credentials=Credentials("/nowhere/credentials", (repository,)))
+    node.write(node.policy._replace(images=rules))
     flights = imports(monkeypatch, publish)
-    run(entry_site, ask(entry_site, private="team"))
+    run(node, ask(node, private="team"))
     (flight,) = flights
-    assert flight.site.store.path == str(entry_site.store / "private" / "team")
+    assert flight.site.store.path == str(node.store / "private" / "team")
     with pytest.raises(WarmstartError, match="credentials"):
         flight.site.importer()
 
 
-def test_an_image_that_another_host_imports_is_left_to_it(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_that_another_host_imports_is_left_to_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The election decides; this node's hooks wait for the other."""
     monkeypatch.setattr(making, "ELECTION_S", 0.0)
     flights = imports(monkeypatch, publish)
     monkeypatch.setattr(published, "begin", lambda *_: None)
     monkeypatch.setattr(making, "begin", lambda *_: None)
-    run(entry_site, ask(entry_site))
+    run(node, ask(node))
     assert flights == []
-    assert left(entry_site) == []
-    assert entry_site.events("image.import-failed") == []
+    assert left(node) == []
+    assert node.events("image.import-failed") == []
 
 
 def test_a_cancelled_import_says_so(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, handlers: list[Callable[[int, None], NoReturn]]
+    node: Node, monkeypatch: pytest.MonkeyPatch, handlers: list[Callable[[int, None], NoReturn]]
 ) -> None:
     """Whoever removes the request and sends SIGTERM ends the waiting of all hooks."""
-    request = ask(entry_site)
+    request = ask(node)
 
     def cancel(_: Flight) -> NoReturn:
-        Errands(entry_site.paths, IMPORTS).drop(request.key)
+        Errands(node.paths, IMPORTS).drop(request.key)
         handlers[-1](15, None)
 
     imports(monkeypatch, cancel)
-    assert run(entry_site, request) == 0
-    assert "was cancelled" in entry_site.events("image.import-failed")[0]["error"]["reason"]
-    assert len(list(entry_site.store.glob("images/failed/*.json"))) == 1  # other nodes' hooks hear it, too
+    assert run(node, request) == 0
+    assert "was cancelled" in node.events("image.import-failed")[0]["error"]["reason"]
+    assert len(list(node.store.glob("images/failed/*.json"))) == 1  # other nodes' hooks hear it, too
 
 
 def test_a_host_that_shuts_down_leaves_the_request(
-    entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch, handlers: list[Callable[[int, None], NoReturn]]
+    node: Node, monkeypatch: pytest.MonkeyPatch, handlers: list[Callable[[int, None], NoReturn]]
 ) -> None:
     """Maintenance starts it again after the boot."""
-    request = ask(entry_site)
+    request = ask(node)
     imports(monkeypatch, lambda _: handlers[-1](15, None))
     with pytest.raises(SystemExit):
-        run(entry_site, request)
-    assert left(entry_site) == [request]
+        run(node, request)
+    assert left(node) == [request]
 
 
-def test_a_request_that_is_gone_or_damaged(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_is_gone_or_damaged(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its import was faster, or it was cancelled."""
-    flights, request, errands = imports(monkeypatch, publish), ask(entry_site), Errands(entry_site.paths, IMPORTS)
+    flights, request, errands = imports(monkeypatch, publish), ask(node), Errands(node.paths, IMPORTS)
     Path(errands.directory, errands.all()[0].name).write_bytes(b"{")
-    assert (run(entry_site, request), run(entry_site, request)) == (0, 0)
+    assert (run(node, request), run(node, request)) == (0, 0)
     assert (flights, errands.all()) == ([], [])
 
 
-def test_a_failing_disk_leaves_the_request(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_disk_leaves_the_request(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit says so. Maintenance starts it again."""
-    request = ask(entry_site)
+    request = ask(node)
 
     def fails(*_: object) -> NoReturn:
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
         patch.setattr(wire, "from_object", fails)
-        run(entry_site, request)
-    assert "Input/output error" in entry_site.events("step.failed")[0]["error"]["reason"]
-    assert left(entry_site) == [request]
+        run(node, request)
+    assert "Input/output error" in node.events("step.failed")[0]["error"]["reason"]
+    assert left(node) == [request]
 
 
-def test_nothing_is_imported_while_warmstart_is_off(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_imported_while_warmstart_is_off(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The request stays until its time is over."""
     flights = imports(monkeypatch, publish)
-    request = ask(entry_site)
-    Path(entry_site.installation.off_switch).touch()
-    assert run(entry_site, request) == 0
+    request = ask(node)
+    Path(node.installation.off_switch).touch()
+    assert run(node, request) == 0
     assert flights == []
-    assert left(entry_site) == [request]
+    assert left(node) == [request]

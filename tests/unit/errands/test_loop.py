@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.lib.entry_site import NODE, EntrySite
+from tests.lib.node import NODE, Node
 from warmstart import errand
 from warmstart.errand import Errand, Errands, Kind
 from warmstart.errands import loop
@@ -29,9 +29,9 @@ PATIENT = Kind("patient")
 
 
 @pytest.fixture
-def session(entry_site: EntrySite) -> Iterator[Session]:
+def session(node: Node) -> Iterator[Session]:
     """Yield a session of the background."""
-    with open_session(entry_site.installation, "background", NODE) as session:
+    with open_session(node.installation, "background", NODE) as session:
         yield session
 
 
@@ -81,7 +81,7 @@ def test_owners_take_turns(session: Session) -> None:
     assert errands.all() == []
 
 
-def test_a_failure_keeps_no_other(session: Session, entry_site: EntrySite) -> None:
+def test_a_failure_keeps_no_other(session: Session, node: Node) -> None:
     """It is audited under the kind's step, and has no other turn in this process."""
     errands = ask(session, PATIENT, "a1", "a2")
     turns: list[str] = []
@@ -96,7 +96,7 @@ def test_a_failure_keeps_no_other(session: Session, entry_site: EntrySite) -> No
     assert [item.key for item in errands.all()] == ["a1"]
     assert [failure.fields["part"] for failure in session.failures] == ["patient of a1"]
     session.audit.finish(outcome="ok", duration_ms=0)
-    assert [event["step"] for event in entry_site.events("step.failed")] == ["release"]
+    assert [event["step"] for event in node.events("step.failed")] == ["release"]
 
 
 def test_a_silent_process_ends_its_owners_turns(session: Session) -> None:

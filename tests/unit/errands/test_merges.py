@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.bundles import draft
-from tests.lib.entry_site import NODE, EntrySite
+from tests.lib.node import NODE, Node
 from warmstart.entry import background
 from warmstart.host import process
 from warmstart.host.deadline import after
@@ -18,14 +18,14 @@ from warmstart.store.parts import PARTS, RunParts
 
 
 @pytest.fixture
-def site(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> EntrySite:
+def site(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
     """Return an installation with a node that hooks have used."""
     monkeypatch.setattr(process, "be_idle", lambda: None)
-    os.makedirs(entry_site.paths.state, mode=0o700)
-    return entry_site
+    os.makedirs(node.paths.state, mode=0o700)
+    return node
 
 
-def test_a_run_is_merged_when_its_nodes_are_over(site: EntrySite) -> None:
+def test_a_run_is_merged_when_its_nodes_are_over(site: Node) -> None:
     """Not before. What cannot be used is dropped, and nothing of the run stays."""
     run = RunParts(str(site.store), "64201.c.7.0")
     fd = os.memfd_create("part")

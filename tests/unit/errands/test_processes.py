@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.lib.entry_site import NODE, EntrySite
+from tests.lib.node import NODE, Node
 from tests.lib.own_processes import OwnProcesses, apart
 from warmstart.errand import Errand, Errands, Kind, at_work
 from warmstart.errands import processes
@@ -214,16 +214,16 @@ with open("{log}", "a") as log:
 """
 
 
-def test_real_processes(entry_site: EntrySite, tmp_path: Path) -> None:
+def test_real_processes(node: Node, tmp_path: Path) -> None:
     """A signal reaches each, and they may clean up; another process of the kind ends at once."""
-    log, program = tmp_path / "log", Path(entry_site.paths.background_program)
+    log, program = tmp_path / "log", Path(node.paths.background_program)
     program.parent.mkdir(parents=True)
     program.write_text(PROGRAM.format(python=sys.executable, log=log))
     program.chmod(0o755)
     kind = Kind("wishes", most=9, backoff_s=60.0)
     work = Work(kind, lambda _: DONE, apart=apart(2))
     assert work.apart
-    with open_session(entry_site.installation, "background", NODE) as session:
+    with open_session(node.installation, "background", NODE) as session:
         errands = Errands(session.paths, kind)
         for key in ("a0", "b0", "c0"):
             errands.put(Errand(key[0], int(time.time()), 0, key), Wish())

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.lib.entry_site import NODE, EntrySite
+from tests.lib.node import NODE, Node
 from warmstart import wing
 from warmstart.entry import background
 from warmstart.errand import KEPT_S, Errand, Errands, Kind
@@ -35,7 +35,7 @@ def test_each_kind_is_done() -> None:
     assert {kind: registry.load(kind).kind.name for kind in registry.kinds()} == {k: k for k in registry.kinds()}
 
 
-def test_a_wing_may_have_kinds(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wing_may_have_kinds(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its declaration names them, so that the file with the work is loaded for these alone."""
     done: list[str] = []
 
@@ -48,19 +48,19 @@ def test_a_wing_may_have_kinds(entry_site: EntrySite, monkeypatch: pytest.Monkey
     module = ModuleType("warmstart.wings.polish.errands")
     vars(module)["WORK"] = {KIND.name: Work(KIND, polish)}
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    Path(entry_site.paths.state).mkdir(parents=True)
-    Errands(entry_site.paths, KIND).put(Errand("1", int(time.time()), 0, "left"), Wish("shoe"))
-    assert background.main(entry_site.installation.prefix, [KIND.name, NODE]) == 0
+    Path(node.paths.state).mkdir(parents=True)
+    Errands(node.paths, KIND).put(Errand("1", int(time.time()), 0, "left"), Wish("shoe"))
+    assert background.main(node.installation.prefix, [KIND.name, NODE]) == 0
     assert done == ["left"]
-    assert Errands(entry_site.paths, KIND).all() == []
+    assert Errands(node.paths, KIND).all() == []
 
 
-def test_what_nothing_does_any_more_stays_a_day(entry_site: EntrySite) -> None:
+def test_what_nothing_does_any_more_stays_a_day(node: Node) -> None:
     """Then it goes. What a known kind has stays."""
-    Path(entry_site.paths.root).mkdir(parents=True)
-    errands = Errands(entry_site.paths, KIND)
+    Path(node.paths.root).mkdir(parents=True)
+    errands = Errands(node.paths, KIND)
     for key, age in (("new", 0), ("old", KEPT_S + 5)):
         errands.put(Errand("2001", int(time.time() - age), 0, key), Wish("shoe"))
-    with open_session(entry_site.installation, "maintain", NODE) as session:
+    with open_session(node.installation, "maintain", NODE) as session:
         registry.drop_unknown(session)
     assert [item.key for item in errands.all()] == ["new"]

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.lib.entry_site import NODE, EntrySite
 from tests.lib.left_runs import damage
+from tests.lib.node import NODE, Node
 from tests.lib.runs import a_record
 from warmstart import run_end
 from warmstart.entry import background
@@ -26,22 +26,22 @@ from warmstart.run_end import WorkspaceBusy
 
 
 @pytest.fixture
-def site(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> EntrySite:
+def site(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
     """Return an installation with a node that hooks have used. The priority of the tests stays as it is."""
     monkeypatch.setattr(process, "be_idle", lambda: None)
-    os.makedirs(entry_site.paths.state, mode=0o700)
-    return entry_site
+    os.makedirs(node.paths.state, mode=0o700)
+    return node
 
 
-def run(site: EntrySite) -> int:
+def run(site: Node) -> int:
     """Run the program."""
     return background.main(site.installation.prefix, [REMOVALS.name, NODE])
 
 
-def left(site: EntrySite, number: int, *files: str, uid: int = 0) -> Path:
+def left(site: Node, number: int, *files: str, uid: int = 0) -> Path:
     """Leave a run of which its epilog could not remove these files; return where they are."""
-    record = a_record(job_id=number, run_id=f"{number:08x}", uid=uid, workspace=str(site.root / "workspace"))
-    tree = site.root / "workspace" / record.going
+    record = a_record(job_id=number, run_id=f"{number:08x}", uid=uid, workspace=str(site.base / "workspace"))
+    tree = site.base / "workspace" / record.going
     for name in files:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text("x")
@@ -49,18 +49,18 @@ def left(site: EntrySite, number: int, *files: str, uid: int = 0) -> Path:
     return tree
 
 
-def test_what_hooks_left_is_removed(site: EntrySite) -> None:
+def test_what_hooks_left_is_removed(site: Node) -> None:
     """Also while warmstart is off, as when it is uninstalled; nothing stays but the workspaces' own directory."""
     for number in (1, 2):
         left(site, number, "tmp/a", "cache/b/c")
     Path(site.installation.off_switch).touch()
     assert run(site) == 0
-    assert os.listdir(site.root / "workspace") == []
+    assert os.listdir(site.base / "workspace") == []
     assert Errands(site.paths, REMOVALS).all() == []
 
 
 @pytest.mark.threat(43)
-def test_users_take_turns(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_take_turns(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever's runs have taken least time is next, so a small run does not wait for many large ones."""
     for number, uid in ((1, 11), (2, 11), (3, 22)):
         left(site, number, "tmp/a", uid=uid)
@@ -80,7 +80,7 @@ def test_users_take_turns(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.threat(43)
-def test_a_run_that_cannot_be_removed_keeps_no_other(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_cannot_be_removed_keeps_no_other(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its failure is audited, and one that never ends has an end; maintenance tries both again."""
     trees = [left(site, number, "tmp/a") for number in (1, 2, 3)]
     damage(site.paths, REMOVALS, "4.00000004")
@@ -104,7 +104,7 @@ def test_a_run_that_cannot_be_removed_keeps_no_other(site: EntrySite, monkeypatc
     assert [event["error"]["code"] for event in site.events("step.failed")] == ["workspace-busy"]
 
 
-def test_a_run_of_another_release_stays_for_it(site: EntrySite) -> None:
+def test_a_run_of_another_release_stays_for_it(site: Node) -> None:
     """It is neither removed nor forgotten."""
     tree = left(site, 1, "tmp/a")
     (item,) = Errands(site.paths, REMOVALS).all()

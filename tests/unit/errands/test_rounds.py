@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.entry_site import NODE, EntrySite
+from tests.lib.node import NODE, Node
 from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart import run_end
@@ -38,7 +38,7 @@ FIRST_S = 900
 class Runs:
     """A node with runs that are watched, and what is harvested of them."""
 
-    def __init__(self, site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         self.site = site
         self.paths = site.paths
         self.looked: list[tuple[int, float]] = []  # job, and for how long what is taken must not have changed
@@ -57,7 +57,7 @@ class Runs:
     def begin(self, job: int, first_s: int = FIRST_S, **changes: object) -> Record:
         """Have a job's prolog leave its record and the errand."""
         given = {"publish_scope": "user-1-a", "live": True, "node": NODE, **changes}
-        given["workspace"] = f"{self.site.root}/workspace/{given['node']}"
+        given["workspace"] = f"{self.site.base}/workspace/{given['node']}"
         record = a_record(job_id=job, view_id=job, run_id=f"{job:08x}", **given)
         paths = self.site.installation.node(record.node)
         os.makedirs(f"{record.run_directory}/cache")
@@ -82,12 +82,12 @@ class Runs:
 
 
 @pytest.fixture
-def runs(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Runs:
+def runs(node: Node, monkeypatch: pytest.MonkeyPatch) -> Runs:
     """Return a node of a site that harvests jobs while they run."""
-    policy = entry_site.policy
-    entry_site.write(policy._replace(harvest=policy.harvest._replace(while_running=FIRST_S)))
-    os.makedirs(entry_site.paths.state, mode=0o700)
-    return Runs(entry_site, monkeypatch)
+    policy = node.policy
+    node.write(policy._replace(harvest=policy.harvest._replace(while_running=FIRST_S)))
+    os.makedirs(node.paths.state, mode=0o700)
+    return Runs(node, monkeypatch)
 
 
 def test_it_is_not_time_yet(runs: Runs) -> None:

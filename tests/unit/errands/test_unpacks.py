@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.lib.bundles import ASKER
-from tests.lib.entry_site import NODE, EntrySite
+from tests.lib.node import NODE, Node
 from warmstart.entry import background
 from warmstart.errand import Errands
 from warmstart.errands import unpacks as work
@@ -25,21 +25,21 @@ REQUEST = UnpackRequest("reg.io/a:1", *KEY, ASKER)
 
 
 @pytest.fixture
-def site(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> EntrySite:
+def site(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
     """Return a node where an image waits to be unpacked."""
-    os.makedirs(entry_site.paths.state, mode=0o700)
+    os.makedirs(node.paths.state, mode=0o700)
     monkeypatch.setattr(process, "set_idle", lambda _: None)
     monkeypatch.setattr(os, "setpgid", lambda *_: None)
-    assert Errands(entry_site.paths, UNPACKS).add("5001", KEY.tree, REQUEST)
-    return entry_site
+    assert Errands(node.paths, UNPACKS).add("5001", KEY.tree, REQUEST)
+    return node
 
 
-def run(site: EntrySite) -> None:
+def run(site: Node) -> None:
     """Do the errand."""
     assert background.main(site.installation.prefix, [UNPACKS.name, NODE, KEY.tree]) == 0
 
 
-def test_what_is_done_is_told_under_the_job_that_asked(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_done_is_told_under_the_job_that_asked(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what went for it."""
 
     def unpack(_: UnpackRequest, *, evicted: Callable[[Tree], object], **_given: object) -> About:
@@ -60,7 +60,7 @@ def test_what_is_done_is_told_under_the_job_that_asked(site: EntrySite, monkeypa
     [(ImageNotUnpacked(image="a", problem="too large"), "too large"), (OSError(28, "No space left"), "No space left")],
 )
 def test_what_failed_stays_and_says_why(
-    site: EntrySite, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+    site: Node, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
 ) -> None:
     """Until its next attempt, whose problem it no longer has."""
     seen = []
@@ -82,7 +82,7 @@ def test_what_failed_stays_and_says_why(
     assert [event["attempt"] for event in site.events("image.unpack-failed")] == [1, 2]
 
 
-def test_what_is_there_already_is_done(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_there_already_is_done(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is told twice."""
     monkeypatch.setattr(unpacking, "unpack", lambda *_, **_given: None)
     run(site)
@@ -102,7 +102,7 @@ def test_it_is_idle_unless_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.report
-def test_what_is_done_is_not_ended_as_if_withdrawn(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_done_is_not_ended_as_if_withdrawn(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its errand goes before its process does, and whoever began it may look in between."""
     ended = []
     drop = Errands.drop

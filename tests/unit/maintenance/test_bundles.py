@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lib.entry_site import EntrySite
+from tests.lib.node import Node
 from warmstart import session as sessions
 from warmstart.maintenance import bundles
 from warmstart.maintenance.bundles import labels
@@ -14,12 +14,12 @@ from warmstart.store.maintenance import Bundle
 
 
 @pytest.mark.timed
-def test_work_on_a_bundle_is_the_sessions(entry_site: EntrySite) -> None:
+def test_work_on_a_bundle_is_the_sessions(node: Node) -> None:
     """Its store, its policy's validator; and more time than for a look."""
-    with open_session(entry_site.installation, "maintain", "n1") as session:
-        assert bundles.repack_settings(session).validator == entry_site.policy.validate_user
+    with open_session(node.installation, "maintain", "n1") as session:
+        assert bundles.repack_settings(session).validator == node.policy.validate_user
         item = Bundle("site", "numba", "ns", "x", "0" * 64, 1, 1, "alice", 0.0, 1, 1)
-        assert bundles.namespace_of(item, session.store) == Namespace(str(entry_site.store), "site", "numba", "ns")
+        assert bundles.namespace_of(item, session.store) == Namespace(str(node.store), "site", "numba", "ns")
         assert sessions.STORE_SECONDS < bundles.bundle_deadline().left() <= bundles.BUNDLE_SECONDS
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.entry_site import EntrySite
+from tests.lib.node import Node
 from warmstart.host import files
 from warmstart.host.deadline import Deadline
 from warmstart.maintenance import gone
@@ -20,11 +20,11 @@ from warmstart.slurm.facts import Access
 class Host:
     """A host with the directories of several nodes, and a controller that knows one of them."""
 
-    def __init__(self, site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         self.site = site
         self.asked: list[str] = []
         self.is_down = False
-        self.shelf = site.root / "shelf"
+        self.shelf = site.base / "shelf"
         site.write(site.policy._replace(paths=site.policy.paths._replace(shelf=str(self.shelf))))
         monkeypatch.setattr(commands, "knows_node", self._knows)
 
@@ -50,9 +50,9 @@ class Host:
 
 
 @pytest.fixture
-def host(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Host:
+def host(node: Node, monkeypatch: pytest.MonkeyPatch) -> Host:
     """Return a host without nodes."""
-    return Host(entry_site, monkeypatch)
+    return Host(node, monkeypatch)
 
 
 def test_a_name_that_the_cluster_has_forgotten(host: Host) -> None:

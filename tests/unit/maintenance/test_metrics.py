@@ -12,7 +12,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.lib import packed, sample_log
-from tests.lib.entry_site import NODE, SCOPE, EntrySite
+from tests.lib.node import NODE, SCOPE, Node
 from warmstart.host import files
 from warmstart.maintenance import metrics
 from warmstart.maintenance.metrics import MetricsUnwritable
@@ -29,9 +29,9 @@ OF_NODE_EXPORTER = {"node_textfile_mtime_seconds"}
 class Host:
     """A host with metrics."""
 
-    def __init__(self, site: EntrySite) -> None:
+    def __init__(self, site: Node) -> None:
         self.site = site
-        self.directory = site.root / "textfiles"
+        self.directory = site.base / "textfiles"
         self.directory.mkdir(mode=0o755)
         self.log = Path(site.policy.paths.audit)
         site.write(site.policy._replace(paths=site.policy.paths._replace(metrics=str(self.directory))))
@@ -56,11 +56,11 @@ class Host:
 
 
 @pytest.fixture
-def host(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Host:
+def host(node: Node, monkeypatch: pytest.MonkeyPatch) -> Host:
     """Give a host whose directories are trusted wherever they are."""
     real = files.opened_dir
     monkeypatch.setattr(files, "opened_trusted", lambda path, _owners: real(path))
-    return Host(entry_site)
+    return Host(node)
 
 
 def test_the_log_is_counted_once(host: Host) -> None:
@@ -121,7 +121,7 @@ def of_store(host: Host) -> dict[str, float]:
 def test_the_store(host: Host) -> None:
     """By kind of scope, never by user."""
     for scope in (SCOPE, "user-9-bob", "site"):
-        packed.publish(host.site.root, Namespace(str(host.site.store), scope, "numba", "ns"), {"a": {"a.nbi": b"x"}})
+        packed.publish(host.site.base, Namespace(str(host.site.store), scope, "numba", "ns"), {"a": {"a.nbi": b"x"}})
     found = of_store(host)
     numbers = [found[f"warmstart_store_bundles {scope}"] for scope in ("user", "account", "site")]
     assert (numbers, found["warmstart_store_bytes user"] > 0) == ([2, 0, 1], True)
@@ -129,12 +129,12 @@ def test_the_store(host: Host) -> None:
     assert found["warmstart_store_maintenance_last_success_timestamp_seconds"] > 10**9
 
 
-def test_without_a_directory_nothing_is_written(entry_site: EntrySite) -> None:
+def test_without_a_directory_nothing_is_written(node: Node) -> None:
     """The default."""
-    metrics.write_host(entry_site.installation, CurrentPolicy(entry_site.policy, "", changed=False, problem=None))
-    with open_session(entry_site.installation, "maintain") as session:
+    metrics.write_host(node.installation, CurrentPolicy(node.policy, "", changed=False, problem=None))
+    with open_session(node.installation, "maintain") as session:
         metrics.write_store(session)
-    assert not os.path.exists(entry_site.installation.metrics)
+    assert not os.path.exists(node.installation.metrics)
 
 
 def test_a_directory_that_can_not_be_used(host: Host) -> None:
@@ -144,9 +144,9 @@ def test_a_directory_that_can_not_be_used(host: Host) -> None:
         host.write()
 
 
-def test_a_directory_that_others_can_write_is_refused(entry_site: EntrySite) -> None:
+def test_a_directory_that_others_can_write_is_refused(node: Node) -> None:
     """They could put a link in the place of the file that root writes."""
-    host = Host(entry_site)
+    host = Host(node)
     host.directory.chmod(0o777)
     with pytest.raises(MetricsUnwritable, match=r"can be written by others|belongs to uid 0"):
         host.write()

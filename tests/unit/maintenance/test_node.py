@@ -10,8 +10,8 @@ import pytest
 
 from tests.lib.bundles import draft
 from tests.lib.cache_files import numba_files
-from tests.lib.entry_site import NODE, SCOPE, EntrySite, this_boot
 from tests.lib.left_runs import damage, runs_left
+from tests.lib.node import NODE, SCOPE, Node
 from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart import run_end
@@ -35,17 +35,17 @@ from warmstart.store.layout import StoreFailed
 from warmstart.store.maintenance import BOARD_SECONDS, identify, identity, sweep_top
 
 
-class Node:
+class Host:
     """A node whose controller says which jobs are over."""
 
-    def __init__(self, site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         self.site = site
         self.over: dict[int, bool | None] = {}
         self.asked: list[int] = []
         monkeypatch.setattr(commands, "job", self._job)
         for path in (site.paths.state, site.paths.view):
             os.makedirs(path, mode=0o755)
-        self.workspaces = site.root / "workspace"
+        self.workspaces = site.base / "workspace"
         self.workspaces.mkdir(parents=True)
 
     def _job(self, _access: Access, job_id: int, _deadline: Deadline) -> JobFacts:
@@ -58,7 +58,7 @@ class Node:
     def run(self, job_id: int = 7, **changes: object) -> Record:
         """Have a run of a job on the node, with a function that numba compiled."""
         record = a_record(
-            job_id=job_id, view_id=job_id, boot_id=this_boot(), workspace=str(self.site.root / "workspace"),
+            job_id=job_id, view_id=job_id, boot_id=records.incarnation(), workspace=str(self.site.base / "workspace"),
             publish_scope=SCOPE, seeded={"numba": Seeded("ns", [])}, cache="/c",
         )  # fmt: skip
         record = record._replace(**changes)  # type: ignore[arg-type]
@@ -84,19 +84,19 @@ class Node:
 
 
 @pytest.fixture
-def node(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Node:
+def node(node: Node, monkeypatch: pytest.MonkeyPatch) -> Host:
     """Give a node without anything to do, on a disk with space."""
     monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: False)
-    return Node(entry_site, monkeypatch)
+    return Host(node, monkeypatch)
 
 
-def test_a_node_without_work(node: Node) -> None:
+def test_a_node_without_work(node: Host) -> None:
     """Nothing is asked, and nothing changes."""
     assert node.maintain() == Report(NODE)
     assert node.asked == []
 
 
-def test_what_killed_writers_left_goes(node: Node) -> None:
+def test_what_killed_writers_left_goes(node: Host) -> None:
     """Compiling a policy, copying a bundle: after an hour nobody writes there any more."""
     node.maintain()
     paths = node.site.paths
@@ -112,7 +112,7 @@ def test_what_killed_writers_left_goes(node: Node) -> None:
     assert [path.exists() for path in left] == [False, False]
 
 
-def test_one_run_at_a_time(node: Node) -> None:
+def test_one_run_at_a_time(node: Host) -> None:
     """The second one is told."""
     with opened_lock(node.site.paths.locks, "maintenance") as held:
         assert try_flock(held)
@@ -121,7 +121,7 @@ def test_one_run_at_a_time(node: Node) -> None:
     node.maintain()
 
 
-def test_a_run_without_an_epilog_is_finished(node: Node) -> None:
+def test_a_run_without_an_epilog_is_finished(node: Host) -> None:
     """When its job is over for sure: harvested and removed as its epilog would have done it."""
     record = node.run()
     node.recorded(record)
@@ -135,7 +135,7 @@ def test_a_run_without_an_epilog_is_finished(node: Node) -> None:
 
 
 @pytest.mark.report
-def test_the_board_of_a_long_job_stays(node: Node) -> None:
+def test_the_board_of_a_long_job_stays(node: Host) -> None:
     """Its steps may meet there after weeks of silence: each maintenance of the node that began a topic says so."""
     store = str(node.site.store)
     kept, other = "c.7.0", "c.8.0"
@@ -155,14 +155,14 @@ def test_the_board_of_a_long_job_stays(node: Node) -> None:
     assert os.listdir(node.site.store / "runs" / "c.7.1") == ["caches.proposal"]
 
 
-def test_a_run_before_the_reboot_is_over(node: Node) -> None:
+def test_a_run_before_the_reboot_is_over(node: Host) -> None:
     """Nobody has to be asked."""
     node.recorded(node.run(boot_id="another"))
     assert node.maintain().finished == 1
     assert node.asked == []
 
 
-def test_a_job_with_a_step_daemon_runs(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_with_a_step_daemon_runs(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the controller says."""
     monkeypatch.setattr(commands, "with_daemons", lambda: frozenset({7}))
     node.recorded(node.run())
@@ -171,7 +171,7 @@ def test_a_job_with_a_step_daemon_runs(node: Node, monkeypatch: pytest.MonkeyPat
     assert node.asked == []
 
 
-def test_a_controller_that_is_silent_is_asked_once(node: Node) -> None:
+def test_a_controller_that_is_silent_is_asked_once(node: Host) -> None:
     """Its time-out counts for every question."""
     for job_id in (7, 8, 9):
         node.recorded(node.run(job_id))
@@ -180,7 +180,7 @@ def test_a_controller_that_is_silent_is_asked_once(node: Node) -> None:
     assert len(node.asked) == 1
 
 
-def test_trees_that_nothing_names_go(node: Node) -> None:
+def test_trees_that_nothing_names_go(node: Host) -> None:
     """Stages, workspaces and views of jobs that are over; others of that name and of running jobs stay.
 
     A component of a heterogeneous job has the leader's id in its directory's name, and its own in the mark.
@@ -201,9 +201,9 @@ def test_trees_that_nothing_names_go(node: Node) -> None:
 
 
 @pytest.mark.parametrize("case", ["done", "rebooted", "old", "damaged", "fails"])
-def test_deferred_harvests_are_finished_or_dropped(node: Node, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+def test_deferred_harvests_are_finished_or_dropped(node: Host, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     """What can't be finished any more is dropped with its reason; what fails is tried again."""
-    record = node.run(deferred=["numba"], boot_id="another" if case == "rebooted" else this_boot())
+    record = node.run(deferred=["numba"], boot_id="another" if case == "rebooted" else records.incarnation())
     since = time.time() - (deferred.LONGEST_SECONDS + 60 if case == "old" else 0)
     deferred.defer(node.site.paths, HARVESTS, record, since)
     if case == "damaged":
@@ -227,7 +227,7 @@ def test_deferred_harvests_are_finished_or_dropped(node: Node, monkeypatch: pyte
 
 
 @pytest.mark.threat(30)
-def test_no_users_harvests_keep_other_work_waiting(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_users_harvests_keep_other_work_waiting(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """They come after all other work, those of a user share one time, and what took long before comes last."""
     node.over[20] = True
     orphan = node.run(20)
@@ -265,7 +265,7 @@ def test_no_users_harvests_keep_other_work_waiting(node: Node, monkeypatch: pyte
     assert tried == [3, 4, 5]
 
 
-def test_what_was_spooled_is_published(node: Node, tmp_path: Path) -> None:
+def test_what_was_spooled_is_published(node: Host, tmp_path: Path) -> None:
     """As the next epilog would do it."""
     stage = tmp_path / "stage-of-spool"
     stage.mkdir()
@@ -278,7 +278,7 @@ def test_what_was_spooled_is_published(node: Node, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bug", [False, True])
-def test_a_part_that_fails_keeps_no_other(node: Node, monkeypatch: pytest.MonkeyPatch, bug: bool) -> None:
+def test_a_part_that_fails_keeps_no_other(node: Host, monkeypatch: pytest.MonkeyPatch, bug: bool) -> None:
     """It is in the report and in the audit, a bug with its traceback."""
     node.recorded(node.run(boot_id="another"))
 
@@ -293,7 +293,7 @@ def test_a_part_that_fails_keeps_no_other(node: Node, monkeypatch: pytest.Monkey
     assert [event["error"]["code"] for event in node.site.events("step.failed")] == ["maintenance-failed"]
 
 
-def test_a_damaged_record_of_a_job_that_is_over_is_forgotten(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_record_of_a_job_that_is_over_is_forgotten(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not of one that runs. What wings hold for the job is taken down, too."""
     ended: list[run_end.JobOnNode] = []
     monkeypatch.setattr(run_end, "end_wings", lambda _policy, _paths, job, *_: ended.append(job))
@@ -307,7 +307,7 @@ def test_a_damaged_record_of_a_job_that_is_over_is_forgotten(node: Node, monkeyp
     assert [event["job_id"] for event in node.site.events("record.damaged")] == [7]
 
 
-def test_a_record_of_another_release_is_told_and_stays(node: Node) -> None:
+def test_a_record_of_another_release_is_told_and_stays(node: Host) -> None:
     """Its job is over; that release finishes the run when it is in force again."""
     os.makedirs(f"{node.site.paths.state}/7", mode=0o700)
     record = Path(node.site.paths.state, "7", "record.json")
@@ -318,7 +318,7 @@ def test_a_record_of_another_release_is_told_and_stays(node: Node) -> None:
     assert record.exists()
 
 
-def test_a_job_whose_hook_is_at_work_is_left(node: Node) -> None:
+def test_a_job_whose_hook_is_at_work_is_left(node: Host) -> None:
     """Its epilog may just have begun."""
     node.recorded(node.run())
     node.over[7] = True
@@ -327,7 +327,7 @@ def test_a_job_whose_hook_is_at_work_is_left(node: Node) -> None:
     assert node.maintain().finished == 1
 
 
-def test_another_store_in_its_place_is_told(node: Node) -> None:
+def test_another_store_in_its_place_is_told(node: Host) -> None:
     """A host remembers the store's id once it has one; later another id, or none, fails maintenance each time."""
     known, store_id = Path(node.site.installation.store_id), node.site.store / "artifacts" / "id"
     assert node.maintain().failed == ()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib import packed
-from tests.lib.entry_site import SCOPE, EntrySite
+from tests.lib.node import SCOPE, Node
 from tests.lib.superblocks import image
 from tests.lib.worker_calls import answer_here
 from warmstart.images.store import eviction
@@ -27,51 +27,47 @@ from warmstart.store.maintenance import Bundle, Merger
 
 
 @pytest.fixture
-def session(entry_site: EntrySite) -> Iterator[Session]:
+def session(node: Node) -> Iterator[Session]:
     """Give a session on a store with two bundles in each of two scopes."""
     for scope in (SCOPE, "site"):
         for entry in "ab":
-            where = Namespace(str(entry_site.store), scope, "numba", "ns")
-            packed.publish(entry_site.root, where, {entry: {f"{entry}.nbi": scope.encode()}})
-    with open_session(entry_site.installation, "maintain") as opened:
+            where = Namespace(str(node.store), scope, "numba", "ns")
+            packed.publish(node.base, where, {entry: {f"{entry}.nbi": scope.encode()}})
+    with open_session(node.installation, "maintain") as opened:
         yield opened
 
 
-def test_a_store_without_work(entry_site: EntrySite, session: Session) -> None:
+def test_a_store_without_work(node: Node, session: Session) -> None:
     """Nothing is removed; what is due of the scrub is verified."""
     report = StoreMaintenance(session).all()
     assert report._replace(verified=0) == StoreReport()
-    assert sorted(entry_site.offered()) == ["a", "b"]
+    assert sorted(node.offered()) == ["a", "b"]
 
 
-def test_another_host_is_at_it(entry_site: EntrySite, session: Session) -> None:
+def test_another_host_is_at_it(node: Node, session: Session) -> None:
     """Nobody waits."""
-    with entry_site.client() as other:
+    with node.client() as other:
         assert other.lock(session.store_deadline())
         with pytest.raises(MaintenanceBusy):
             StoreMaintenance(session)
     StoreMaintenance(session)
 
 
-def test_what_dead_publishers_left_is_swept(
-    entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_dead_publishers_left_is_swept(node: Node, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an event that names some of it, but no event for nothing."""
     left = [f".tmp-{number}" for number in range(30)]
     answer_here(monkeypatch, maintenance.sweep, lambda *_: left)
     work = StoreMaintenance(session)
     work.sweep(next(work.namespaces()))
     assert work.report.swept == 30
-    (event,) = entry_site.events("store.swept")
+    (event,) = node.events("store.swept")
     assert len(event["names"]) == 20
     left = []
     work.sweep(next(work.namespaces()))
-    assert len(entry_site.events("store.swept")) == 1
+    assert len(node.events("store.swept")) == 1
 
 
-def test_one_namespace_that_fails_is_told(
-    entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_namespace_that_fails_is_told(node: Node, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other is done."""
     seen = []
 
@@ -84,12 +80,12 @@ def test_one_namespace_that_fails_is_told(
     answer_here(monkeypatch, maintenance.sweep, sweep)
     assert StoreMaintenance(session).all().failed == 1
     assert sorted(seen) == sorted(["site", SCOPE])
-    assert [event["step"] for event in entry_site.events("step.failed")] == ["store"]
+    assert [event["step"] for event in node.events("step.failed")] == ["store"]
 
 
 @pytest.mark.threat(24)
 def test_a_namespace_that_can_not_be_surveyed_stops_nothing(
-    entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch
+    node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is in it: garbage is collected in the others, and their bundles are verified."""
     read = index.read
@@ -103,7 +99,7 @@ def test_a_namespace_that_can_not_be_surveyed_stops_nothing(
     monkeypatch.setattr(rewrite, "is_due", lambda *_: True)
     report = StoreMaintenance(session).all()
     assert (report.verified, report.failed) == (2, 2)
-    assert {event["error"]["code"] for event in entry_site.events("step.failed")} == {"store-failed"}
+    assert {event["error"]["code"] for event in node.events("step.failed")} == {"store-failed"}
 
 
 def damaged(*_: object) -> None:
@@ -111,7 +107,7 @@ def damaged(*_: object) -> None:
     raise BundleDamaged(bundle="20200101T000000.000000Z-0123456789abcdef", problem="cut")
 
 
-def test_what_can_not_be_merged_stays(entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_can_not_be_merged_stays(node: Node, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """A damaged bundle is quarantined."""
     merger = Merger("a", ["x"], {}, {})
     answer_here(monkeypatch, maintenance.plan_compaction, lambda *_: [merger])
@@ -127,7 +123,7 @@ def test_what_can_not_be_merged_stays(entry_site: EntrySite, session: Session, m
     work.compact(next(work.namespaces()))
     assert quarantined == ["20200101T000000.000000Z-0123456789abcdef"]
     assert (work.report.compacted, work.report.quarantined) == (0, 1)
-    assert [event["reason"] for event in entry_site.events("bundle.quarantined")] == ["cut"]
+    assert [event["reason"] for event in node.events("bundle.quarantined")] == ["cut"]
 
 
 def test_what_a_prolog_could_not_fetch_is_not_made(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +139,7 @@ def test_what_a_prolog_could_not_fetch_is_not_made(session: Session, monkeypatch
     assert asked == [(rewrite.FEWEST, rewrite.MOST_BYTES)]
 
 
-def test_the_scrub_goes_on(entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scrub_goes_on(node: Node, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Past what can't be read now, and past what is damaged."""
     answers: Iterator[str | Exception] = iter(["", "its hash differs", StoreFailed(what="w", problem="p"), ""])
 
@@ -161,9 +157,7 @@ def test_the_scrub_goes_on(entry_site: EntrySite, session: Session, monkeypatch:
     assert len(list(work.bundles())) == 3
 
 
-def test_a_large_store_is_never_held_whole(
-    entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_store_is_never_held_whole(node: Node, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each scope is listed and each namespace read when its turn comes; a scope that fails is left out."""
     asked: list[str] = []
     listed, surveyed = maintenance.namespaces, maintenance.survey
@@ -185,10 +179,10 @@ def test_a_large_store_is_never_held_whole(
     assert asked == ["list site", "read site"]
     assert [bundle.scope for bundle in work.bundles()] == [SCOPE] * 2
     assert work.report.failed == 1
-    assert len(entry_site.events("step.failed")) == 1
+    assert len(node.events("step.failed")) == 1
 
 
-def test_quotas_are_exact_here(entry_site: EntrySite, session: Session) -> None:
+def test_quotas_are_exact_here(node: Node, session: Session) -> None:
     """The least recently used bundles of a scope go."""
     sizes = [bundle.stored for bundle in audited_survey(session) if bundle.scope == SCOPE]
     policy = session.policy
@@ -196,13 +190,13 @@ def test_quotas_are_exact_here(entry_site: EntrySite, session: Session) -> None:
     work = StoreMaintenance(small)
     work.collect_garbage()
     assert work.report.removed == 1
-    assert len(entry_site.offered()) == 1
-    assert len(entry_site.offered("site")) == 2
+    assert len(node.offered()) == 1
+    assert len(node.offered("site")) == 2
 
 
-def test_what_a_dead_producer_did_not_write_down_is_written(entry_site: EntrySite, session: Session) -> None:
+def test_what_a_dead_producer_did_not_write_down_is_written(node: Node, session: Session) -> None:
     """The image is whole, and has its hash from then on; one that cannot be read is an error, and stops no other."""
-    shared, private = (entry_site.store / path for path in ("images", "private/team/images"))
+    shared, private = (node.store / path for path in ("images", "private/team/images"))
     for images in (shared, private):
         images.mkdir(parents=True)
     (shared / "a.sqsh").mkdir()
@@ -219,11 +213,11 @@ def test_what_a_dead_producer_did_not_write_down_is_written(entry_site: EntrySit
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_images_are_kept_below_the_watermarks(
-    entry_site: EntrySite, session: Session, monkeypatch: pytest.MonkeyPatch, fails: bool
+    node: Node, session: Session, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     """In the shared store and in each private one; one that fails keeps no other."""
     for path in ("images", "private/team/images"):
-        (entry_site.store / path).mkdir(parents=True)
+        (node.store / path).mkdir(parents=True)
     asked: list[str] = []
 
     def gone(path: str, *_: object) -> list[str]:
@@ -238,4 +232,4 @@ def test_images_are_kept_below_the_watermarks(
     assert asked == ["store", "team"]
     done = 0 if fails else 2
     assert (work.report.evicted, work.report.failed) == (done, 2 - done)
-    assert len(entry_site.events("image.evicted")) == done
+    assert len(node.events("image.evicted")) == done

@@ -1,4 +1,4 @@
-"""Trees that jobs may ask for, and packed copies of them, on an `EntrySite`."""
+"""Trees that jobs may ask for, and packed copies of them, on an `Node`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.entry_site import NODE, SCOPE, EntrySite
+from tests.lib.node import NODE, SCOPE, Node
 from tests.lib.wings.trees.values import offering
 from warmstart.entry import background
 from warmstart.host import process
@@ -15,9 +15,9 @@ from warmstart.wings.trees import packing, requests
 from warmstart.wings.trees.requests import TreeRequest
 
 
-def offer_trees(site: EntrySite, monkeypatch: pytest.MonkeyPatch, *, most_files: int = 100) -> Path:
+def offer_trees(site: Node, monkeypatch: pytest.MonkeyPatch, *, most_files: int = 100) -> Path:
     """Make a tree of three names, and a policy that offers it; return its path."""
-    path = site.root / "trees" / "env"
+    path = site.base / "trees" / "env"
     (path / "lib").mkdir(parents=True)
     (path / "pyvenv.cfg").write_text("x")
     (path / "lib" / "empty.py").write_text("")
@@ -31,12 +31,12 @@ def offer_trees(site: EntrySite, monkeypatch: pytest.MonkeyPatch, *, most_files:
     return path
 
 
-def ask(site: EntrySite, path: Path, marker: str = "", scope: str = SCOPE, job: int = 7) -> None:
+def ask(site: Node, path: Path, marker: str = "", scope: str = SCOPE, job: int = 7) -> None:
     """Have a tree packed, as a prolog of a job of this account does."""
     whose = (scope, "ws-alice", os.getuid(), os.getgid())
     assert requests.ask(site.paths, TreeRequest(str(path), marker, *whose, "test", job, NODE))
 
 
-def packs(site: EntrySite) -> int:
+def packs(site: Node) -> int:
     """Pack what was asked for; return the program's status."""
-    return background.main(str(site.root), [requests.PACKS.name, NODE])
+    return background.main(str(site.base), [requests.PACKS.name, NODE])

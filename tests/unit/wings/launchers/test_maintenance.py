@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.entry_site import EntrySite
+from tests.lib.node import Node
 from warmstart.maintenance.store import StoreMaintenance
 from warmstart.policy.compiled import Wing
 from warmstart.session import Session, open_session
@@ -22,12 +22,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def session(entry_site: EntrySite, folder: Path) -> Iterator[Session]:
+def session(node: Node, folder: Path) -> Iterator[Session]:
     """Return a session of maintenance under a policy that names the directory."""
     own = {KEY: {"directory": str(folder), "lock": False}}
     used = Wing("launchers", used=True, step="", early=False, end="")
-    entry_site.write(entry_site.policy._replace(own=own, wings=(used,)))
-    with open_session(entry_site.installation, "maintain", "n1") as opened:
+    node.write(node.policy._replace(own=own, wings=(used,)))
+    with open_session(node.installation, "maintain", "n1") as opened:
         yield opened
 
 

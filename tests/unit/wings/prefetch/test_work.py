@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.lib.entry_site import EntrySite
+from tests.lib.node import Node
 from tests.lib.superblocks import image
 from warmstart.errand import Errands
 from warmstart.host import detached
@@ -32,34 +32,34 @@ IMAGE = "reg.example.com/a:1"
 
 
 @pytest.fixture
-def site(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> EntrySite:
+def site(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
     """Give a site that keeps an image in the store, and starts no imports."""
     monkeypatch.setattr(detached, "start", lambda *_, **__: None)
-    keep(entry_site, IMAGE)
-    return entry_site
+    keep(node, IMAGE)
+    return node
 
 
-def keep(site: EntrySite, *images: str) -> None:
+def keep(site: Node, *images: str) -> None:
     """Have the policy keep these images in the store."""
     site.write(site.policy._replace(own={work.KEY: [f"docker://{image}" for image in images]}))
 
 
-def here(site: EntrySite) -> NodePaths:
+def here(site: Node) -> NodePaths:
     """Return the directories of this host, which no hook has run on."""
     return site.installation.node(os.uname().nodename.partition(".")[0])
 
 
-def run(site: EntrySite) -> list[str]:
+def run(site: Node) -> list[str]:
     """Run the command; return the results."""
     return [row["result"] for row in site.json("prefetch")["images"]]
 
 
-def written(site: EntrySite) -> list[ImportRequest]:
+def written(site: Node) -> list[ImportRequest]:
     """Return the requests that there are."""
     return [request for _, request in requests.waiting(here(site))]
 
 
-def publish(site: EntrySite, age_s: float) -> None:
+def publish(site: Node, age_s: float) -> None:
     """Put the image into the store; its tag was resolved so long ago."""
     kind = f"{os.uname().machine}.{choice.recipe(site.policy.images.importer)}"
     query = ImageQuery(parse(IMAGE), kind, layout.key_of(parse(IMAGE).canonical()), "", 0.0)
@@ -69,7 +69,7 @@ def publish(site: EntrySite, age_s: float) -> None:
         store.run(after(60), published.point, query.key, DIGEST, time.time() - age_s, "test")
 
 
-def test_private_images_come_from_their_own_store(site: EntrySite) -> None:
+def test_private_images_come_from_their_own_store(site: Node) -> None:
     """By their repository alone."""
     private = PrivateRepository("team", "reg.example.com/team/app", (Condition("user", ("alice",)),))
     images = site.policy.images._replace(credentials=Credentials("/etc/auth.json", (private,)))
@@ -80,7 +80,7 @@ def test_private_images_come_from_their_own_store(site: EntrySite) -> None:
     assert sorted(request.private for request in written(site)) == ["", "team"]
 
 
-def test_a_request_is_nobodys(site: EntrySite) -> None:
+def test_a_request_is_nobodys(site: Node) -> None:
     """No job's, and in no quota; a second run leaves it alone."""
     assert [run(site), run(site)] == [[REQUESTED]] * 2
     (request,) = written(site)
@@ -89,7 +89,7 @@ def test_a_request_is_nobodys(site: EntrySite) -> None:
 
 
 @pytest.mark.parametrize(("age", "result"), [(0.4, PRESENT), (0.6, REQUESTED), (1.1, REQUESTED)])
-def test_the_policys_images_are_kept_fresh_and_in_use(site: EntrySite, age: float, result: str) -> None:
+def test_the_policys_images_are_kept_fresh_and_in_use(site: Node, age: float, result: str) -> None:
     """The registry is asked again in the second half of a tag's life; what is there is marked once a day."""
     publish(site, site.policy.images.tag_ttl * age)
     assert run(site) == [result]
@@ -99,7 +99,7 @@ def test_the_policys_images_are_kept_fresh_and_in_use(site: EntrySite, age: floa
 
 
 @pytest.mark.parametrize(("age", "uid", "result"), [(60, -1, FAILED), (60, 2001, REQUESTED), (3700, -1, REQUESTED)])
-def test_what_has_failed_waits_an_hour(site: EntrySite, age: float, uid: int, result: str) -> None:
+def test_what_has_failed_waits_an_hour(site: Node, age: float, uid: int, result: str) -> None:
     """So that no registry is asked in vain each time; a user's own failure does not count."""
     assert run(site) == [REQUESTED]
     (request,) = written(site)
@@ -114,7 +114,7 @@ def test_what_has_failed_waits_an_hour(site: EntrySite, age: float, uid: int, re
     assert run(site) == [result]
 
 
-def test_the_command(site: EntrySite) -> None:
+def test_the_command(site: Node) -> None:
     """One event says what was asked for; what is there, or waits, needs none."""
     shown = site.command("prefetch")
     assert (shown.exit_code, REQUESTED in shown.stdout, IMAGE in shown.stdout) == (0, True, True)
@@ -124,7 +124,7 @@ def test_the_command(site: EntrySite) -> None:
     assert len(site.events("image.prefetched")) == 1
 
 
-def test_it_does_nothing_while_warmstart_is_off(site: EntrySite) -> None:
+def test_it_does_nothing_while_warmstart_is_off(site: Node) -> None:
     """As the import that it would start."""
     with open(site.installation.off_switch, "w", encoding="ascii"):
         pass

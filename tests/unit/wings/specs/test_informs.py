@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.lib.entry_site import EntrySite
+from tests.lib.node import Node
 from tests.lib.runs import a_job
 from warmstart.host.deadline import after
 from warmstart.policy.compiled import Wing
@@ -17,18 +17,18 @@ from warmstart.wings.specs import informs, keys
 from warmstart.wings.specs.stored import SpecUnusable
 
 
-def test_a_spec_is_read_as_the_stores_owner(entry_site: EntrySite) -> None:
+def test_a_spec_is_read_as_the_stores_owner(node: Node) -> None:
     """One of another run is none."""
-    directory = entry_site.root / "specs"
+    directory = node.base / "specs"
     directory.mkdir(mode=0o755)
     found = {"cluster": "c1", "job_id": 7, "uid": os.getuid(), "restarts": 0, "written": time.time()}
     found |= {"format": 1, "job_name": "nightly", "array": "7_3", "comment": "", "qos": None}
     (directory / "c1.7.json").write_text(json.dumps(found))
     (directory / "c1.7.json").chmod(0o644)
-    user = [*entry_site.policy.store_user]
+    user = [*node.policy.store_user]
     own = {keys.KEY: {"spec_directory": str(directory), "user": user, "deadline": 60, "conf": None}}
     wings = (Wing("specs", used=True, step="", early=False, end="", informs="specs.informs"),)
-    policy = entry_site.policy._replace(own=own, wings=wings)
+    policy = node.policy._replace(own=own, wings=wings)
     job = a_job(cluster="c1", uid=os.getuid())
     with StoreClient.of(policy, "n1-test") as store:
         informed = informs.informed(policy, job, store, after(60))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.lib.command_line import POLICY, answer, installed
-from tests.lib.entry_site import NODE, SCOPE, EntrySite, OsAs
+from tests.lib.node import NODE, SCOPE, Node, OsAs
 from tests.lib.wings.trees.asked import ask, offer_trees, packs
 from warmstart import session as sessions
 from warmstart.host import detached
@@ -23,7 +23,7 @@ from warmstart.wings.trees import current, packing, place, requests
 class Copied:
     """A site with a copy of a tree, made by an account of this host."""
 
-    def __init__(self, site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         self.site = site
         self.started: list[list[str]] = []
         monkeypatch.setattr(detached, "start", lambda argv, **_: self.started.append(argv))
@@ -60,9 +60,9 @@ class Copied:
 
 
 @pytest.fixture
-def copied(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Copied:
+def copied(node: Node, monkeypatch: pytest.MonkeyPatch) -> Copied:
     """Return a site with a copy."""
-    return Copied(entry_site, monkeypatch)
+    return Copied(node, monkeypatch)
 
 
 def test_copies_are_listed(copied: Copied) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.entry_site import NODE, SCOPE, EntrySite
+from tests.lib.node import NODE, SCOPE, Node
 from tests.lib.wings.trees.asked import ask, offer_trees, packs
 from warmstart.audit.journal import Journal
 from warmstart.errors import WarmstartError
@@ -17,16 +17,16 @@ from warmstart.wings.trees.copies import TreeCopy
 
 
 @pytest.fixture
-def tree(entry_site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tree(node: Node, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a tree of which there is a copy."""
-    path = offer_trees(entry_site, monkeypatch)
+    path = offer_trees(node, monkeypatch)
     os.mkfifo(path / "fifo")
-    ask(entry_site, path, "pyvenv.cfg")
-    packs(entry_site)
+    ask(node, path, "pyvenv.cfg")
+    packs(node)
     return path
 
 
-def known(site: EntrySite) -> list[TreeCopy]:
+def known(site: Node) -> list[TreeCopy]:
     """Return the copies, of which none fails."""
     failed: list[WarmstartError] = []
     with site.client() as store:
@@ -35,9 +35,9 @@ def known(site: EntrySite) -> list[TreeCopy]:
     return found
 
 
-def test_what_is_known_of_a_copy(entry_site: EntrySite, tree: Path) -> None:
+def test_what_is_known_of_a_copy(node: Node, tree: Path) -> None:
     """The file that the job named is a part of it, since nobody else can look at the tree as the job did."""
-    (copy,) = known(entry_site)
+    (copy,) = known(node)
     assert (copy.tree, copy.marker, copy.scope, copy.user, copy.node) == (
         str(tree), "pyvenv.cfg", SCOPE, "ws-alice", NODE,
     )  # fmt: skip
@@ -46,18 +46,18 @@ def test_what_is_known_of_a_copy(entry_site: EntrySite, tree: Path) -> None:
     assert copy.size > copy.bytes
 
 
-def test_a_copy_is_taken_out_of_use_once(entry_site: EntrySite, tree: Path) -> None:
+def test_a_copy_is_taken_out_of_use_once(node: Node, tree: Path) -> None:
     """Nobody is offered it any more; the tree, which has not changed, is packed anew when a job asks."""
-    (copy,) = known(entry_site)
-    journal = Journal(entry_site.paths.journal, {"hook": "trees", "run_id": "r", "node": NODE})
-    with entry_site.client() as store:
+    (copy,) = known(node)
+    journal = Journal(node.paths.journal, {"hook": "trees", "run_id": "r", "node": NODE})
+    with node.client() as store:
         assert copies.take_out(store, journal, copy, "why")
         assert not copies.take_out(store, journal, copy, "why")
-    (event,) = entry_site.events("bundle.removed")
+    (event,) = node.events("bundle.removed")
     assert (event["tree"], event["bundle"], event["reason"]) == (str(tree), copy.bundle, "why")
-    assert known(entry_site) == []
-    ask(entry_site, tree, "pyvenv.cfg")
-    packs(entry_site)
-    (anew,) = known(entry_site)
+    assert known(node) == []
+    ask(node, tree, "pyvenv.cfg")
+    packs(node)
+    (anew,) = known(node)
     assert (anew.namespace, anew.stamp) == (copy.namespace, copy.stamp)
     assert anew.bundle != copy.bundle

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.entry_site import NODE, SCOPE, EntrySite
+from tests.lib.node import NODE, SCOPE, Node
 from tests.lib.wings.trees.asked import ask, offer_trees, packs
 from tests.lib.wings.trees.values import offering
 from warmstart.errand import Errands
@@ -23,21 +23,21 @@ from warmstart.wings.trees.requests import TreeRequest
 
 
 @pytest.fixture
-def site(entry_site: EntrySite) -> EntrySite:
+def site(node: Node) -> Node:
     """Return an installation with a node that hooks have used."""
-    os.makedirs(entry_site.paths.state, mode=0o700)
-    return entry_site
+    os.makedirs(node.paths.state, mode=0o700)
+    return node
 
 
 @pytest.fixture
-def tree(site: EntrySite, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tree(site: Node, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Have a tree packed that a job of this account has asked for."""
     path = offer_trees(site, monkeypatch, most_files=3)
     ask(site, path)
     return path
 
 
-def test_a_tree_is_packed_once(site: EntrySite, tree: Path) -> None:
+def test_a_tree_is_packed_once(site: Node, tree: Path) -> None:
     """Its copy has the tree below a directory that only its user enters; nothing stays, of a killed attempt either."""
     Path(directory(site.paths), "stage", "tree").mkdir(parents=True)
     Path(directory(site.paths), "packed.sqsh").write_text("half")
@@ -59,7 +59,7 @@ def test_a_tree_is_packed_once(site: EntrySite, tree: Path) -> None:
 
 
 @pytest.mark.threat(50)
-def test_what_cannot_be_packed_waits(site: EntrySite, tree: Path) -> None:
+def test_what_cannot_be_packed_waits(site: Node, tree: Path) -> None:
     """A tree that is too large, or that changes meanwhile, leaves nothing but the request for a later attempt."""
     (tree / "more").write_text("")
     assert (packs(site), packs(site)) == (0, 0)
@@ -71,7 +71,7 @@ def test_what_cannot_be_packed_waits(site: EntrySite, tree: Path) -> None:
     assert list(site.store.rglob("*.sqsh")) == []
 
 
-def shared(site: EntrySite, tree: Path, owner: User) -> None:
+def shared(site: Node, tree: Path, owner: User) -> None:
     """Have a tree packed for the site, that one account may have files in; a job of another account asks."""
     granted = SharedPath(f"{tree.parent}/*", (User("ws-nobody", 1), owner), "site", "", "everyone")
     whose = ("site", "ws-bob", os.getuid(), os.getgid())
@@ -80,7 +80,7 @@ def shared(site: EntrySite, tree: Path, owner: User) -> None:
 
 
 @pytest.mark.threat(54)
-def test_the_copy_of_many_is_roots_and_its_producer_is_who_owns_the_tree(site: EntrySite, tree: Path) -> None:
+def test_the_copy_of_many_is_roots_and_its_producer_is_who_owns_the_tree(site: Node, tree: Path) -> None:
     """So that blocking who wrote it takes it away, and blocking who asked for it does not."""
     owner = User("ws-alice", tree.stat().st_uid)
     shared(site, tree, owner)
@@ -97,7 +97,7 @@ def test_the_copy_of_many_is_roots_and_its_producer_is_who_owns_the_tree(site: E
 
 
 @pytest.mark.threat(54)
-def test_what_cannot_be_shared_is_told_to_whoever_asks(site: EntrySite, tree: Path) -> None:
+def test_what_cannot_be_shared_is_told_to_whoever_asks(site: Node, tree: Path) -> None:
     """With the file and what is wrong with it; another user's wish does not have it tried again at once."""
     (tree / "pyvenv.cfg").chmod(0o664)
     shared(site, tree, User("ws-alice", tree.stat().st_uid))
@@ -113,12 +113,12 @@ def test_what_cannot_be_shared_is_told_to_whoever_asks(site: EntrySite, tree: Pa
     assert requests.due(site.paths) == []
 
 
-def limit(site: EntrySite, *, keep: int) -> None:
+def limit(site: Node, *, keep: int) -> None:
     """Change how many bytes of trees a node keeps."""
     site.write(offering(site.policy, keep=keep))
 
 
-def test_a_tree_that_no_node_may_keep_is_not_published(site: EntrySite, tree: Path) -> None:
+def test_a_tree_that_no_node_may_keep_is_not_published(site: Node, tree: Path) -> None:
     """Each job would be told that it cannot be fetched."""
     limit(site, keep=100)
     assert packs(site) == 0
@@ -128,7 +128,7 @@ def test_a_tree_that_no_node_may_keep_is_not_published(site: EntrySite, tree: Pa
     assert list(site.store.rglob("*.sqsh")) == []
 
 
-def test_a_pack_makes_room_in_the_quota_of_its_scope(site: EntrySite, tree: Path) -> None:
+def test_a_pack_makes_room_in_the_quota_of_its_scope(site: Node, tree: Path) -> None:
     """By the copy that no job has used for longest, at once: maintenance looks once a day. One in use stays."""
     assert packs(site) == 0
     (first,) = site.store.rglob("*.sqsh")
@@ -147,7 +147,7 @@ def test_a_pack_makes_room_in_the_quota_of_its_scope(site: EntrySite, tree: Path
     assert [path != first for path in site.store.rglob("*.sqsh")] == [True]
 
 
-def test_one_node_packs_a_tree(site: EntrySite, tree: Path) -> None:
+def test_one_node_packs_a_tree(site: Node, tree: Path) -> None:
     """Another one that is at it is enough."""
     seen = current.look(str(tree), [str(tree.parent)], "", [])
     where = place.place_of(str(site.store), SCOPE, place.facts_of(seen, None))

@@ -1,0 +1,363 @@
+"""One installation below one directory, with a store and the node n1: hooks, maintenance, commands. No Slurm.
+
+Slurm's variables are set, and `scontrol` and `squeue` are scripts. Made as root, the store and imports have accounts of
+their own, and hooks mount. Made with `as_me`, all accounts are whoever runs the tests, and nothing is mounted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pwd
+import subprocess
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from click.testing import Result
+
+from tests.lib import command_line, judge
+from tests.lib.alone import run_alone
+from tests.lib.bundles import add_offered
+from tests.lib.faults import Done, Fault, Faults
+from tests.lib.numba_entries import write_as
+from tests.lib.runs import a_job, a_policy
+from warmstart import session as sessions
+from warmstart.cli.maintain import maintain
+from warmstart.entry import background, epilog, flush, job_container, prolog
+from warmstart.errands import registry
+from warmstart.harvest.pack import pack
+from warmstart.host import process
+from warmstart.host.deadline import after
+from warmstart.host.identity import Identity
+from warmstart.job import Job
+from warmstart.paths import Installation, NodePaths
+from warmstart.policy import compiled, match
+from warmstart.policy.compiled import Limits, Policy, Rule
+from warmstart.policy.current import current_policy
+from warmstart.seed import overlay
+from warmstart.seed.overlay import OverlayUnavailable, Shown
+from warmstart.slurm import commands
+from warmstart.store import bundles
+from warmstart.store.bundles import Offer
+from warmstart.store.client import StoreClient
+from warmstart.store.layout import Namespace
+from warmstart.store.manifest import Draft, File, Producer
+
+NODE = "n1"
+SCOPE = f"user-{os.getuid()}-ws-alice"  # of the jobs of a node made with `as_me`
+NUMBA = Rule("everyone", "policy.yaml:1", (), (), ("numba",), "", (), {}, ())
+POLICY = """\
+version: 1
+paths: {{workspace: {base}/workspace, store: {base}/store, audit: {base}/audit/audit.jsonl, scontrol: {base}/scontrol}}
+store_user: daemon
+import_user: bin
+validate_user: sys
+rules:
+  - name: everyone
+    profiles: [numba]
+"""
+OWN_JOBS = 90_000_000
+MTIME_NS = 1_700_000_000_000_000_007
+# The controller knows the jobs that have a file below `jobs`, with squeue's line; it is away while `down` is there.
+SQUEUE = """\
+[ ! -e {base}/down ] || exit 1
+for word; do case $word in --jobs=*) job=${{word#*=}} ;; esac; done
+cat {base}/jobs/$job 2>/dev/null || {{ echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }}
+"""
+Content = Mapping[str, bytes]
+
+
+class OsAs:
+    """The module `os` for a module that asks who runs it."""
+
+    def __init__(self, uid: int) -> None:
+        self._uid = uid
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever os has
+        return getattr(os, name)
+
+    def geteuid(self) -> int:
+        """Say what the test wants."""
+        return self._uid
+
+
+def account(name: str) -> Identity:
+    """Return an account of this host."""
+    return Identity(name, *pwd.getpwnam(name)[2:4])
+
+
+class Node:
+    """See the module. Other nodes of the same store have other paths: `installation.node(NAME)`."""
+
+    def __init__(
+        self, base: Path, more: str = "", *, text: str = POLICY, as_me: pytest.MonkeyPatch | None = None
+    ) -> None:
+        """`text` is the policy, and `more` what follows it; {base} stands for the directory."""
+        self.base = base
+        self.store, self.workspace = base / "store", base / "workspace"
+        self.installation = Installation(str(base))
+        self.store.mkdir(exist_ok=True)
+        self._namespace: subprocess.Popen[bytes] | None = None
+        self._packed = 0
+        if as_me is not None:
+            self._be_me(as_me)
+            return
+        self.owner = account("daemon")
+        os.chown(self.store, self.owner.uid, self.owner.gid)
+        (base / "audit").mkdir(exist_ok=True)
+        self.script("scontrol", "exit 0")
+        self.script("squeue", SQUEUE.format(base=base))
+        command_line.installed(base, (text + more).format(base=base))
+
+    def _be_me(self, patch: pytest.MonkeyPatch) -> None:
+        self.patch = patch
+        self.write(a_policy(self.base, rules=(NUMBA,), limits=Limits(0)))
+        self.owner = self.policy.store_user
+        patch.setattr(sessions, "os", OsAs(0))
+        patch.setattr(process, "run_alone", run_alone)
+        patch.setattr(match, "_exclusion", lambda _policy, _job: "")  # the job's uid is that of the accounts
+        patch.setattr(commands, "with_daemons", frozenset)
+        patch.setattr(overlay, "show", _refuse)
+        self.environ(SLURM_JOB_ID="7", SLURM_JOB_PARTITION="main", SLURM_JOB_NODELIST=NODE, SLURM_CLUSTER_NAME="test")
+        self.environ(SLURM_JOB_UID=str(os.getuid()), SLURM_JOB_GID=str(os.getgid()), SLURM_JOB_USER="ws-alice")
+        self.environ(SLURMD_NODENAME=NODE)
+
+    # The policy, and what surrounds the node.
+
+    def environ(self, **variables: str) -> None:
+        """Set variables of hooks that run in this process."""
+        for name, value in variables.items():
+            self.patch.setenv(name, value)
+
+    def write(self, policy: Policy) -> None:
+        """Have this policy in force, which no file says."""
+        for directory in (self.installation.etc, self.installation.var):
+            os.makedirs(directory, exist_ok=True)
+        path = Path(self.installation.compiled_policy)
+        path.write_bytes(compiled.encode(policy))
+        path.chmod(0o600)
+        self._written = policy
+
+    @property
+    def policy(self) -> Policy:
+        """What is in force."""
+        if hasattr(self, "_written"):
+            return self._written
+        return current_policy(self.installation, keep=True).policy
+
+    @property
+    def paths(self) -> NodePaths:
+        """The node's directories."""
+        return self.installation.node(NODE)
+
+    def script(self, name: str, text: str) -> None:
+        """Write a program of Slurm's."""
+        path = self.base / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def knows(self, job_id: int, state: str = "RUNNING") -> None:
+        """Add a job to those that the controller knows."""
+        (self.base / "jobs").mkdir(exist_ok=True)
+        (self.base / "jobs" / str(job_id)).write_text(f"{job_id}|{state}|normal|{job_id}|N/A|0|\n")
+
+    # Programs.
+
+    @property
+    def domains(self) -> dict[str, str]:
+        """The parts of the installation that a fault can be in."""
+        names = {"policy": "etc", "state": "var"}
+        parts = ("store", "workspace", "audit", "policy", "state", "shelf")
+        return {part: str(self.base / names.get(part, part)) for part in parts}
+
+    def run(
+        self,
+        program: str | Callable[[], int],
+        job: Job | None = None,
+        *,
+        fault: Fault | None = None,
+        stop_at: int = 0,
+        later: float = 0.0,
+    ) -> Done:
+        """Run a program of the node, or a function, for a job in a child, `later` by so many seconds.
+
+        It has a `fault`, or is killed before its n-th call that changes something (`stop_at`).
+        """
+        variables = self.variables(job or a_job())
+        if program == "job-container":
+            variables["SLURM_NS"] = f"/proc/{self._held()}/ns/mnt"
+        act = self.programs()[program] if isinstance(program, str) else program
+        return Faults(self.domains, fault, stop_at).run(act, variables, later)
+
+    def programs(self) -> dict[str, Callable[[], int]]:
+        """Return the programs that run here, each as a function."""
+        prefix = str(self.base)
+        return {
+            "prolog": lambda: prolog.main(prefix),
+            "epilog": lambda: epilog.main(prefix),
+            "job-container": lambda: job_container.main(prefix),
+            "background": lambda: max(background.main(prefix, [what, NODE]) for what in registry.kinds()),
+            "flush": lambda: flush.main(prefix),
+            "maintain": lambda: self._maintain("--node", NODE),
+            "maintain-store": lambda: self._maintain("--store"),
+        }
+
+    def _maintain(self, *arguments: str) -> int:
+        maintain.main(args=list(arguments), obj=self.installation, standalone_mode=False)
+        return 0
+
+    def variables(self, job: Job) -> dict[str, str]:
+        """Return what Slurm tells hooks of a job."""
+        said = {"SLURM_JOB_COMMENT": job.comment} if job.comment else {}
+        return {
+            "SLURM_JOB_ID": str(job.id),
+            "SLURM_JOB_UID": str(job.uid),
+            "SLURM_JOB_GID": str(job.gid),
+            "SLURM_JOB_USER": job.user,
+            "SLURM_JOB_PARTITION": job.partition,
+            "SLURM_JOB_NODELIST": job.nodelist,
+            "SLURM_CLUSTER_NAME": job.cluster,
+            "SLURMD_NODENAME": job.node,
+            **said,
+        }
+
+    def _held(self) -> int:
+        """Return a process in a mount namespace of its own, as a job's container has."""
+        if self._namespace is None:
+            argv = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--propagation=private", "sleep", "infinity"]
+            self._namespace = subprocess.Popen(argv)
+        return self._namespace.pid
+
+    def close(self) -> None:
+        """End its processes."""
+        if self._namespace is not None:
+            self._namespace.kill()
+            self._namespace.wait()
+
+    def command(self, *arguments: str) -> Result:
+        """Run the command line in this process.
+
+        Other tests run clusters on this host at the same time, whose jobs have small ids, too: of the step daemons that
+        are found only those of ids from `OWN_JOBS` on count.
+        """
+        own = frozenset(job for job in commands.with_daemons() if job >= OWN_JOBS)
+        with mock.patch.object(commands, "with_daemons", return_value=own):
+            return command_line.run(self.installation, *arguments)
+
+    def json(self, *arguments: str) -> Any:  # noqa: ANN401 - JSON
+        """Run the command line with --json; return what it printed."""
+        return command_line.answer(self.installation, *arguments)
+
+    # What a job does, and what is there afterwards.
+
+    def work(self, job: Job, entries: Mapping[str, dict[str, bytes]], profile: str = "numba") -> None:
+        """Write entries into the job's cache, as the job."""
+        (run,) = self.workspace.glob(f"{job.id}.*")
+        write_as(job.uid, job.gid, run / "cache" / profile, dict(entries))
+
+    def events(self, name: str = "", job: int = 0) -> list[dict[str, Any]]:
+        """Return the events of a name, or all, of a job, or all: in the log or still in a journal, by their times."""
+        files = [Path(self.policy.paths.audit), *sorted(self.base.glob("var/lib/*/**/journal/*"))]
+        lines = [line for path in files if path.is_file() for line in path.read_text().splitlines()]
+        found = [json.loads(line) for line in lines if line]  # a file of the reserve ends in empty lines
+        chosen = [event for event in found if name in ("", event["event"]) and job in (0, event.get("job_id"))]
+        return sorted(chosen, key=_moment)
+
+    def problems(self, job: int = 0, *, settled: bool = True) -> list[str]:
+        """Return what the independent reader finds (`tests.lib.judge`): in the store, and of a job that is over.
+
+        Unless `settled`, what a publisher left that died is not wrong.
+        """
+        found = judge.store_problems(self.store, settled=settled)
+        if job:
+            found += judge.node_problems(self.workspace, self.base / "var/lib/warmstart", Path(self.paths.root), job)
+            found += judge.shelf_problems(self.base / "shelf")
+        return [problem.replace(str(self.base), "").lstrip("/") for problem in found]
+
+    # The store.
+
+    def client(self) -> StoreClient:
+        """Return a client of the store."""
+        return StoreClient(self.owner, str(self.store), "n1-test")
+
+    def namespace(self, scope: str = "user-1-a") -> Namespace:
+        """Return the namespace that `publish` uses."""
+        return Namespace(str(self.store), scope, "numba", "ns")
+
+    def directory(self, scope: str = "user-1-a") -> Path:
+        """Return that namespace's directory."""
+        return Path(self.namespace(scope).path)
+
+    def draft(self, entries: Mapping[str, Content], user: str = "a", uid: int = 1) -> Draft:
+        """Return the draft of a manifest with these entries."""
+        files = {
+            entry: {path: File(len(data), hashlib.sha256(data).hexdigest(), MTIME_NS) for path, data in content.items()}
+            for entry, content in entries.items()
+        }
+        return Draft(Producer(7, user, uid, "n1", "c"), {"cpu": "x"}, files)
+
+    def packed(self, entries: Mapping[str, Content]) -> int:
+        """Pack entries into a real bundle. Return its descriptor."""
+        self._packed += 1
+        stage = self.base / f"stage-{self._packed}"
+        for content in entries.values():
+            for path, data in content.items():
+                (stage / path).parent.mkdir(parents=True, exist_ok=True)
+                (stage / path).write_bytes(data)
+                os.utime(stage / path, ns=(MTIME_NS, MTIME_NS))
+        return pack(str(stage), f"{stage}.sqsh", after(20))
+
+    def publish(self, entries: Mapping[str, Content], *, scope: str = "user-1-a", user: str = "a", uid: int = 1) -> str:
+        """Publish a real bundle. Return its id."""
+        fd = self.packed(entries)
+        try:
+            with self.client() as client:
+                made = client.publish(self.namespace(scope), fd, self.draft(entries, user, uid), after(20))
+        finally:
+            os.close(fd)
+        return str(made.bundle)
+
+    def offers(self, *scopes: str) -> list[Offer]:
+        """Return what a job with these scopes is offered."""
+        with self.client() as client:
+            return client.offers(list(scopes or ("user-1-a",)), "numba", "ns", after(20)).offers
+
+    def offered(self, scope: str = SCOPE, namespace: str = "ns") -> list[str]:
+        """Return the entries that jobs of a scope are offered, read by this process."""
+        found = bundles.offers(str(self.store), [scope], "numba", namespace, "n1-test")
+        return [entry for offer in found.offers for entry in offer.entries]
+
+    def seen(self, *scopes: str) -> dict[str, str]:
+        """Return each offered entry's bundle. Checks that no entry is offered twice and every bundle is whole."""
+        found: dict[str, str] = {}
+        with self.client() as client:
+            for offer in client.offers(list(scopes or ("user-1-a",)), "numba", "ns", after(20)).offers:
+                fd = os.memfd_create("copy")
+                try:
+                    where = self.namespace(offer.scope)
+                    files = client.fetch(where, offer, after(20), into=fd)
+                finally:
+                    os.close(fd)
+                add_offered(found, offer, files)
+        return found
+
+
+def _refuse(*_: object) -> Shown:
+    """Be a kernel that can't mount."""
+    raise OverlayUnavailable(profile="numba", problem="none here")
+
+
+def _moment(event: dict[str, Any]) -> float:
+    """Return an event's time; a journal has seconds, the log a text."""
+    at = event["ts"]
+    return at if isinstance(at, float) else datetime.fromisoformat(at.replace("Z", "+00:00")).timestamp()
+
+
+def one(entry: str, data: bytes = b"x") -> dict[str, dict[str, bytes]]:
+    """Return an entry with one file."""
+    return {entry: {f"{entry}.nbi": data}}
