@@ -68,7 +68,7 @@ def test_each_failure_has_its_class(
     assert place.left_in_scratch() == []
     assert published_files(store.source) == []
     (failure,) = (json.loads((store.source / name).read_text()) for name in files(store.source))
-    counts = published.is_definitive(RememberedFailure(**failure), 30)
+    counts = published.is_definitive(RememberedFailure(**failure))
     assert counts == (kind in (ImageForbidden, ImageNotFound))
 
 

@@ -153,7 +153,7 @@ def test_a_new_image_that_cannot_be_had_fails_the_job(
     assert f"{known.reference.registry}/{known.name}@{known.digest}" in text
     assert "does not exist" not in text
     (failed,) = (store.source / "images" / "failed").iterdir()
-    assert not published.is_definitive(RememberedFailure(**json.loads(failed.read_text())), 30)
+    assert not published.is_definitive(RememberedFailure(**json.loads(failed.read_text())))
     image = making.obtain(known.reference, known.site, after(60))
     assert (image.digest, image.how) == (new, "imported")
 
@@ -178,6 +178,6 @@ def test_an_unknown_image_of_a_broken_registry(place: Place, known: Known, store
         making.obtain(fresh, known.site, after(60))
     assert raised.value.code == "registry-answer-unusable"
     (failed,) = (store.source / "images" / "failed").iterdir()
-    assert not published.is_definitive(RememberedFailure(**json.loads(failed.read_text())), 30)
+    assert not published.is_definitive(RememberedFailure(**json.loads(failed.read_text())))
     with known.relay.saying({MANIFESTS: Answer(404, UNKNOWN, JSON)}), pytest.raises(ImageNotFound):
         making.obtain(fresh, known.site, after(60))

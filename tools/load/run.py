@@ -42,6 +42,7 @@ from tools.load.story import Call, Ended
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.paths import Installation
+from warmstart.images.store.published import REMEMBERED_S
 from warmstart.store import maintenance
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, StoreFailed
@@ -51,7 +52,6 @@ CALM = 8  # the last jobs of a wave are left alone: it would not end while they 
 POLL_S = 2.0
 WAVE_S = 600.0
 HELD = "BeginTime"  # why a requeued job is pending until two minutes after its epilog
-REMEMBERED_S = 30.0  # images.remember_failures
 TWO_DAYS = 2 * 86400  # after which maintenance takes what killed publishers left
 NO_STATE = "no space for warmstart's state"  # what a job with an image is told when the reserve is used up, too
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}

@@ -88,7 +88,6 @@ class Images(NamedTuple):
     insecure: tuple[str, ...]  # HOST or HOST:PORT
     tag_ttl: int  # seconds
     wait: int  # seconds
-    remember_failures: int  # seconds
     keep: Keep
     credentials: Credentials | None
     max_size: int  # bytes

@@ -325,11 +325,6 @@ class Images(Section):
         "How long a job waits while its image is imported; that goes on without it. Together with "
         "`seed.fetch_budget` it must be below Slurm's `PrologEpilogTimeout`.",
     )
-    remember_failures: Duration = key(
-        "30s",
-        "How long a registry's definitive answer (no such image, no access) is remembered, and that it was "
-        "asked in vain about a tag whose last image is in the store.",
-    )
     keep: Keep = Field(default_factory=Keep)
     unpack: Unpack = Field(default_factory=Unpack)
     credentials: Credentials | None = key(

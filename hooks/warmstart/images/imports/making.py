@@ -170,7 +170,7 @@ def _remember(flight: Flight, error: UserError | StoreError | None) -> None:
 def raise_remembered(query: ImageQuery, site: Site, deadline: Deadline) -> None:
     """Raise the definitive failure that an import of this reference had recently, if any."""
     failure = site.store.look(deadline, published.last_failure, query.lock)
-    if failure and published.is_definitive(failure, site.rules.remember_failures):
+    if failure and published.is_definitive(failure):
         error = published.as_error(failure)
         if error:
             raise error

@@ -128,17 +128,17 @@ class Wait:
         here = requests.last_failure(self._paths, self._request.image)
         shared = self._site.store.look(deadline, published.last_failure, self._query.lock)
         failures = [failure for failure in (here, shared) if failure is not None]
-        is_first, remembered_s = self._seen is None, self._site.rules.remember_failures
+        is_first = self._seen is None
         if self._seen is None:
             self._seen = {failure.at for failure in failures}
         for failure in failures:
             error = self._error(failure, is_local=failure is here)
             is_new = failure.at not in self._seen and failure.uid in (-1, self._site.charged.uid)
-            if is_new or published.is_definitive(failure, remembered_s):
+            if is_new or published.is_definitive(failure):
                 raise error
             if (
                 is_first
-                and published.is_recent(failure, remembered_s)
+                and published.is_recent(failure)
                 and last_image(self._query, self._site, error, deadline) is not None
             ):
                 raise error

@@ -81,6 +81,7 @@ LONGEST_WORD = 80
 LONGEST_META = 16384
 LONGEST_FAILURE = 16384
 FAILURES_KEPT_S = 86400.0
+REMEMBERED_S = 30.0  # how long a failure spares the others that ask
 DEFINITIVE = frozenset(
     {"image-malformed", "image-too-large", "image-not-found", "image-forbidden", "image-not-for-machine"}
 )
@@ -506,14 +507,14 @@ def last_failure(store: str, key: str) -> RememberedFailure | None:
         return None
 
 
-def is_recent(failure: RememberedFailure, max_age_s: float) -> bool:
-    """Return whether a failure is less than `max_age_s` seconds old."""
-    return -CLOCK_SKEW <= time.time() - failure.at < max_age_s
+def is_recent(failure: RememberedFailure) -> bool:
+    """Return whether a failure still counts."""
+    return -CLOCK_SKEW <= time.time() - failure.at < REMEMBERED_S
 
 
-def is_definitive(failure: RememberedFailure, max_age_s: float) -> bool:
+def is_definitive(failure: RememberedFailure) -> bool:
     """Return whether a failure is recent and definitive: an import would end with it."""
-    return failure.code in DEFINITIVE and is_recent(failure, max_age_s)
+    return failure.code in DEFINITIVE and is_recent(failure)
 
 
 def forget_failures(store: str, older_than_s: float) -> None:

@@ -143,7 +143,7 @@ def test_failures_are_forgotten(site: Site) -> None:
 def counts(site: Site) -> bool:
     """Return whether a definitive failure is remembered that is less than half a minute old."""
     failure = published.last_failure(site.store.path, LOCK)
-    return failure is not None and published.is_definitive(failure, 30)
+    return failure is not None and published.is_definitive(failure)
 
 
 def test_a_store_that_is_not_there_is_the_stores_fault(site: Site) -> None:
@@ -166,14 +166,14 @@ def test_one_users_quota_is_not_remembered(site: Site, monkeypatch: pytest.Monke
     assert not counts(site)
 
 
-def test_how_long_a_failure_is_remembered_is_the_sites(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `remember_failures` over, the registry is asked again."""
+def test_a_failure_is_forgotten_in_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     published.remember(site.store.path, LOCK, NOT_FOUND, "test")
     with pytest.raises(ImageNotFound):
         making.obtain(BY_DIGEST, site, after(5))
     monkeypatch.setattr(making, "_import", nothing_to_import)
+    monkeypatch.setattr(published, "REMEMBERED_S", 0)
     with pytest.raises(AssertionError, match="imported"):
-        making.obtain(BY_DIGEST, site._replace(rules=image_site.RULES._replace(remember_failures=0)), after(5))
+        making.obtain(BY_DIGEST, site, after(5))
 
 
 @pytest.mark.usefixtures("others_lock")

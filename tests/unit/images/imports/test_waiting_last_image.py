@@ -85,7 +85,7 @@ def moved(site: Site, error: WarmstartError) -> WarmstartError:
 
 @pytest.mark.parametrize("error", [OUTAGE, FULL, RegistryAnswerUnusable(image="reg.io/a:1", problem="a page")])
 def test_a_failure_that_says_nothing_of_the_tag(
-    site: Site, started: list[Callable[[], object]], error: WarmstartError
+    site: Site, started: list[Callable[[], object]], error: WarmstartError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job runs with the last image and is told why; the next one does not ask, until that is long ago."""
     started.append(lambda: told_here(site, error))
@@ -95,8 +95,8 @@ def test_a_failure_that_says_nothing_of_the_tag(
     started.append(lambda: pytest.fail("asked again"))
     assert single_flight.obtain(WANTED, site, after(5)).how == "stale"
     started[:] = [lambda: told(site, OUTAGE)]
-    forgetful = site._replace(rules=site.rules._replace(remember_failures=0))
-    assert single_flight.obtain(WANTED, forgetful, after(5)).reason.endswith(f" ago; {OUTAGE}")
+    monkeypatch.setattr(published, "REMEMBERED_S", 0)
+    assert single_flight.obtain(WANTED, site, after(5)).reason.endswith(f" ago; {OUTAGE}")
     assert started == []
 
 
