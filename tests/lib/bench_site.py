@@ -35,7 +35,7 @@ KIND = f"{os.uname().machine}.{choice.recipe('auto')}"  # what the store tells i
 POLICY = """\
 version: 1
 paths: {{workspace: {base}/workspace, store: {base}/store, audit: {base}/audit/audit.jsonl}}
-images: {{registries: ["{registry}"], insecure: ["{registry}"], importer: {importer}}}
+images: {{registries: ["http://{registry}"], importer: {importer}}}
 """
 PLAIN = f"""\
 rules:

@@ -33,8 +33,7 @@ import_user: warmstart-import
 validate_user: warmstart-validate
 constant_path: {constant}
 images:
-  registries: ["{registry}"]
-  insecure: ["{registry}"]
+  registries: ["http://{registry}"]
   wait: 60s
   tag_ttl: 24h
 {rules}

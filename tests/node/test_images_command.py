@@ -26,8 +26,7 @@ import_user: {importer}
 validate_user: {validator}
 images:
   importer: oci
-  registries: ["{registry}"]
-  insecure: ["{registry}"]
+  registries: ["http://{registry}"]
   keep: {{high: 99%, low: 98%}}
 """
 

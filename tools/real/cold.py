@@ -31,7 +31,7 @@ GROUP = Path("/sys/fs/cgroup/cpuacct/warmstart-cold")
 POLICY = """\
 version: 1
 paths: {{workspace: {base}/workspace, store: {base}/store, audit: {base}/audit/audit.jsonl}}
-images: {{importer: oci, registries: ["{registry}"], insecure: ["{registry}"], max_size: 20GiB}}
+images: {{importer: oci, registries: ["http://{registry}"], max_size: 20GiB}}
 rules: []
 """
 SAME = "-no-xattrs -exit-on-error -comp zstd -Xcompression-level 3"

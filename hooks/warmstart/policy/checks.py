@@ -15,7 +15,7 @@ from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
 from warmstart.paths import LONGEST_WORKSPACE, Installation
 from warmstart.policy.document import Fault, Loc, dotted, nearest
-from warmstart.policy.schema import DefinedProfile, Match, PolicyModel, Rule
+from warmstart.policy.schema import PLAIN, DefinedProfile, Images, Match, PolicyModel, Rule
 from warmstart.profiles.defined import FILES, is_whole
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
@@ -95,7 +95,6 @@ def faults(model: PolicyModel, shipped: Sequence[str], find_user: FindUser) -> l
         *_overrides(model, shipped),
         *_paths(model),
         *_accounts(model, find_user),
-        *_registries(model),
         *_credentials(model),
         *_keep(model),
         *_rule_names(model),
@@ -179,12 +178,6 @@ def _accounts(model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
             seen[account.uid] = key
 
 
-def _registries(model: PolicyModel) -> Iterator[Fault]:
-    for number, registry in enumerate(model.images.insecure):
-        if registry not in model.images.registries:
-            yield _fault(("images", "insecure", number), f"{registry} is not in images.registries")
-
-
 def _keep(model: PolicyModel) -> Iterator[Fault]:
     keep = model.images.keep
     if keep.low >= keep.high:
@@ -204,7 +197,7 @@ def _credentials(model: PolicyModel) -> Iterator[Fault]:
     for number, item in enumerate(credentials.repositories):
         loc: Loc = ("images", "credentials", "repositories", number)
         registry, slash, repository = item.repository.partition("/")
-        if registry not in model.images.registries or not slash or not repository:
+        if registry not in registries(model.images) or not slash or not repository:
             problem = f"write REGISTRY/REPOSITORY; the registry, here {registry!a}, must be one of images.registries"
             yield _fault((*loc, "repository"), problem)
         if all(value is None for value in item.match.model_dump().values()):
@@ -333,11 +326,16 @@ def _publishers(rule: Rule, model: PolicyModel, find_user: FindUser) -> Iterator
             yield Fault(loc, f"{name!r} has uid {account.uid}, below limits.min_uid: its jobs get nothing")
 
 
+def registries(images: Images) -> tuple[str, ...]:
+    """Return the registries that the policy allows, with TLS or without, as HOST or HOST:PORT."""
+    return tuple(written.removeprefix(PLAIN) for written in images.registries)
+
+
 def not_allowed(references: Sequence[str], model: PolicyModel) -> Iterator[tuple[int, str]]:
     """Yield the numbers of images that are of no registry of the policy, each with the problem."""
     for number, reference in enumerate(references):
         registry = registry_of(reference)
-        if registry not in model.images.registries:
+        if registry not in registries(model.images):
             yield number, f"registry {registry} is not in images.registries"
 
 

@@ -13,7 +13,7 @@ from warmstart.policy import checks, compiled, source
 from warmstart.policy.compiled import Policy
 from warmstart.policy.document import Document, Fault
 from warmstart.policy.invalid import PolicyUnreadable, Problem, invalid
-from warmstart.policy.schema import Credentials, Images, Match, PolicyModel, Rule, Section, check_shape
+from warmstart.policy.schema import PLAIN, Credentials, Images, Match, PolicyModel, Rule, Section, check_shape
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Fact
 from warmstart.profiles.defined import FILES, DefinedProfile
@@ -120,7 +120,13 @@ def _value(value: object) -> object:
 
 
 def _images(images: Images) -> compiled.Images:
-    return _form(compiled.Images, images, credentials=_credentials(images.credentials))
+    return _form(
+        compiled.Images,
+        images,
+        credentials=_credentials(images.credentials),
+        registries=checks.registries(images),
+        insecure=tuple(written.removeprefix(PLAIN) for written in images.registries if written.startswith(PLAIN)),
+    )
 
 
 def _credentials(credentials: Credentials | None) -> compiled.Credentials | None:

@@ -48,6 +48,7 @@ _PORT = r"(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|
 _HOST = rf"{_DNS_LABEL}(\.{_DNS_LABEL})*(:{_PORT})?"
 _PART = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
 REGISTRY = rf"(?=localhost$|.*[.:])(?!(index|registry-1)\.docker\.io$)(?=.{{1,259}}$){_HOST}"
+PLAIN = "http://"  # before a registry that has no TLS
 PROXY = rf"(?=.{{1,259}}$){_DNS_LABEL}(\.{_DNS_LABEL})*:{_PORT}"
 REFERENCE = (
     rf"(?=.{{1,264}}$)docker://({_HOST}/)?{_PART}(/{_PART})*"
@@ -109,8 +110,8 @@ Account = Annotated[str, matching(ACCOUNT, "a user name"), in_schema("account", 
 Path = Annotated[str, matching(PATH, "an absolute path of letters, digits and _.@+=%-/"), in_schema("path", PATH)]
 Registry = Annotated[
     str,
-    matching(REGISTRY, "a registry: HOST or HOST:PORT in lower case, Docker Hub as docker.io"),
-    in_schema("`HOST` or `HOST:PORT`", REGISTRY),
+    matching(f"({PLAIN})?{REGISTRY}", "a registry: HOST or HOST:PORT in lower case, Docker Hub as docker.io"),
+    in_schema("`HOST` or `HOST:PORT`", f"({PLAIN})?{REGISTRY}"),
 ]
 Proxy = Annotated[str, matching(PROXY, "a proxy: HOST:PORT in lower case"), in_schema("`HOST:PORT`", PROXY)]
 Reference = Annotated[
@@ -309,10 +310,9 @@ class Images(Section):
         "`/usr/bin/umoci` does not.",
     )
     registries: list[Registry] = key(
-        [], "Allow-list, for images of the policy and for those that jobs ask for. Docker Hub is `docker.io`."
-    )
-    insecure: list[Registry] = key(
-        [], "Those of `registries` that are reached over plain http. For test registries only."
+        [],
+        "Allow-list, for images of the policy and for those that jobs ask for. Docker Hub is `docker.io`. A test "
+        "registry without TLS is `http://HOST:PORT`.",
     )
     proxy: Proxy | None = key(None, "The site's HTTP proxy, for imports. Hooks inherit no proxy variables.")
     max_size: Size = key(

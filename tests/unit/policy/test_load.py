@@ -77,7 +77,7 @@ images:
         ("images: {keep: {high: 85}}", "3:23: images.keep.high: 85 is not a share"),
         ("images: {keep: {high: 100%}}", "3:23: images.keep.high: '100%' is not a share"),
         ("images: {keep: {low: 90%}}", "3:22: images.keep.low: 90% is not below keep.high, 85%"),
-        ("images: {insecure: [a.org]}", "3:21: images.insecure[0]: a.org is not in images.registries"),
+        ("images: {registries: ['https://a.org']}", "3:23: images.registries[0]: 'https://a.org' is not a registry"),
         ("rules:\n  - profiles: [numba]", "4:5: rules[0].name: missing"),
         ("rules:\n  - {name: a, profiles: [nunba]}", "4:26: rules[0].profiles[0]: no profile 'nunba'; did you mean"),
         ("rules:\n  - {name: a}\n  - {name: a}", "5:12: rules[1].name: another rule has the name a"),

@@ -47,7 +47,7 @@ def test_every_key_has_a_row() -> None:
     page = (REPOSITORY / PAGE).read_text()
     generated = "".join(re.findall(r"<!-- generated .*?<!-- end -->", page, re.DOTALL))
     rows = re.findall(r"^\| `([^`]+)` \|", generated, re.MULTILINE)
-    expected = {"version", "seed.fetch_budget", "images.keep.high", "images.insecure", "rules[].match.user"}
+    expected = {"version", "seed.fetch_budget", "images.keep.high", "images.registries", "rules[].match.user"}
     expected |= {"profiles.NAME.entries", "images.credentials.repositories[].match"}
     assert expected <= set(rows)
     assert len(rows) == len(set(rows))

@@ -78,7 +78,7 @@ class RegistryNotEncrypted(RegistryUnreachable):
 
     code = "registry-not-encrypted"
     template = "image {image}: its registry speaks plain HTTP, and imports want TLS ({problem})"
-    hint = "give it a certificate; where its network is trusted the administrators may name it in images.insecure"
+    hint = "give it a certificate, or write it as http://HOST in images.registries where its network is trusted"
 
 
 class RegistryAnswerUnusable(StoreError):

@@ -29,7 +29,7 @@ SECONDS = 120
 POLICY = """\
 version: 1
 paths: {{store: {store}}}
-images: {{registries: ["{registry}"], insecure: ["{registry}"]}}
+images: {{registries: ["http://{registry}"]}}
 rules: [{{name: all}}]
 """
 JOB = """\
