@@ -41,8 +41,8 @@ from tools.load.resources import left
 from tools.load.story import Call, Ended
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.paths import Installation
 from warmstart.images.store.published import REMEMBERED_S
+from warmstart.paths import Installation
 from warmstart.store import maintenance
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, StoreFailed
