@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 from contextlib import ExitStack
 from itertools import pairwise
@@ -84,7 +83,6 @@ def told(events: list[dict[str, Any]]) -> list[tuple[int, str, list[int]]]:
 
 
 def test_all_tasks_of_a_job_see_the_same(meeting: Site) -> None:
-    """Batch step and srun tasks on three nodes, with the further ports that the job requested."""
     script = f"#!/bin/sh\n{SHOW}\nsrun --ntasks-per-node=2 sh -c '{SHOW}'\n"
     job = meeting.cluster.wait(
         meeting.cluster.submit(script, ALICE, "--nodes=3", "--ntasks-per-node=2", "--comment=warmstart: ports=2")
@@ -97,8 +95,7 @@ def test_all_tasks_of_a_job_see_the_same(meeting: Site) -> None:
     assert {node for _, node, _ in told(meeting.events(job.job_id, "step.finished"))} == set(job.nodes)
 
 
-def test_steps_of_salloc_see_it(meeting: Site) -> None:
-    """A job without a batch script."""
+def test_steps_of_salloc_see_the_same(meeting: Site) -> None:
     done = meeting.cluster.run(["salloc", "--quiet", "--nodes=2", "srun", "sh", "-c", SHOW], BOB)
     assert done.returncode == 0
     seen = lines(done.stdout)
@@ -121,7 +118,6 @@ def test_components_of_a_heterogeneous_job_meet_at_the_leader(meeting: Site) -> 
 
 
 def test_a_job_of_one_node_has_none_unless_it_asks(meeting: Site) -> None:
-    """If it requests one, the user's own values still win."""
     script = f"#!/bin/sh\nSLURM_PROCID=0\n{SHOW}\n"
     run = meeting.cluster
     quiet = run.wait(run.submit(script, ALICE, "--nodelist=n2"))
@@ -173,7 +169,6 @@ def collisions(events: list[dict[str, Any]]) -> list[tuple[int, str]]:
 @pytest.mark.threat(18)
 @pytest.mark.parametrize("count", [24, pytest.param(200, marks=pytest.mark.sweep)])
 def test_no_port_is_two_live_jobs_nor_a_foreign_listeners(meeting: Site, foreign: set[int], count: int) -> None:
-    """Overlapping jobs on four nodes of one host; each binds its port, and releases it."""
     known = {event["job_id"] for event in meeting.audit("--event", "rendezvous.reserved")}
     events, failed = overlap(meeting, count)
     given = [event for event in events if event["event"] == "rendezvous.reserved" and event["job_id"] not in known]
@@ -186,8 +181,7 @@ def test_no_port_is_two_live_jobs_nor_a_foreign_listeners(meeting: Site, foreign
     assert nodes == sorted(2 * [(event["job_id"], event["ports"]) for event in given])
 
 
-def test_a_requeued_job_meets_anew(meeting: Site) -> None:
-    """The first run's port is released; the second run tries others."""
+def test_a_requeued_job_meets_at_another_port(meeting: Site) -> None:
     cluster = meeting.cluster
     job_id = cluster.submit(SLEEP, ALICE, "--nodes=2", "--requeue", "--open-mode=append")
     wait_until("the first run", lambda: cluster.job(job_id).output.count("\n") == 1, 60)
@@ -206,23 +200,6 @@ def test_a_requeued_job_meets_anew(meeting: Site) -> None:
     assert first != second
     assert [event["ports"] for event in meeting.events(job_id, "rendezvous.released")] == [first, second]
     assert sorted(ports for _, _, ports in told(meeting.events(job_id, "step.finished"))) == sorted(2 * [first, second])
-
-
-def test_a_node_that_did_not_make_it_is_not_waited_for(meeting: Site) -> None:
-    """Its prolog fails on a read-only disk: the head has its port. In the reverse case a deadline ends the wait."""
-    allow(meeting, wait="1s")
-    fields = {"SLURM_NODELIST": "n[2-3]", "SLURM_JOB_NUM_NODES": "2"}
-    second = {"SLURM_NODELIST": "n[3-4]", "SLURM_JOB_NUM_NODES": "2"}
-    with mounts.tmpfs(meeting.workspace / "n3") as small, mounts.read_only(small):
-        broken = [meeting.run_hook("prolog", meeting.variables(930001, node="n3", **fields))]
-        head = meeting.run_hook("prolog", meeting.variables(930001, node="n2", **fields))
-        broken.append(meeting.run_hook("prolog", meeting.variables(930002, node="n3", **second)))
-        other = meeting.run_hook("prolog", meeting.variables(930002, node="n4", **second))
-    assert [done.returncode for done in (*broken, head, other)] == [1, 1, 0, 0]
-    assert len(meeting.events(930001, "rendezvous.reserved")) == 1
-    assert [code for code in codes(meeting, 930002) if code[0] == "n4"] == [("n4", "rendezvous-late")]
-    for job_id, node in ((930001, "n2"), (930001, "n3"), (930002, "n3"), (930002, "n4")):
-        assert meeting.run_hook("epilog", meeting.variables(job_id, node=node)).returncode == 0
 
 
 def test_on_slurm_a_node_that_failed_is_in_nobodys_record(meeting: Site) -> None:
@@ -271,23 +248,9 @@ def test_components_of_a_job_never_share_a_node(meeting: Site) -> None:
     assert nodes[0] != nodes[1]
 
 
-def test_a_prolog_that_died_after_it_reserved(meeting: Site) -> None:
-    """Its record has no port, or is gone: the epilog releases the port all the same."""
-    variables = meeting.variables(930003, SLURM_JOB_COMMENT="warmstart: ports=3")
-    assert meeting.run_hook("prolog", variables).returncode == 0
-    assert len(reserved(meeting)) == 4
-    (meeting.var / "n1" / "state" / "930003" / "record.json").unlink()
-    assert meeting.run_hook("epilog", variables).returncode == 0
-    assert len(meeting.events(930003, "rendezvous.released")) == 1
-    for lost in (meeting.workspace / "n1").iterdir():  # without a record they are `warmstart maintain`'s
-        shutil.rmtree(lost)
-    shutil.rmtree(meeting.view("n1", 930003))
-
-
 @pytest.mark.threat(18)
 @pytest.mark.parametrize("required", ["true", "false"])
 def test_a_shared_head_node_has_no_port(meeting: Site, required: str) -> None:
-    """Without `shared_nodes` the job gets a notice, and runs without a rendezvous or not at all."""
     allow(meeting, shared="false", required=required)
     script = f"#!/bin/sh\nSLURM_PROCID=0\n{SHOW}\n"
     options = ("--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1")
@@ -298,15 +261,3 @@ def test_a_shared_head_node_has_no_port(meeting: Site, required: str) -> None:
     assert job.state == ("FAILED" if required == "true" else "COMPLETED")
     assert "does not have its first node" in job.output
     assert lines(job.output) == ([] if required == "true" else [": "])
-
-
-def test_without_the_store_nobody_has_a_port(meeting: Site) -> None:
-    """The head cannot announce it: all nodes run without, with a notice, and the port is released."""
-    store = meeting.store.rename(meeting.store.with_name("away"))
-    try:
-        job = meeting.cluster.wait(meeting.cluster.submit(f"#!/bin/sh\nSLURM_PROCID=0\n{SHOW}\n", ALICE, "--nodes=2"))
-    finally:
-        store.rename(meeting.store)
-    assert job.state == "COMPLETED"
-    assert lines(job.output) == [": "]
-    assert {code for _, code in codes(meeting, job.job_id)} == {"store-failed"}

@@ -12,7 +12,6 @@ from warmstart.wings.ports.ledger import Holder, PortRequest
 
 
 def test_ports_of_a_prolog_that_undid_the_rest_come_back(node: Node) -> None:
-    """They were told to other nodes, so they stay reserved until then."""
     wings = tuple(known._replace(used=True) for known in node.policy.wings if known.name == "ports")
     node.write(node.policy._replace(wings=wings))
     directory = ledger.directory(node.paths)

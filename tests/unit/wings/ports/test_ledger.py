@@ -62,7 +62,6 @@ def free_here() -> Iterator[int]:
 
 @pytest.mark.usefixtures("every_port_free")
 def test_no_port_is_two_jobs(ledger: str) -> None:
-    """Jobs of one host get different ports, whichever of its nodes they are on; all ports can be given."""
     given_out = [
         port
         for job_id in range(10)
@@ -75,8 +74,7 @@ def test_no_port_is_two_jobs(ledger: str) -> None:
 
 
 @pytest.mark.usefixtures("every_port_free")
-def test_a_job_gets_all_or_none(ledger: str) -> None:
-    """What was reserved before the range ended is given back."""
+def test_a_job_gets_all_its_ports_or_none(ledger: str) -> None:
     reserve(ledger, high=LOW + 4, number=3)
     with pytest.raises(ports.PortsExhausted):
         reserve(ledger, JOB._replace(job_id=8), high=LOW + 4, number=3)
@@ -106,7 +104,6 @@ def test_a_reboot_frees_everything(ledger: str) -> None:
 @pytest.mark.threat(18)
 @pytest.mark.usefixtures("every_port_free")
 def test_a_user_holds_so_many_and_no_more(ledger: str) -> None:
-    """Over all jobs of the host; another user's are not counted."""
     reserve(ledger, number=3, per_user=5)
     second = JOB._replace(job_id=8)
     with pytest.raises(ports.PortsOverQuota, match="hold 3 rendezvous ports of this node; 3 more would exceed 5"):
@@ -117,7 +114,8 @@ def test_a_user_holds_so_many_and_no_more(ledger: str) -> None:
 
 @pytest.mark.usefixtures("every_port_free")
 def test_a_release_frees_that_job_on_that_node(ledger: str) -> None:
-    """Not the same job's on another node of the host, nor another job's; a second release finds nothing."""
+    assert ports.held_by(ledger, "n1", 7) == []
+    assert not os.path.exists(ledger)
     mine = reserve(ledger, number=2)
     reserve(ledger, JOB._replace(node="n2"))
     reserve(ledger, JOB._replace(job_id=8))
@@ -126,12 +124,6 @@ def test_a_release_frees_that_job_on_that_node(ledger: str) -> None:
         ports.release(ledger, "n1", 7, after(SOON))
         assert ports.held_by(ledger, "n1", 7) == []
         assert len(names(ledger)) == 2
-
-
-def test_without_a_ledger_nothing_is_held(ledger: str) -> None:
-    """An epilog on a node where no job ever had a port makes nothing."""
-    assert ports.held_by(ledger, "n1", 7) == []
-    assert not os.path.exists(ledger)
 
 
 @pytest.mark.usefixtures("every_port_free")
@@ -147,7 +139,6 @@ def test_the_name_decides_where_locks_do_nothing(ledger: str, monkeypatch: pytes
 
 
 def test_a_lock_is_waited_for_until_the_deadline(ledger: str) -> None:
-    """The hook that holds it is not named: it is one of this host."""
     os.mkdir(ledger, 0o700)
     fd = os.open(ledger, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
@@ -157,7 +148,6 @@ def test_a_lock_is_waited_for_until_the_deadline(ledger: str) -> None:
 
 
 def test_a_full_disk_leaves_no_half_entry(ledger: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The port stays free, and what the job had got is given back."""
     written: list[bytes] = []
 
     def full(fd: int, data: bytes) -> None:
@@ -185,7 +175,6 @@ def test_a_full_disk_leaves_no_half_entry(ledger: str, monkeypatch: pytest.Monke
 def test_a_port_that_somebody_has_is_passed_over(
     ledger: str, family: socket.AddressFamily, address: str, listen: bool
 ) -> None:
-    """On one address or all, either family, listening or only bound, with SO_REUSEADDR."""
     with bound(family, address, listen=listen) as foreign:
         port = foreign.getsockname()[1]
         assert not ports.is_free(port)
@@ -205,8 +194,7 @@ def test_a_connection_that_lingers_holds_its_port(ledger: str) -> None:
     assert not ports.is_free(port)
 
 
-def test_a_test_leaves_the_port_free() -> None:
-    """The job itself binds it right afterwards, without any option."""
+def test_the_job_can_bind_its_port_right_after_it_was_tried() -> None:
     port = next(free_here())
     assert ports.is_free(port)
     with socket.socket() as job:
@@ -233,6 +221,5 @@ def test_a_range_of_the_kernels_is_refused_when_it_counts(ledger: str, tmp_path:
 @settings(max_examples=200)
 @given(st.integers(0, 2**32), st.integers(0, 50), st.integers(1, 50))
 def test_every_port_of_the_range_is_tried_once(job_id: int, restarts: int, size: int) -> None:
-    """Wherever a job begins."""
     tried = list(ports._candidates(PortRequest(LOW, LOW + size - 1, 1, 1), job_id, restarts))
     assert sorted(tried) == list(range(LOW, LOW + size))
