@@ -60,7 +60,6 @@ def squashed(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 def new_store(place: Place, squashed: Store, name: str) -> Store:
-    """Return an empty store in that directory."""
     return Store(squashed.path / name, place.own(squashed.source / name))
 
 
@@ -79,7 +78,6 @@ class Counter:
 
     @property
     def steps(self) -> int:
-        """Return how many steps were started."""
         return int.from_bytes(self._memory[:8], "little")
 
     @property
@@ -182,7 +180,6 @@ def _look_after(place: Place, site: Site, store: Store) -> None:
 
 
 def test_killed_at_every_step_of_an_eviction(place: Place, squashed: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An image under eviction is whole or gone. The next eviction finishes the killed one."""
     monkeypatch.setattr(published, "ABANDONED_S", -1.0)
     owner = place.identity(STORE)
     last = 0

@@ -45,29 +45,23 @@ class Place(NamedTuple):
     digest: str
 
     def identity(self, name: str = IMPORT) -> Identity:
-        """Return an account as warmstart sees it."""
         return Identity(name, self.accounts[name].uid, self.accounts[name].gid)
 
     def program(self, version: str) -> Path:
-        """Return the enroot of a version."""
         return self.base / f"enroot-{version}" / "enroot"
 
     def importer(self, version: str) -> Enroot:
-        """Return the importer with that enroot."""
         return Enroot(self.identity(), (self.registry.url,), str(self.program(version)))
 
     def image(self, name: str = "team/tool:1") -> Reference:
-        """Return a reference into the registry."""
         return parse(f"{self.registry.url}/{name}")
 
     def left_in_scratch(self) -> list[str]:
-        """Return what imports left on the node."""
         return os.listdir(self.base / "workspace")
 
 
 @pytest.fixture(scope="module")
 def place(capable_host: None) -> Iterator[Place]:
-    """Return a registry, accounts and enroots for this module."""
     base = Path(tempfile.mkdtemp(prefix="warmstart-enroot-", dir="/var/tmp"))
     base.chmod(0o755)
     (base / "log").mkdir()
@@ -120,14 +114,12 @@ def _imported(place: Place, version: str, reference: Reference, digest: str = ""
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_imports_what_the_registry_has(place: Place, version: str) -> None:
-    """By a resolved tag and by digest: a whole image of the import account, and no leftovers."""
     for reference in (place.image(), place.image(f"team/tool@{place.digest}")):
         names = _imported(place, version, reference, reference.digest)
         assert {"/etc/hello", "/etc/rc", "/bin/busybox"} <= set(names)
 
 
 def test_what_it_makes_is_published_where_root_is_refused(place: Place) -> None:
-    """A whole flight into a store that only its owner can enter: imported once, then found."""
     shared = image_place.Place(place.base, place.accounts, place.registry, place.base)
     with shared.squashed("published") as store:
         site = shared.site(store.path, importer=lambda: place.importer("4.1.2"), recipe="enroot1")
@@ -142,7 +134,6 @@ def test_what_it_makes_is_published_where_root_is_refused(place: Place) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_not_there_is_not_found(place: Place, version: str) -> None:
-    """Enroot exits with 1 for every failure; its output decides the class."""
     importer = place.importer(version)
     with scratch.opened(str(place.base / "workspace"), "r1", importer.identity, CAPS) as work:
         with pytest.raises(ImageNotFound):
@@ -152,7 +143,6 @@ def test_what_is_not_there_is_not_found(place: Place, version: str) -> None:
 
 
 def test_a_registry_that_is_down_is_unreachable(place: Place) -> None:
-    """No process listens there."""
     down = f"127.0.0.1:{config.free_ports(1)[0]}"
     importer = place.importer("4.1.2")._replace(insecure=(down,))
     with (
@@ -163,7 +153,6 @@ def test_a_registry_that_is_down_is_unreachable(place: Place) -> None:
 
 
 def test_an_insecure_registry_is_one_that_the_policy_names(place: Place) -> None:
-    """Unless listed, a registry is contacted by TLS, which this one does not speak."""
     importer = place.importer("4.1.2")._replace(insecure=())
     with (
         scratch.opened(str(place.base / "workspace"), "r1", importer.identity, CAPS) as work,
@@ -173,7 +162,6 @@ def test_an_insecure_registry_is_one_that_the_policy_names(place: Place) -> None
 
 
 def test_a_missing_enroot_is_said(place: Place) -> None:
-    """A missing program does not look like a registry's outage."""
     importer = place.importer("4.1.2")._replace(program="/nonexistent/enroot")
     with (
         scratch.opened(str(place.base / "workspace"), "r1", importer.identity, CAPS) as work,
@@ -183,7 +171,6 @@ def test_a_missing_enroot_is_said(place: Place) -> None:
 
 
 def test_a_missing_skopeo_is_said(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it no tag can be resolved."""
     monkeypatch.setattr(oci, "SKOPEO", "/nonexistent/skopeo")
     importer = place.importer("4.1.2")
     with (
@@ -215,7 +202,6 @@ def _plant(place: Place, marker: Path) -> dict[str, str]:
 
 @pytest.mark.threat(1)
 def test_a_users_netrc_is_never_evaluated(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file, which would run as the importing account, is not even read, although the environment names it."""
     marker = place.base / "evaluated"
     marker.touch()
     marker.chmod(0o666)
@@ -234,7 +220,6 @@ def test_a_users_netrc_is_never_evaluated(place: Place, monkeypatch: pytest.Monk
 
 @pytest.mark.threat(11)
 def test_nothing_survives_a_killed_import(place: Place) -> None:
-    """SIGKILL with half an image under its final name: processes and files go, and the next import works."""
     pause = place.program("4.1.2").parent / "pause"
     pause.touch()
     uid = place.accounts[IMPORT].uid
@@ -305,7 +290,6 @@ def _credentials(place: Place, user: str, text: str) -> None:
 @pytest.mark.threat(1)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_private_image_is_imported_as_its_user(place: Place, private: Reference, version: str) -> None:
-    """The user's own credentials are evaluated only as that user; without any the registry refuses."""
     home, host = place.accounts[ALICE].home, private.registry.partition(":")[0]
     marker = home / f"evaluated-{version}"
     _credentials(
@@ -323,7 +307,6 @@ def test_a_private_image_is_imported_as_its_user(place: Place, private: Referenc
 
 
 def test_the_shared_import_gets_no_private_image(place: Place, private: Reference) -> None:
-    """The import account has no credentials, whatever users plant where it might look."""
     for version in VERSIONS:
         importer = place.importer(version)._replace(insecure=(private.registry,))
         with (
@@ -335,7 +318,6 @@ def test_the_shared_import_gets_no_private_image(place: Place, private: Referenc
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_sites_credentials_fetch_a_private_image(place: Place, private: Reference, version: str) -> None:
-    """Both programs log in with a file that exists only during their requests."""
     login = Login(private.registry, "carol", PASSWORD)
     importer = place.importer(version)._replace(insecure=(private.registry,), login=login)
     with scratch.opened(str(place.base / "workspace"), "r1", importer.identity, CAPS) as work:
@@ -349,7 +331,6 @@ def test_the_sites_credentials_fetch_a_private_image(place: Place, private: Refe
 
 
 def test_steps_of_a_user_wait_for_one_import(place: Place) -> None:
-    """Another step's deadline reports the import under way; later it gets the same image."""
     home = place.accounts[ALICE].home
     shutil.rmtree(home / notes.FOLDER, ignore_errors=True)
     first = _as_user(place, ALICE, place.image())

@@ -58,7 +58,6 @@ def ended(base: Path, bounds: ImageBounds = BOUNDS) -> Ended:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_layer_costs_no_more_than_it_is(tmp_path: Path, name: str) -> None:
-    """It is refused for good, or packed; soon, and in little memory."""
     made, status = ATTACKS[name]
     write_packed(tmp_path / "layout", made())
     result = ended(tmp_path)
@@ -67,7 +66,6 @@ def test_a_layer_costs_no_more_than_it_is(tmp_path: Path, name: str) -> None:
 
 
 def test_layers_cost_no_memory_each(tmp_path: Path) -> None:
-    """Of a hundred layers one is read at a time."""
     same = archive([Item("f", content=random.Random(1).randbytes(MIB) * 12)])
     write_packed(tmp_path / "layout", [(packed(same, "gzip"), hashlib.sha256(same).hexdigest())] * 100)
     result = ended(tmp_path, ImageBounds(4 << 30, 20_000))
@@ -75,7 +73,6 @@ def test_layers_cost_no_memory_each(tmp_path: Path) -> None:
 
 
 def test_many_files_cost_no_memory_each(tmp_path: Path) -> None:
-    """By itself mksquashfs fills a quarter of the machine's memory with what it has not yet packed."""
     files = (header(b"%d" % n, size=100_000) + padded(b"%d" % n + bytes(99_995))[:100_352] for n in range(4000))
     write_packed(tmp_path / "layout", [streamed([*files, END])])
     result = ended(tmp_path, ImageBounds(1 << 30, 20_000))
@@ -84,7 +81,6 @@ def test_many_files_cost_no_memory_each(tmp_path: Path) -> None:
 
 @pytest.mark.sweep
 def test_packing_takes_no_longer_than_an_honest_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes longer is left to the unpacker, whose time is limited as well."""
     monkeypatch.chdir(tmp_path)
     for name, limit in (("LEAST_CPU_S", 1.0), ("CPU_S_PER_BYTE", 0.0), ("CPU_S_PER_ENTRY", 0.0)):
         monkeypatch.setattr(layer_reader, name, limit)
@@ -95,7 +91,6 @@ def test_packing_takes_no_longer_than_an_honest_image(tmp_path: Path, monkeypatc
 
 @pytest.mark.sweep
 def test_mutated_images_cost_no_more_than_they_are(tmp_path: Path) -> None:
-    """Those of the fuzzer, by the program as imports start it, with mksquashfs."""
     for seed in range(MUTATED):
         made = layers.written(tmp_path / "blobs", layers.image(random.Random(seed)))
         place = tmp_path / str(seed)
@@ -107,7 +102,6 @@ def test_mutated_images_cost_no_more_than_they_are(tmp_path: Path) -> None:
 
 
 def test_names_meet_a_limit_of_memory(tmp_path: Path) -> None:
-    """Each directory above a name is remembered: that is bounded, and refused for good."""
     deep = [pax({b"path": b"%d/" % n + b"/".join([b"d" * 19] * 198)}) + header() for n in range(5000)]
     write_packed(tmp_path / "layout", [streamed(deep)])
     result = ended(tmp_path, ImageBounds(256 * MIB, 5100))

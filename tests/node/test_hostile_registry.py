@@ -127,7 +127,6 @@ def nothing_left(place: Place, site: Site) -> None:
 
 
 def at_work(place: Place, name: str) -> list[int]:
-    """Return an account's processes that belong to this test."""
     return processes_of(place.accounts[name].uid, place.base)
 
 
@@ -149,7 +148,6 @@ def measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_bomb_ends_at_its_caps(
     place: Place, site: Site, bombs: Bombs, kind: str, bomb: str, *, measured: bool
 ) -> None:
-    """A small layer fills neither disk nor inodes; it is the user's fault, and remembered for all."""
     with slow(place, measured):
         _meets_its_caps(place, site, getattr(bombs, bomb), kind)
 
@@ -177,7 +175,6 @@ def _meets_its_caps(place: Place, site: Site, reference: Reference, kind: str) -
 
 
 def test_what_fits_is_imported(place: Place, site: Site, bombs: Bombs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under the usual caps the same image is imported."""
     monkeypatch.setattr(making, "Caps", Caps)
     roomy = site._replace(rules=RULES)
     assert making.obtain(bombs.files, roomy, after(60)).how == "imported"
@@ -187,7 +184,6 @@ def test_what_fits_is_imported(place: Place, site: Site, bombs: Bombs, monkeypat
 @pytest.mark.parametrize("bomb", Bombs._fields)
 @pytest.mark.parametrize("kind", IMPORTERS)
 def test_a_users_own_import_has_the_same_caps(place: Place, bombs: Bombs, kind: str, bomb: str) -> None:
-    """Users could fill their own disk, but no registry does it for them."""
     account = place.accounts[ALICE]
     me = Identity(ALICE, account.uid, account.gid)
     os.chown(account.home, account.uid, account.gid)
@@ -211,7 +207,6 @@ def test_a_users_own_import_has_the_same_caps(place: Place, bombs: Bombs, kind: 
 def test_a_full_disk_below_the_scratch_is_not_the_images_fault(
     place: Place, site: Site, bombs: Bombs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk below the import's file system fills up: nothing broken is published, and no node drains."""
     unsupported = ["/bin/sh", "-c", f"echo 60; exit {flatten.UNSUPPORTED}"]
     monkeypatch.setattr(flatten, "command", lambda *_: unsupported)  # the image is unpacked, which takes room
     small = place.base / "small"
@@ -233,7 +228,6 @@ def own_address() -> str:
 
 
 def test_a_registry_with_tls_is_reached(place: Place, site: Site, tmp_path: Path) -> None:
-    """At an address of the site."""
     certificate = tmp_path / "certificate.pem"
     argv = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=registry"]
     subprocess.run([*argv, "-keyout", certificate, "-out", tmp_path / "c"], check=True, capture_output=True)
@@ -248,7 +242,6 @@ def test_a_registry_with_tls_is_reached(place: Place, site: Site, tmp_path: Path
 @pytest.mark.threat(11, 35)
 @pytest.mark.parametrize("network", [False, True])
 def test_what_parses_layers_has_no_network(place: Place, *, network: bool) -> None:
-    """A compromised parser reaches nobody, and sees no other process; what asks the registry has the node's network."""
     with stub("seen=/dev/null") as port:
         script = (
             f"for host in 127.0.0.1 {own_address()}; do"

@@ -19,24 +19,20 @@ pytestmark = pytest.mark.threat(61)
 
 @pytest.fixture(autouse=True)
 def busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the priority of the tests as it is."""
     monkeypatch.setattr(process, "set_idle", lambda _: None)
 
 
 @pytest.fixture
 def site(base: Path, capable_host: None) -> ShelfSite:
-    """Return a node with a shelf."""
     return ShelfSite(base)
 
 
 def content(site: ShelfSite) -> Path:
-    """Return an empty directory for an image."""
     (site.base / "hostile").mkdir()
     return site.base / "hostile"
 
 
 def unpacked(site: ShelfSite, image: Path) -> Path | None:
-    """Have an image unpacked; return its tree, or None."""
     key = site.publish(image)
     assert (site.ask(key), site.unpack(key)) == ("", 0)
     assert site.left() == []
@@ -55,7 +51,6 @@ def taken_over(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 
 
 def test_devices_set_id_bits_and_attributes_are_left_out(site: ShelfSite) -> None:
-    """`user.overlay.*` has a meaning for an overlay above; the rest no container of a user has either."""
     made = content(site)
     (made / "setuid").write_text("#!/bin/sh\n")
     (made / "setuid").chmod(0o6755)
@@ -73,7 +68,6 @@ def test_devices_set_id_bits_and_attributes_are_left_out(site: ShelfSite) -> Non
 
 
 def test_links_lead_nowhere_while_it_is_unpacked(site: ShelfSite) -> None:
-    """An absolute one, one above the root; and what follows is not written through them."""
     made = content(site)
     victim = site.base / "victim"
     victim.write_text("mine")
@@ -87,7 +81,6 @@ def test_links_lead_nowhere_while_it_is_unpacked(site: ShelfSite) -> None:
 
 @pytest.mark.parametrize("name", ["..", "a/b"])
 def test_names_that_no_directory_can_have_are_refused(site: ShelfSite, name: str) -> None:
-    """`..` and a slash, which only a forged image has."""
     made = content(site)
     (made / ("x" * len(name))).write_text("forged")
     image = site.pack(made, "-noI", "-noId")
@@ -99,7 +92,6 @@ def test_names_that_no_directory_can_have_are_refused(site: ShelfSite, name: str
 
 
 def test_one_large_sparse_file_is_too_large(site: ShelfSite) -> None:
-    """It counts with its whole length: nobody knows before whether it stays sparse."""
     made = content(site)
     with (made / "sparse").open("wb") as file:
         file.truncate(2 << 30)
@@ -108,7 +100,6 @@ def test_one_large_sparse_file_is_too_large(site: ShelfSite) -> None:
 
 
 def test_more_files_than_the_disk_has_inodes_for(site: ShelfSite) -> None:
-    """None of them is made."""
     subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", "nr_inodes=1000", "none", site.base / "shelf"], check=True)
     site.policy_of(any_disk=True)
     made = content(site)
@@ -119,7 +110,6 @@ def test_more_files_than_the_disk_has_inodes_for(site: ShelfSite) -> None:
 
 
 def test_a_hundred_images_of_one_user(site: ShelfSite) -> None:
-    """A user has so many turns that wait, and within the bound no more than others leave."""
     image = site.image("theirs")
     theirs = site.publish(image)
     assert (site.ask(theirs, 5002), site.unpack(theirs)) == ("", 0)
@@ -133,7 +123,6 @@ def test_a_hundred_images_of_one_user(site: ShelfSite) -> None:
 def test_an_image_that_has_more_than_its_listing_says(
     site: ShelfSite, monkeypatch: pytest.MonkeyPatch, many: str
 ) -> None:
-    """It is ended, also where nobody had measured it before it was over; nothing is left."""
     taken_over(monkeypatch, f"cd /shown; i=0; while {many}; do i=$((i + 1)); : >$i; done")
     assert unpacked(site, site.image()) is None
     assert "more than its listing says" in site.problem()
@@ -142,7 +131,6 @@ def test_an_image_that_has_more_than_its_listing_says(
 def test_a_program_that_is_taken_over_sees_its_directory_alone(
     site: ShelfSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The system's programs are there, read-only; no other file of the node, no network, no process of others."""
     taken_over(
         monkeypatch,
         "cd /shown; ls -A / >root; ls -A /proc | grep -c '^[0-9]' >processes; cat /proc/net/dev | wc -l >devices;"
@@ -161,7 +149,6 @@ def test_a_program_that_is_taken_over_sees_its_directory_alone(
 
 
 def test_nobody_but_root_can_reach_or_write_a_tree(site: ShelfSite) -> None:
-    """Not the account that has unpacked it either."""
     tree = unpacked(site, site.image())
     assert tree
     account = site.policy.import_user

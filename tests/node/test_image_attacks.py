@@ -44,7 +44,6 @@ def shared(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
 
 @pytest.fixture
 def site(place: Place, shared: Store) -> Iterator[Site]:
-    """Return node n1's view of an empty store."""
     importer = partial(Ready, place.identity(IMPORT), str(place.base / "ready.sqsh"))
     made = place.site(shared.path / "store", importer=importer)
     with made.store:
@@ -58,7 +57,6 @@ def is_good(image: Obtained, place: Place, shared: Store) -> bool:
 
 @pytest.mark.threat(15)
 def test_a_users_quota_is_that_users_matter(place: Place, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over quota a user is refused; the next user of the same image does not get that refusal."""
     size = (place.base / "ready.sqsh").stat().st_size
     monkeypatch.setattr(eviction, "_space", lambda _: (4 * size, 2 * size))
     monkeypatch.setattr(eviction, "USER_PERCENT", 30)
@@ -71,7 +69,6 @@ def test_a_users_quota_is_that_users_matter(place: Place, site: Site, monkeypatc
 
 
 def test_a_mount_of_an_image_outlives_its_damage(place: Place, shared: Store, site: Site) -> None:
-    """An image in use is never removed under a job: what is damaged is renamed, and the mount stays readable."""
     found = making.obtain(place.image(NAME), site, after(30))
     target = place.base / "mounted"
     target.mkdir()

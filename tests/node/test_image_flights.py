@@ -60,7 +60,6 @@ def as_owner(place: Place, path: str) -> bytes:
 
 @pytest.mark.parametrize("count", [8, 64])
 def test_one_import_however_many_want_it(place: Place, store: Store, count: int) -> None:
-    """One process imports; the last of 8 or 64 gets the image soon after the first."""
     jobs = [partial(obtain, site_of(place, store.path, number), place, "team/cold:1") for number in range(count)]
     results = [result(child) for child in [in_child(job) for job in jobs]]
     assert [row["how"] for row in results].count("imported") == 1
@@ -73,7 +72,6 @@ def test_one_import_however_many_want_it(place: Place, store: Store, count: int)
 
 
 def test_locks_that_two_mounts_do_not_share(place: Place) -> None:
-    """Two mounts of one directory with separate locks: at most two imports, one whole image."""
     source = place.new_store("unshared-source")
     with ExitStack() as stack:
         stores = [
@@ -94,7 +92,6 @@ def test_locks_that_two_mounts_do_not_share(place: Place) -> None:
 
 
 def test_a_waiter_hears_how_far_the_producer_is(place: Place, store: Store) -> None:
-    """The error of a waiter that times out names the producer, its activity and the bytes so far."""
     image = str(place.base / "ready.sqsh")
     slow = partial(Ready, place.identity(IMPORT), image, 60.0, f"cp {image} image.sqsh;")
 

@@ -54,7 +54,6 @@ STACKS |= SWEPT
 
 @pytest.fixture(scope="module")
 def registry(place: Place) -> Iterator[LayerRegistry]:
-    """Return an empty registry."""
     with serving() as made:
         yield made
 
@@ -75,7 +74,6 @@ def imported(place: Place, registry: LayerRegistry, layout: Path, to: Path) -> T
 def test_unpacking_takes_no_longer_than_an_honest_image(
     place: Place, registry: LayerRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It walks a directory each time that a layer empties it, and keeps what the layer itself has put there."""
     files = [Item(f"d/{number}") for number in range(2500)]
     write_layout(tmp_path / "layout", [archive([*files, *[Item("d/.wh..wh..opq")] * 2500, *TWICE])])
     command = flatten.command
@@ -118,7 +116,6 @@ def test_an_image_of_which_none_can_be_made_is_refused(
     kind: type[WarmstartError],
     fetched: bool,
 ) -> None:
-    """By what its manifest says, before a layer is fetched; by its configuration, which comes with the layers."""
     identity, digest = place.identity(IMPORT), pushed(registry, **image)
     reference = parse(f"{registry.url}/team/tool@{digest}")
     before = registry.sent
@@ -138,7 +135,6 @@ def unpacked(layout: Path, to: Path) -> Tree:
 
 @pytest.mark.parametrize("stack", [pytest.param(name, marks=[pytest.mark.sweep] * (name in SWEPT)) for name in STACKS])
 def test_each_form_becomes_one_tree(place: Place, registry: LayerRegistry, tmp_path: Path, stack: str) -> None:
-    """Compressed by gzip, by zstd, or not at all."""
     archives = [archive(items) for items in STACKS[stack]()]
     for form in SUFFIXES:
         write_layout(tmp_path / form, archives, form=form)

@@ -34,7 +34,6 @@ from warmstart.images.store.published import RememberedFailure
 
 @pytest.fixture
 def site(place: Place, store: Store) -> Iterator[Site]:
-    """Return node n1's view of the test's store."""
     made = place.site(store.path)
     with made.store:
         yield made
@@ -57,7 +56,6 @@ def site(place: Place, store: Store) -> Iterator[Site]:
 def test_each_failure_has_its_class(
     place: Place, site: Site, store: Store, how: str, kind: type[WarmstartError]
 ) -> None:
-    """The user's mistake, an outage, or garbage. The store has the failure; a refusal counts for the next one, too."""
     with stub(how) as port:
         registry = f"127.0.0.1:{port}"
         importer = partial(Oci, place.identity(IMPORT), (registry,))
@@ -85,14 +83,12 @@ class Interrupted(Oci):
         deadline: Deadline,
         report: Report = unreported,
     ) -> str:
-        """Fetch from a stopped registry."""
         with self.place.registry.silent():
             return super().import_image(reference, digest, work, deadline, report)
 
 
 @pytest.mark.timed
 def test_a_registry_that_stops_in_mid_import(place: Place, site: Site, store: Store) -> None:
-    """It is an outage, nothing partial remains, and the next import succeeds."""
     Interrupted.place = place
     broken = site._replace(importer=partial(Interrupted, place.identity(IMPORT), (place.registry.url,)))
     with pytest.raises(RegistryUnreachable):
@@ -105,7 +101,6 @@ def test_a_registry_that_stops_in_mid_import(place: Place, site: Site, store: St
 def test_a_silent_registry_leaves_the_last_known_image(
     place: Place, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An expired tag resolves to its last digest."""
     monkeypatch.setattr(making, "RESOLVE_KNOWN_S", 1.0)
     old = making.obtain(place.image(), site, after(60))
     expired = site._replace(rules=RULES._replace(tag_ttl=0))
@@ -118,13 +113,11 @@ def test_a_silent_registry_leaves_the_last_known_image(
 
 @pytest.mark.timed
 def test_a_silent_registry_without_a_last_image_is_an_outage(place: Place, site: Site) -> None:
-    """There is no last digest to use."""
     with place.registry.silent(), pytest.raises(RegistryUnreachable):
         making.obtain(place.image("team/never:1"), site, after(3))
 
 
 def test_a_tag_that_moved_is_picked_up_after_its_ttl_and_not_before(place: Place, site: Site) -> None:
-    """Before: the old image without a request to the registry. After: the new one."""
     old = place.registry.push(build_image(place.base / "old", {"/v": "1\n"}), "latest", "team/moving:1")
     image = place.image("team/moving:1")
     assert making.obtain(image, site, after(60)).digest == old

@@ -64,7 +64,6 @@ def store(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
 
 @pytest.fixture
 def site(place: Place, store: Store) -> Iterator[Site]:
-    """Return node n1's view of the test's store."""
     made = place.site(store.path)
     with made.store:
         yield made
@@ -94,7 +93,6 @@ def ready(place: Place) -> partial[Ready]:
 
 
 def test_imports_once_and_is_warm_then(place: Place, site: Site, store: Store) -> None:
-    """The first job imports, the second finds the image. It is whole and read-only."""
     first = making.obtain(place.image(), site, after(60))
     assert first.how == "imported"
     assert making.obtain(place.image(), site, after(60)) == first._replace(how="reused")
@@ -109,7 +107,6 @@ def test_imports_once_and_is_warm_then(place: Place, site: Site, store: Store) -
 
 
 def test_the_image_holds_what_the_layers_hold(warm: Warm) -> None:
-    """Root owns every file, and files that their owner may not read are not empty."""
     path = warm.store.file(warm.found.path)
     listed = subprocess.run(["unsquashfs", "-lln", str(path)], check=True, capture_output=True, text=True).stdout
     rows = {line.split("squashfs-root", 1)[1]: line.split() for line in listed.splitlines() if "squashfs-root" in line}
@@ -123,7 +120,6 @@ def test_the_image_holds_what_the_layers_hold(warm: Warm) -> None:
 
 
 def test_a_digest_needs_no_registry_once_it_is_there(place: Place, warm: Warm) -> None:
-    """A reference by digest is found without a request to a registry."""
     digest = warm.found.digest
     asked = place.registry.requests("GET", "manifests")
     found = making.obtain(place.image(f"team/tool@{digest}"), warm.site, after(60))
@@ -132,7 +128,6 @@ def test_a_digest_needs_no_registry_once_it_is_there(place: Place, warm: Warm) -
 
 
 def test_what_is_not_there_is_not_found(place: Place, site: Site) -> None:
-    """A wrong tag, name or digest is the user's mistake, and leaves nothing behind."""
     for name in ("team/tool:nope", "team/nope:1", f"team/tool@sha256:{'ab' * 32}"):
         with pytest.raises(ImageNotFound):
             making.obtain(place.image(name), site, after(60))
@@ -140,7 +135,6 @@ def test_what_is_not_there_is_not_found(place: Place, site: Site) -> None:
 
 
 def test_a_failure_is_told_to_the_next_one(place: Place, site: Site) -> None:
-    """The next job gets the remembered failure without a request to the registry."""
     for _ in range(2):
         with pytest.raises(ImageNotFound):
             making.obtain(place.image("team/absent:1"), site, after(60))
@@ -149,7 +143,6 @@ def test_a_failure_is_told_to_the_next_one(place: Place, site: Site) -> None:
 
 @pytest.mark.threat(10)
 def test_a_registry_that_wants_credentials_refuses(place: Place, site: Site) -> None:
-    """401 from a real registry is the user's fault, not an outage."""
     with registries.private(place.base) as host:
         importer = partial(choose, RULES._replace(insecure=(host,)), place.identity(IMPORT), "")
         with pytest.raises(ImageForbidden):
@@ -157,7 +150,6 @@ def test_a_registry_that_wants_credentials_refuses(place: Place, site: Site) -> 
 
 
 def test_a_registry_that_is_down_is_unreachable(place: Place, site: Site) -> None:
-    """No process listens there: an outage, after the attempts that the deadline allows."""
     port = config.free_ports(1)[0]
     with pytest.raises(RegistryUnreachable):
         making.obtain(parse(f"127.0.0.1:{port}/team/tool:1"), site, after(1))
@@ -165,7 +157,6 @@ def test_a_registry_that_is_down_is_unreachable(place: Place, site: Site) -> Non
 
 
 def test_eight_at_once_make_one_import(place: Place, store: Store) -> None:
-    """One imports, seven wait and get the same image. The layers are fetched once."""
     layout = build_image(place.base / "popular", {"/etc/popular": "1\n"})
     place.registry.push(layout, "latest", "team/popular:1")
 
@@ -199,7 +190,6 @@ class Sleeper(Oci):
         deadline: Deadline,
         report: Report = unreported,  # noqa: ARG002
     ) -> str:
-        """Sleep for ever."""
         process.run_alone(
             ["/bin/sh", "-c", "echo half > image.sqsh; /usr/bin/setsid /bin/sleep 300 & sleep 300"],
             deadline=deadline, identity=self.identity, env={}, cwd=work.path,
@@ -208,7 +198,6 @@ class Sleeper(Oci):
 
 
 def test_a_killed_producer_is_replaced(place: Place, store: Store, ready: partial[Ready]) -> None:
-    """SIGKILL midway: its programs die, too, the next process imports, and nothing partial remains."""
     uid = place.accounts[IMPORT].uid
 
     def hang() -> None:
@@ -252,7 +241,6 @@ class Leftover(Ready):
 
 @pytest.mark.threat(11)
 def test_nothing_of_the_importer_survives(place: Place, store: Store, ready: partial[Ready]) -> None:
-    """A process in a session of its own, with the image open, is dead before the image is taken."""
     site = place.site(store.path, importer=partial(Leftover, *ready.args))
     with site.store:
         assert making.obtain(place.image(), site, after(60)).how == "imported"
@@ -278,8 +266,6 @@ class Accomplice(Ready):
 
 @pytest.mark.threat(2, 11)
 def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store: Store, ready: partial[Ready]) -> None:
-    """An image with an open writable descriptor does not reach the store."""
-
     def attempt() -> str:
         site = place.site(store.path, importer=partial(Accomplice, *ready.args))
         with site.store, pytest.raises(ImageNotOurs) as raised:
@@ -291,7 +277,6 @@ def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store
 
 
 def test_a_full_store_is_said_and_left_clean(place: Place, ready: partial[Ready]) -> None:
-    """No space for the image: a store error, and nothing partial in it."""
     with mounts.tmpfs(place.base / "full", size="512k") as store:
         site = place.site(place.own(store), importer=ready)
         with site.store, pytest.raises(StoreFull):
@@ -301,7 +286,6 @@ def test_a_full_store_is_said_and_left_clean(place: Place, ready: partial[Ready]
 
 
 def test_a_store_above_its_mark_lets_the_unused_go(place: Place, ready: partial[Ready]) -> None:
-    """On a small file system the least recently used image is evicted; the other one stays."""
     with (
         mounts.tmpfs(place.base / "small", size="8m") as small,
         mounts.squashed(
@@ -326,7 +310,6 @@ def test_a_store_above_its_mark_lets_the_unused_go(place: Place, ready: partial[
 
 
 def test_a_store_without_inodes_is_full(place: Place) -> None:
-    """Without an inode even for the lock: a store error, and no import."""
     with mounts.tmpfs(place.base / "inodes", inodes=2) as store:
         site = place.site(place.own(store))
         with site.store, pytest.raises(StoreFull):
@@ -334,7 +317,6 @@ def test_a_store_without_inodes_is_full(place: Place) -> None:
 
 
 def test_a_read_only_store_serves_what_it_has(place: Place, ready: partial[Ready]) -> None:
-    """Present images are found; missing ones are a store error."""
     store = place.new_store("read-only")
     site = place.site(store, importer=ready)
     with site.store:
@@ -350,7 +332,6 @@ def test_a_read_only_store_serves_what_it_has(place: Place, ready: partial[Ready
 def test_a_damaged_image_is_put_away_and_imported_again(
     place: Place, site: Site, store: Store, ready: partial[Ready]
 ) -> None:
-    """A truncated image is detected at use. Open descriptors stay valid."""
     site = site._replace(importer=ready)
     first = making.obtain(place.image(), site, after(60))
     os.truncate(store.file(first.path), 4096)
@@ -362,7 +343,6 @@ def test_a_damaged_image_is_put_away_and_imported_again(
 
 
 def test_every_kind_of_image_has_a_good_superblock(place: Place, tmp_path: Path) -> None:
-    """Images by mksquashfs with different options pass, with or without padding."""
     tree = tmp_path / "tree"
     tree.mkdir()
     empty = tmp_path / "empty"
@@ -386,7 +366,6 @@ def test_every_kind_of_image_has_a_good_superblock(place: Place, tmp_path: Path)
 
 @pytest.mark.report
 def test_an_image_that_nothing_mounts_is_none(tmp_path: Path) -> None:
-    """Neither Linux nor squashfuse reads lzma."""
     (tmp_path / "tree").mkdir()
     path = tmp_path / "image.sqsh"
     subprocess.run(["mksquashfs", str(tmp_path / "tree"), str(path), "-quiet", "-comp", "lzma"], check=True)
@@ -396,7 +375,6 @@ def test_an_image_that_nothing_mounts_is_none(tmp_path: Path) -> None:
 
 
 def test_listing_finds_what_the_superblock_does_not(place: Place, warm: Warm) -> None:
-    """Zeroed inodes under a good superblock pass the cheap depth and fail the next. The good image passes both."""
     good = warm.store.file(warm.found.path).read_bytes()
     block = squashfs.parse(good[:96], len(good))
     zeroed = bytearray(good)
@@ -416,7 +394,6 @@ def test_listing_finds_what_the_superblock_does_not(place: Place, warm: Warm) ->
 
 @pytest.mark.report
 def test_an_image_that_cannot_be_listed_is_refused(place: Place, site: Site, warm: Warm) -> None:
-    """Another attempt would fetch and pack the same bytes; a program that was killed says nothing of the image."""
     good = warm.store.file(warm.found.path).read_bytes()
     block = squashfs.parse(good[:96], len(good))
     path = place.base / "unlistable.sqsh"
@@ -441,8 +418,6 @@ def _lists(fd: int, validator: Identity) -> bool:
 
 @pytest.mark.threat(16)
 def test_waiting_expires_and_names_the_producer(place: Place, store: Store) -> None:
-    """A waiter that times out reports who is importing, where, and for which job."""
-
     def hang() -> None:
         site = place.site(
             store.path, importer=partial(Sleeper, place.identity(IMPORT), (place.registry.url,)), job_id=42
@@ -465,7 +440,6 @@ def test_waiting_expires_and_names_the_producer(place: Place, store: Store) -> N
 
 
 def test_a_warm_look_up_is_a_few_system_calls(place: Place, warm: Warm) -> None:
-    """Eight on the store for a tag, four for a digest; none lists a directory, however many images there are."""
     for number in range(500):
         (warm.store.source / "images" / f"{number:064x}.{KIND}.sqsh").touch()
     trace = place.base / "trace"

@@ -40,7 +40,6 @@ def store(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
 
 @pytest.fixture
 def site(place: Place, store: Store) -> Iterator[Installation]:
-    """Return an installation with that store."""
     policy = POLICY.format(
         base=place.base, path=store.path, store=STORE, importer=IMPORT, validator=VALIDATE, registry=place.registry.url
     )
@@ -58,12 +57,10 @@ def ready(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def imported(site: Installation, place: Place) -> Any:  # noqa: ANN401 - JSON
-    """Import the registry's image."""
     return answer(site, "images", "import", f"{place.registry.url}/team/tool:1")
 
 
 def test_import_list_show(site: Installation, place: Place) -> None:
-    """An imported image is listed with size and origin, and shown by reference, digest or name."""
     reference = f"{place.registry.url}/team/tool:1"
     first = imported(site, place)
     assert first["how"] == "imported"
@@ -83,7 +80,6 @@ def test_import_list_show(site: Installation, place: Place) -> None:
 
 @pytest.mark.timed
 def test_refresh_asks_the_registry_again(site: Installation, place: Place, tmp_path: Path) -> None:
-    """`import` leaves a tag that was asked within its time; `refresh` imports what it means now, once."""
     name = "team/moving:1"
     reference = f"{place.registry.url}/{name}"
     for number in (1, 2):
@@ -102,7 +98,6 @@ def test_refresh_asks_the_registry_again(site: Installation, place: Place, tmp_p
 
 
 def test_import_says_whose_fault_it_is(site: Installation, place: Place) -> None:
-    """A missing image ends with 1 and the error; a forbidden registry, or none, with 2."""
     missing = run(site, "images", "import", f"{place.registry.url}/team/none:1", "--json")
     assert missing.exit_code == 1
     assert '"code": "image-not-found"' in missing.stdout
@@ -114,7 +109,6 @@ def test_import_says_whose_fault_it_is(site: Installation, place: Place) -> None
 
 @pytest.mark.usefixtures("ready")
 def test_verify_reads_every_byte(site: Installation, place: Place, store: Store) -> None:
-    """An intact image is 0. One changed byte is 1, and the image is put away; the audit has the reason."""
     path = store.file(imported(site, place)["path"])
     assert [row["problem"] for row in answer(site, "images", "verify")] == [""]
     with path.open("r+b") as stream:
@@ -132,7 +126,6 @@ def test_verify_reads_every_byte(site: Installation, place: Place, store: Store)
 
 @pytest.mark.usefixtures("ready")
 def test_pin_and_remove(site: Installation, place: Place, store: Store) -> None:
-    """Images in use or pinned stay unless forced."""
     name = Path(imported(site, place)["path"]).name.removesuffix(".sqsh")
     kept = run(site, "images", "rm", name, "--json")
     assert (kept.exit_code, name in kept.stdout) == (1, True)
@@ -149,7 +142,6 @@ def test_pin_and_remove(site: Installation, place: Place, store: Store) -> None:
 
 @pytest.mark.usefixtures("ready")
 def test_every_change_is_audited(site: Installation, place: Place) -> None:
-    """Reading writes no event; import, pin and evict do."""
     name = Path(imported(site, place)["path"]).name.removesuffix(".sqsh")
     run(site, "images", "pin", name)
     run(site, "images", "unpin", name)
@@ -162,7 +154,6 @@ def test_every_change_is_audited(site: Installation, place: Place) -> None:
 
 @pytest.mark.usefixtures("ready")
 def test_maintenance_of_the_store_looks_after_images(site: Installation, place: Place, store: Store) -> None:
-    """`maintain --store` evicts above the watermark, removes files of killed producers, keeps images in use."""
     imported(site, place)
     images = store.source / "images"
     left = images / ".tmp-dead"
@@ -175,7 +166,6 @@ def test_maintenance_of_the_store_looks_after_images(site: Installation, place: 
 
 @pytest.mark.usefixtures("ready")
 def test_root_sees_and_keeps_private_images(site: Installation, place: Place, store: Store) -> None:
-    """They are listed with their owner; if two have one name, the path selects one."""
     public = imported(site, place)
     private = store.source / "private"
     (private / "team").mkdir(parents=True)
@@ -199,7 +189,6 @@ def test_root_sees_and_keeps_private_images(site: Installation, place: Place, st
 
 
 def test_a_store_that_is_not_there_is_no_empty_one(place: Place) -> None:
-    """Mostly its file system is not mounted: status 2, not an empty table."""
     policy = POLICY.format(
         base=place.base, path=place.base / "no", store=STORE, importer=IMPORT, validator=VALIDATE, registry="a.b"
     )

@@ -72,7 +72,6 @@ def altered(place: Place, known: Known) -> Answer:
 
 
 def move(place: Place, known: Known) -> str:
-    """Let the tag mean another image; return its digest."""
     layout = build_image(place.base / known.name.replace("/", "-"), {"/v": known.name})
     return place.registry.push(layout, "latest", f"{known.name}:1")
 
@@ -91,7 +90,6 @@ def move(place: Place, known: Known) -> str:
     ids=["page", "page-everywhere", "no-manifest", "redirect", "teapot", "no-registry", "fenced-off"],
 )
 def test_nonsense_leaves_the_last_image(place: Place, known: Known, asked: str, answer: Answer) -> None:
-    """A maintenance page, a redirect to where nobody answers, a proxy that knows no registry: nothing new is known."""
     with known.relay.saying({asked: answer}):
         image = making.obtain(known.reference, known.site, after(60))
     assert (image.digest, image.how) == (known.digest, "stale")
@@ -100,14 +98,12 @@ def test_nonsense_leaves_the_last_image(place: Place, known: Known, asked: str, 
 
 
 def test_a_manifest_that_its_registry_does_not_have(place: Place, known: Known) -> None:
-    """A digest that follows from a wrong answer is no new one."""
     with known.relay.saying({MANIFEST: altered(place, known)}):
         image = making.obtain(known.reference, known.site, after(60))
     assert (image.digest, image.how) == (known.digest, "stale")
 
 
 def test_a_tag_is_resolved_without_its_configuration(known: Known) -> None:
-    """What lies behind the manifest may be damaged, and its digest is known nevertheless. One question is enough."""
     known.relay.asked.clear()
     with known.relay.saying({BLOBS: Answer(200, PAGE)}):
         assert making.obtain(known.reference, known.site, after(60)).how == "reused"
@@ -125,7 +121,6 @@ def test_a_tag_is_resolved_without_its_configuration(known: Known) -> None:
     ids=["unknown", "gone", "unauthorized", "forbidden"],
 )
 def test_a_clear_answer_is_believed(known: Known, answer: Answer, error: type[WarmstartError]) -> None:
-    """No such tag, or no access to it: the last image is not given away."""
     with known.relay.saying({MANIFEST: answer}), pytest.raises(error):
         making.obtain(known.reference, known.site, after(60))
 
@@ -143,7 +138,6 @@ def test_a_clear_answer_is_believed(known: Known, answer: Answer, error: type[Wa
 def test_a_new_image_that_cannot_be_had_fails_the_job(
     place: Place, known: Known, store: Store, asked: str, answer: Answer
 ) -> None:
-    """The old one would silently be the wrong code. Both digests are said; nothing is remembered as definitive."""
     new = move(place, known)
     with known.relay.saying({asked: answer}), pytest.raises(WarmstartError) as raised:
         making.obtain(known.reference, known.site, after(60))
@@ -160,7 +154,6 @@ def test_a_new_image_that_cannot_be_had_fails_the_job(
 
 @pytest.mark.threat(11)
 def test_who_names_a_digest_gets_that_or_nothing(place: Place, known: Known, store: Store) -> None:
-    """Though the registry, or a proxy, gives another image for it: whoever names a digest wants those bytes."""
     wanted = parse(f"{known.relay.url}/{known.name}@{move(place, known)}")
     with (
         known.relay.saying({MANIFESTS: altered(place, known)}),
@@ -172,7 +165,6 @@ def test_who_names_a_digest_gets_that_or_nothing(place: Place, known: Known, sto
 
 
 def test_an_unknown_image_of_a_broken_registry(place: Place, known: Known, store: Store) -> None:
-    """Without a last image the job fails, for the true reason: no blob is `no such tag`."""
     fresh = parse(f"{known.relay.url}/{known.name}@{move(place, known)}")
     with known.relay.saying({BLOBS: Answer(404, UNKNOWN, JSON)}), pytest.raises(WarmstartError) as raised:
         making.obtain(fresh, known.site, after(60))

@@ -51,7 +51,6 @@ def run_import(
     make: Callable[[Identity, tuple[str, ...]], Oci] = Oci,
     caps: Caps = CAPS,
 ) -> list[tuple[str, int]]:
-    """Import an image of `team/tool`; return what was reported."""
     told: list[tuple[str, int]] = []
     importer = make(IMPORTER, (registry.url,))
     with scratch.opened(str(base), "r1", IMPORTER, caps) as work:
@@ -64,7 +63,6 @@ def run_import(
 def test_a_second_attempt_fetches_what_is_missing(
     registry: LayerRegistry, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of an import whose download was cut."""
     monkeypatch.setattr(importers, "PAUSES_S", (0.0,))
     skopeo, parts = base / "skopeo", [layer(f"file{number}", 300_000) for number in range(3)]
     # The first copy has all layers, and then fails as if the registry had gone.
@@ -82,7 +80,6 @@ def test_a_second_attempt_fetches_what_is_missing(
 def test_credentials_are_gone_before_a_layer_is_unpacked(
     registry: LayerRegistry, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A layer that takes over what reads it finds none."""
     skopeo, command = base / "skopeo", flatten.command
     skopeo.write_text(f'#!/bin/sh\ntest -e auth.json && exec {oci.SKOPEO} "$@"\n')
     skopeo.chmod(0o755)
@@ -95,7 +92,6 @@ def test_credentials_are_gone_before_a_layer_is_unpacked(
 
 
 def test_a_layer_larger_than_its_manifest_says(registry: LayerRegistry, base: Path) -> None:
-    """Makes no image, however small it says that it is."""
     part = layer("file", 100_000)
     digest = f"sha256:{hashlib.sha256(part).hexdigest()}"
     with pytest.raises(ImageMalformed, match="another size than its manifest says"):
@@ -104,7 +100,6 @@ def test_a_layer_larger_than_its_manifest_says(registry: LayerRegistry, base: Pa
 
 @pytest.mark.usefixtures("disk")
 def test_an_endless_layer_is_noticed_while_it_comes(registry: LayerRegistry, base: Path) -> None:
-    """It takes no more room than an import may."""
     part = layer("file", 8 << 20)
     digest = f"sha256:{hashlib.sha256(part).hexdigest()}"
     image = registry.add_image([part], "1", {digest: 100})
@@ -118,7 +113,6 @@ def test_an_endless_layer_is_noticed_while_it_comes(registry: LayerRegistry, bas
 def test_a_registry_that_trickles_is_given_up(
     registry: LayerRegistry, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It sends a little now and then, and would hold a slot of the node until the import's deadline."""
     monkeypatch.setattr(oci, "PACE_S", 1.0)
     monkeypatch.setattr(importers, "PAUSES_S", ())
     image = registry.add_image([layer("file", 8 << 20)], "1")
@@ -129,7 +123,6 @@ def test_a_registry_that_trickles_is_given_up(
 
 @pytest.mark.usefixtures("disk")
 def test_a_slow_registry_is_not_given_up(registry: LayerRegistry, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as something comes."""
     monkeypatch.setattr(oci, "PACE_S", 1.0)
     monkeypatch.setattr(oci, "LEAST_FETCHED", 1000)
     part = layer("file", 2 << 20)
@@ -144,7 +137,6 @@ def test_a_slow_registry_is_not_given_up(registry: LayerRegistry, base: Path, mo
 def test_a_registry_that_sends_more_than_it_says_is_given_up_as_well(
     registry: LayerRegistry, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All that the manifest speaks of is here, and the answer doesn't end."""
     monkeypatch.setattr(oci, "PACE_S", 1.0)
     monkeypatch.setattr(importers, "PAUSES_S", ())
     part = layer("file", 8 << 20)
@@ -155,7 +147,6 @@ def test_a_registry_that_sends_more_than_it_says_is_given_up_as_well(
 
 
 def test_an_image_that_says_it_is_too_large_is_not_fetched(registry: LayerRegistry, base: Path) -> None:
-    """It fails before the first byte of it."""
     part = layer("file", 1000)
     digest = f"sha256:{hashlib.sha256(part).hexdigest()}"
     with pytest.raises(ImageTooLarge):

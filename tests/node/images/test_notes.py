@@ -14,13 +14,11 @@ NAME = f"{'ab' * 32}.x86_64.oci1"
 
 
 def collect(store: Path, run: Path) -> int:
-    """Collect a run's notes as node n1's maintenance does."""
     with opened_dir(str(run)) as fd:
         return notes.collect(fd, str(store.parent / "uses"), node="n1", store=client(store), deadline=after(9))
 
 
 def test_what_is_mounted_there_is_not_asked(tmp_path: Path) -> None:
-    """A file system of the job's own may never answer."""
     store, run, other = tmp_path / "store", tmp_path / "run", tmp_path / "other"
     (store / "images").mkdir(parents=True)
     (store / "images" / f"{NAME}.sqsh").touch()

@@ -21,7 +21,6 @@ from warmstart.images.reference import parse
 
 
 def test_is_a_file_system_of_its_own(tmp_path: Path) -> None:
-    """As large as its caps, of the account's, without setuid and devices; no name of its is left afterwards."""
     with scratch.opened(str(tmp_path), "r1", ROOT, CAPS) as work:
         assert work.is_loop_filesystem
         found = os.fstatvfs(work.fd)
@@ -37,7 +36,6 @@ def test_is_a_file_system_of_its_own(tmp_path: Path) -> None:
 
 
 def kill_in_import(workspace: Path) -> None:
-    """Begin an import in a process, and kill it."""
     child = os.fork()
     if not child:
         try:
@@ -49,7 +47,6 @@ def kill_in_import(workspace: Path) -> None:
 
 
 def test_what_a_killed_hook_has_mounted_goes(tmp_path: Path) -> None:
-    """The next import, or maintenance, unmounts and removes it."""
     kill_in_import(tmp_path)
     assert str(tmp_path) in Path("/proc/self/mountinfo").read_text()
     with opened_dir(str(tmp_path)) as node:
@@ -60,7 +57,6 @@ def test_what_a_killed_hook_has_mounted_goes(tmp_path: Path) -> None:
 
 @pytest.mark.threat(12)
 def test_nobody_keeps_the_disk_full(tmp_path: Path) -> None:
-    """Whoever holds the mount, as a process that an import left behind could: what layers expanded to is freed."""
     with scratch.opened(str(tmp_path), "r1", ROOT, CAPS) as work:
         (Path(work.path) / "layer").write_bytes(os.urandom(4 << 20))
         work.sync(after(30))
@@ -94,7 +90,6 @@ def test_unmounting_writes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.threat(25)
 def test_only_its_own_file_system_is_shut_down(base: Path) -> None:
-    """Not the node's, and not another one that is mounted in its place."""
     with scratch.opened(str(base), "r1", ROOT, CAPS) as one:
         name = Path(one.path).parent.name
         with scratch.opened(str(base), "r2", ROOT, CAPS) as other:
@@ -109,7 +104,6 @@ def test_only_its_own_file_system_is_shut_down(base: Path) -> None:
 
 @pytest.mark.threat(25)
 def test_a_file_system_that_cannot_be_shut_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is unmounted by a child, which is left behind if that takes too long."""
     monkeypatch.setattr(loops, "is_attached", lambda *_: False)
     with scratch.opened(str(tmp_path), "r1", ROOT, CAPS):
         pass
@@ -125,7 +119,6 @@ def test_a_file_system_that_cannot_be_shut_down(tmp_path: Path, monkeypatch: pyt
 
 
 def hang(dir_fd: int, name: str, deadline: Deadline) -> None:
-    """Stand in for `files.remove_tree` where unmounting takes for ever."""
     del dir_fd, name, deadline
     signal.pause()
 
@@ -165,7 +158,6 @@ def test_imports_do_not_see_each_other(base: Path) -> None:
 
 @pytest.mark.threat(12)
 def test_other_users_do_not_reach_the_mount(base: Path) -> None:
-    """They read its name in /proc/self/mountinfo, and O_PATH asks for no more than a way there."""
     importer, stranger = Identity("importer", 60001, 60001), Identity("stranger", 60002, 60002)
     with scratch.opened(str(base), "r1", importer, CAPS) as work:
         for identity, reached in ((importer, True), (stranger, False)):

@@ -25,18 +25,15 @@ from warmstart.images.unpacked import Unpacked
 
 @pytest.fixture(autouse=True)
 def busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the priority of the tests as it is."""
     monkeypatch.setattr(process, "set_idle", lambda _: None)
 
 
 @pytest.fixture
 def site(base: Path) -> ShelfSite:
-    """Return a node with a shelf."""
     return ShelfSite(base)
 
 
 def test_an_image_is_unpacked_once(site: ShelfSite) -> None:
-    """The tree has what the image has, and belongs to the account; it lies where only root may enter."""
     key = site.publish(site.image())
     assert site.take(key) is None
     assert (site.ask(key), site.unpack(key)) == ("", 0)
@@ -63,7 +60,6 @@ def test_an_image_is_unpacked_once(site: ShelfSite) -> None:
 def test_it_is_fast_from_the_first_byte_on_while_somebody_waits(
     site: ShelfSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not from when unsquashfs has begun: copying and listing take their time, too."""
     key, priorities = site.publish(site.image()), list[bool]()
     monkeypatch.setattr(process, "set_idle", priorities.append)
     copied = unpacking._Unpacking._copied
@@ -82,7 +78,6 @@ def test_it_is_fast_from_the_first_byte_on_while_somebody_waits(
 
 
 def test_who_waits_has_a_tree_before_it_is_on_the_disk(site: ShelfSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with one of enroot's. The tree has no name before."""
     key, found = site.publish(site.image()), list[Unpacked | None]()
     written = sync_in_child
 
@@ -104,7 +99,6 @@ def test_who_waits_has_a_tree_before_it_is_on_the_disk(site: ShelfSite, monkeypa
 def test_the_disk_is_left_to_containers_that_waited(
     site: ShelfSite, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
-    """They start while the tree is in memory. Where nobody waited it goes to the disk at once."""
     key, done = site.publish(site.image()), list[str]()
     measured, sleeps = unpacking._Unpacking.measure, time.sleep
 
@@ -130,7 +124,6 @@ def test_the_disk_is_left_to_containers_that_waited(
 def test_nobody_has_a_tree_before_its_image_is_found_to_be_good(
     site: ShelfSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is hashed while it is unpacked, and both may be over first."""
     key = site.publish(site.image())
 
     @contextmanager
@@ -153,7 +146,6 @@ def test_nobody_has_a_tree_before_its_image_is_found_to_be_good(
 def test_what_cannot_be_written_to_the_disk_gets_no_name(
     site: ShelfSite, monkeypatch: pytest.MonkeyPatch, had: bool
 ) -> None:
-    """No later run has it. It stays for those that have it, and goes with them."""
     key = site.publish(site.image())
 
     def fail(_: int, __: Deadline) -> None:
@@ -178,7 +170,6 @@ def test_what_cannot_be_written_to_the_disk_gets_no_name(
 
 
 def test_a_private_image_has_a_tree_in_each_scope(site: ShelfSite) -> None:
-    """The same digest, published in two: who may read one finds nothing of the other's, nor of the shared store's."""
     image = site.image()
     team, other = site.publish(image, "team"), site.publish(image, "other")
     assert (site.ask(team), site.unpack(team)) == ("", 0)
@@ -194,7 +185,6 @@ def test_a_private_image_has_a_tree_in_each_scope(site: ShelfSite) -> None:
 
 
 def test_what_is_damaged_in_the_store_is_not_unpacked(site: ShelfSite) -> None:
-    """The next job does not wait for it again: it is told at once, until the pause is over."""
     key = site.publish(site.image())
     path = site.site.store / "images" / f"{key.image}.sqsh"
     data = bytearray(path.read_bytes())
@@ -218,7 +208,6 @@ def test_what_is_gone_from_the_store_is_not_unpacked(site: ShelfSite) -> None:
 
 
 def test_no_more_than_the_policy_says_is_kept(site: ShelfSite) -> None:
-    """The user who has most loses first, the least recently used; what a run has stays."""
     keys = [site.publish(site.image(f"many{number}")) for number in range(4)]
     single = site.publish(site.image("single"))
     for key in keys:
@@ -234,7 +223,6 @@ def test_no_more_than_the_policy_says_is_kept(site: ShelfSite) -> None:
 
 
 def test_what_an_image_has_is_known_since_its_import(site: ShelfSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not listed once more. What has more is ended, and what needs more than is kept is not begun."""
     monkeypatch.setattr(unpacking._Unpacking, "_listed", lambda *_: pytest.fail("it was listed"))
     key = site.publish(site.image(), files=3, unpacked=15)
     assert (site.ask(key), site.unpack(key)) == ("", 0)
@@ -249,7 +237,6 @@ def test_what_an_image_has_is_known_since_its_import(site: ShelfSite, monkeypatc
 
 
 def test_a_larger_image_than_is_kept_is_not_unpacked(site: ShelfSite) -> None:
-    """Its listing tells, before a byte of it is written. Nothing else goes for it."""
     small = site.publish(site.image("small"))
     assert (site.ask(small), site.unpack(small)) == ("", 0)
     site.policy_of(keep="64MiB")
@@ -260,7 +247,6 @@ def test_a_larger_image_than_is_kept_is_not_unpacked(site: ShelfSite) -> None:
 
 
 def test_a_node_without_a_disk_unpacks_where_the_policy_says_so(site: ShelfSite) -> None:
-    """Memory is not taken unasked."""
     key = site.publish(site.image())
     subprocess.run(["/bin/mount", "-t", "tmpfs", "none", site.base / "shelf"], check=True)
     assert site.ask(key) == f"{site.base}/shelf is on tmpfs, and images.unpack.any_disk is not set"
@@ -270,7 +256,6 @@ def test_a_node_without_a_disk_unpacks_where_the_policy_says_so(site: ShelfSite)
 
 
 def test_a_full_disk_ends_it_and_nothing_is_left(site: ShelfSite) -> None:
-    """What was unpacked for others goes first, unless a run has it."""
     subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", "size=96m", "none", site.base / "shelf"], check=True)
     site.policy_of(any_disk=True)
     first = site.publish(site.image("first", zeros="\0" * (40 << 20)))

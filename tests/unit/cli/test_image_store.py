@@ -38,13 +38,11 @@ def store(node: Node) -> Iterator[ImageStore]:
 
 @pytest.mark.parametrize("is_root", [True, False])
 def test_private_stores_are_for_roots_eyes(store: ImageStore, monkeypatch: pytest.MonkeyPatch, is_root: bool) -> None:
-    """Nobody else knows even their names."""
     monkeypatch.setattr(image_store, "os", OsAs(0 if is_root else 1000))
     assert sorted(entry.private for entry in store.inventory()) == (["", "team"] if is_root else [""])
 
 
 def test_what_is_only_read_can_not_be_told(store: ImageStore, node: Node) -> None:
-    """A change without an audit is a bug."""
     with pytest.raises(AssertionError):
         store.emit(events.IMAGE_PINNED)
     with changed(node.installation) as writable:
@@ -53,7 +51,6 @@ def test_what_is_only_read_can_not_be_told(store: ImageStore, node: Node) -> Non
 
 
 def test_an_image_is_one_or_none(store: ImageStore, capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 1, with what to do about it."""
     assert store.find(HEX).name.startswith(HEX)
     with pytest.raises(click.exceptions.Exit) as caught:
         store.find("ef" * 32)
@@ -61,7 +58,6 @@ def test_an_image_is_one_or_none(store: ImageStore, capsys: pytest.CaptureFixtur
 
 
 def test_every_tag_finds_its_image(store: ImageStore, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first, and a second one; a tag that has moved is its new image's."""
     kind = store.find(HEX).name.partition(".")[2]
     images = Path(store.policy.paths.store, "images")
     other = "ef" * 32
@@ -81,7 +77,6 @@ def test_every_tag_finds_its_image(store: ImageStore, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("text", ["UPPER", "evil.example.com/a:1"])
 def test_a_reference_is_one_that_jobs_may_have(store: ImageStore, text: str) -> None:
-    """Else status 2."""
     with pytest.raises(click.exceptions.Exit) as caught:
         store.reference(text)
     assert caught.value.exit_code == 2
@@ -89,14 +84,12 @@ def test_a_reference_is_one_that_jobs_may_have(store: ImageStore, text: str) -> 
 
 
 def test_an_import_by_hand_is_nobodys(store: ImageStore) -> None:
-    """Of no job, and in no quota."""
     site = store.site()
     assert (site.requester.job_id, site.requester.run_id) == (0, f"cli{os.getpid()}")
     assert site.store is store.images
 
 
 def test_without_a_policy_there_is_no_store(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 2, for reading and for changing."""
     os.unlink(node.installation.compiled_policy)
     for give in (opened, changed):
         with pytest.raises(click.exceptions.Exit) as caught, give(node.installation):
@@ -107,7 +100,6 @@ def test_without_a_policy_there_is_no_store(node: Node, capsys: pytest.CaptureFi
 
 @given(st.text("ab", max_size=10) | st.text(max_size=10))
 def test_a_few_letters_name_nothing(text: str) -> None:
-    """Only so many that it is no accident; any text is answered."""
     entry = ImageEntry._make([""] * len(ImageEntry._fields))
     entry = entry._replace(name=HEX, path="/store/x.sqsh", digest=f"sha256:{HEX}", tags=["reg.io/a:1", "reg.io/a:2"])
     assert image_store._matches(entry, text) is (len(text) >= image_store.SHORTEST and HEX.startswith(text))

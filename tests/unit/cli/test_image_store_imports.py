@@ -24,7 +24,6 @@ PRODUCER = ImageProducer("n9", 99, 8, "2026-01-31T09:30:00Z", "fetching it", 1 <
 
 @pytest.fixture
 def site(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
-    """Give an installation as root sees it."""
     monkeypatch.setattr(image_store, "os", OsAs(0))
     os.makedirs(node.paths.state)
     return node
@@ -32,14 +31,12 @@ def site(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 @pytest.fixture
 def importing(site: Node) -> Iterator[None]:
-    """Have another node import the image."""
     assert published.begin(str(site.store), LOCK, PRODUCER, "test") == ""
     yield
     published.end(str(site.store), LOCK)
 
 
 def ask(site: Node, reference: str, uid: int = 1000) -> ImportRequest:
-    """Write a hook's request."""
     request = ImportRequest(
         reference=reference, kind="x86_64.oci2", private="", user="ws-alice", uid=uid,
         cluster="test", job_id=7, asked=time.time(),
@@ -49,7 +46,6 @@ def ask(site: Node, reference: str, uid: int = 1000) -> ImportRequest:
 
 
 def coming(site: Node) -> Any:  # noqa: ANN401 - JSON
-    """Return what the command lists."""
     return site.json("images", "list", "--imports")
 
 
@@ -68,7 +64,6 @@ def test_an_import_is_listed_with_its_progress(site: Node) -> None:
 
 
 def test_a_dead_producer_imports_nothing(site: Node) -> None:
-    """Its record is still there, its lock is not."""
     published.announce(str(site.store), LOCK, PRODUCER, "test")
     assert coming(site) == []
     assert site.command("images", "show", REFERENCE).exit_code == 1
@@ -76,7 +71,6 @@ def test_a_dead_producer_imports_nothing(site: Node) -> None:
 
 @pytest.mark.usefixtures("importing")
 def test_what_waits_for_its_turn_is_listed_too(site: Node) -> None:
-    """Of this host, once, whoever asks, and not what is at work already."""
     ask(site, REFERENCE)
     for uid in (1000, 1001):
         ask(site, "reg.example.com/b:1", uid)
@@ -88,7 +82,6 @@ def test_what_waits_for_its_turn_is_listed_too(site: Node) -> None:
 
 @pytest.mark.usefixtures("importing")
 def test_others_than_root_see_no_imports(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The locks are the store's owner's alone. Who asks for imports is told so, and not that there are none."""
     monkeypatch.setattr(image_store, "os", OsAs(1000))
     monkeypatch.setattr(sessions, "os", OsAs(1000))
     refused = site.command("images", "list", "--imports")
@@ -96,7 +89,6 @@ def test_others_than_root_see_no_imports(site: Node, monkeypatch: pytest.MonkeyP
 
 
 def test_a_request_is_cancelled(site: Node) -> None:
-    """Of all who asked; it is gone, and the audit says so."""
     request = ask(site, REFERENCE)
     ask(site, REFERENCE, uid=1001)
     done = site.command("images", "cancel", REFERENCE)
@@ -110,14 +102,12 @@ def test_a_request_is_cancelled(site: Node) -> None:
 
 @pytest.mark.usefixtures("importing")
 def test_the_import_of_another_host_is_not_cancelled_here(site: Node) -> None:
-    """The message says where; without any import there is nothing to cancel."""
     other = site.command("images", "cancel", REFERENCE)
     assert (other.exit_code, "n9: cancel it there" in other.stderr) == (1, True)
     assert site.command("images", "cancel", "reg.example.com/b:1").exit_code == 1
 
 
 def test_only_root_cancels(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it does everything that changes something."""
     ask(site, REFERENCE)
     monkeypatch.setattr(sessions, "os", OsAs(1000))
     assert site.command("images", "cancel", REFERENCE).exit_code == 2

@@ -27,7 +27,6 @@ OTHER = "cd" * 32
 
 @pytest.fixture
 def site(node: Node) -> Node:
-    """Give a store with two images."""
     kind = f"{os.uname().machine}.{recipe(node.policy.images.importer)}"
     (node.store / "images").mkdir()
     for name in (HEX, OTHER):
@@ -38,12 +37,10 @@ def site(node: Node) -> Node:
 
 
 def names(site: Node) -> list[str]:
-    """Return the images that are listed."""
     return sorted(entry["name"].partition(".")[0] for entry in site.json("images", "list"))
 
 
 def test_images_are_listed(site: Node) -> None:
-    """With their number and their size."""
     assert names(site) == [HEX, OTHER]
     shown = site.command("images", "list")
     assert (shown.exit_code, HEX[:12] in shown.stdout, "2 images" in shown.stderr) == (0, True, True)
@@ -53,7 +50,6 @@ def test_images_are_listed(site: Node) -> None:
     ("image", "status"), [(HEX[:6], 0), (HEX, 0), ("ab" * 2, 1), ("ef" * 32, 1), ("reg.io/none:1", 1)]
 )
 def test_one_image_is_shown(site: Node, image: str, status: int) -> None:
-    """By its digest, its path, or enough of its name."""
     result = site.command("images", "show", image)
     assert result.exit_code == status
     assert (HEX in result.stdout) is (status == 0)
@@ -62,7 +58,6 @@ def test_one_image_is_shown(site: Node, image: str, status: int) -> None:
 
 
 def test_a_pinned_image_stays(site: Node) -> None:
-    """Until it is unpinned, or someone insists."""
     assert site.command("images", "unpin", HEX).exit_code == 1
     assert site.command("images", "pin", HEX).exit_code == 0
     result = site.command("images", "rm", HEX, OTHER)
@@ -77,7 +72,6 @@ def test_a_pinned_image_stays(site: Node) -> None:
 
 
 def test_a_damaged_image_is_put_away(site: Node) -> None:
-    """Every byte counts."""
     assert {row["how"] for row in site.json("images", "verify")} == {"intact"}
     path = Path(next(entry["path"] for entry in site.json("images", "list") if HEX in entry["name"]))
     path.write_bytes(image()[:-1] + b"x")
@@ -88,7 +82,6 @@ def test_a_damaged_image_is_put_away(site: Node) -> None:
 
 
 def test_an_image_is_brought_into_the_store(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a prolog does it; in nobody's quota, and audited."""
     asked: list[tuple[NodePaths, str]] = []
 
     def obtain(reference: Reference, here: Site, _deadline: object) -> Obtained:
@@ -116,7 +109,6 @@ def test_an_image_is_brought_into_the_store(site: Node, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("command", [("pin", HEX), ("unpin", HEX), ("verify",), ("import", "a:1")])
 def test_only_root_changes_anything(site: Node, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
-    """Everybody may look."""
     monkeypatch.setattr(sessions, "os", OsAs(1000))
     assert site.command("images", *command).exit_code == 2
     assert names(site) == [HEX, OTHER]

@@ -39,13 +39,11 @@ def site(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 
 def key(site: Node) -> ImageKey:
-    """Return the image's."""
     (path,) = (site.store / "images").glob("*.sqsh")
     return ImageKey(path.stem)
 
 
 def make(site: Node) -> None:
-    """Have the image unpacked."""
     place = Path(shelf_of(site.policy, NODE), key(site).tree)
     (place / "tree").mkdir(parents=True)
     about = About("reg.io/a:1", *key(site), "ws-alice", 5001, 3, 99, 1e9, 40)
@@ -53,7 +51,6 @@ def make(site: Node) -> None:
 
 
 def test_what_lies_on_the_node_is_listed(site: Node) -> None:
-    """Whose it is, and which jobs have it; what waits for it, and what has failed and why."""
     assert site.json("images", "unpacked") == []
     make(site)
     errands = Errands(site.paths, UNPACKS)
@@ -69,7 +66,6 @@ def test_what_lies_on_the_node_is_listed(site: Node) -> None:
 
 
 def test_an_image_is_unpacked_by_command(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits for what a program of the node does. What has failed is tried again."""
     monkeypatch.setattr(unpacks, "PAUSE_S", 0.0)
     Errands(site.paths, UNPACKS).add("5001", key(site).tree, UnpackRequest("reg.io/a:1", *key(site), ASKER, "no room"))
     monkeypatch.setattr(Errands, "start_due", lambda _: make(site))
@@ -81,7 +77,6 @@ def test_an_image_is_unpacked_by_command(site: Node, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.timed
 def test_what_does_not_come_in_time_is_told(site: Node) -> None:
-    """By node; a wrong duration, and an image that is not there."""
     late = site.command("images", "unpack", "--within", "1s", HEX)
     assert (late.exit_code, late.stderr.strip()) == (1, f"warmstart: {NODE}: {unpacks.TOO_LONG}")
     assert site.command("images", "unpack", "--within", "soon", HEX).exit_code == 2

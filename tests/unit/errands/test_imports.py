@@ -56,12 +56,10 @@ def ask(site: Node, /, attempts: int = 0, **changes: Any) -> ImportRequest:  # n
 
 
 def left(site: Node) -> list[ImportRequest]:
-    """Return what still has to be done."""
     return [request for _, request in requests.waiting(site.paths)]
 
 
 def run(site: Node, request: ImportRequest) -> int:
-    """Run the program for a request."""
     return background.main(site.installation.prefix, [IMPORTS.name, NODE, request.key])
 
 
@@ -78,7 +76,6 @@ def imports(monkeypatch: pytest.MonkeyPatch, deed: Callable[[Flight], Obtained])
 
 
 def publish(flight: Flight) -> Obtained:
-    """Put the image into the store."""
     query, site, deadline = flight[:3]
     Path(site.store.path, "images", f"{image_name(DIGEST, query.kind)}.sqsh").write_bytes(image())
     flight.tell("fetching it", 5)
@@ -88,8 +85,6 @@ def publish(flight: Flight) -> Obtained:
 
 
 def fail(error: WarmstartError) -> Callable[[Flight], Obtained]:
-    """Return an import that fails."""
-
     def raise_it(_: Flight) -> NoReturn:
         raise error
 
@@ -97,7 +92,6 @@ def fail(error: WarmstartError) -> Callable[[Flight], Obtained]:
 
 
 def test_an_import_ends_with_the_image_and_without_its_request(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The audit has it under the job that asked; jobs that wait may start."""
     request = ask(node)
     imports(monkeypatch, publish)
     assert run(node, request) == 0
@@ -106,7 +100,6 @@ def test_an_import_ends_with_the_image_and_without_its_request(node: Node, monke
 
 
 def test_the_scratch_is_the_imports_own(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The epilog of the job that asked removes what the job's run left, and must not find it."""
     flights = imports(monkeypatch, publish)
     run(node, ask(node))
     (flight,) = flights
@@ -128,7 +121,6 @@ def test_the_scratch_is_the_imports_own(node: Node, monkeypatch: pytest.MonkeyPa
 def test_a_failure_is_told_and_tried_again_if_that_may_help(
     node: Node, monkeypatch: pytest.MonkeyPatch, error: WarmstartError, stays: bool
 ) -> None:
-    """The hooks of this node find it here, those of other nodes in the store; the next job may try at once."""
     imports(monkeypatch, fail(error))
     request = ask(node)
     assert run(node, request) == 0
@@ -145,7 +137,6 @@ def test_a_failure_is_told_and_tried_again_if_that_may_help(
 
 
 def test_a_failure_is_forgotten_when_the_image_is_here(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Doctor no longer warns of it, and nobody who waits for the image again is told it."""
     imports(monkeypatch, fail(RegistryUnreachable(image=IMAGE, problem="refused")))
     request = ask(node)
     run(node, request)
@@ -157,7 +148,6 @@ def test_a_failure_is_forgotten_when_the_image_is_here(node: Node, monkeypatch: 
 
 
 def test_the_last_attempt_ends_the_request(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next job asks anew."""
     imports(monkeypatch, fail(RegistryUnreachable(image=IMAGE, problem="refused")))
     run(node, ask(node, attempts=MOST_ATTEMPTS - 1))
     assert left(node) == []
@@ -170,7 +160,6 @@ def test_the_last_attempt_ends_the_request(node: Node, monkeypatch: pytest.Monke
 def test_an_import_that_has_died_too_often_is_given_up(
     node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, counted: str | None, why: str
 ) -> None:
-    """Those who wait hear why; in a container whether memory was short."""
     monkeypatch.setattr(imports_errand, "MEMORY_EVENTS", str(tmp_path / "memory.events"))
     if counted is not None:
         (tmp_path / "memory.events").write_text(counted)
@@ -186,7 +175,6 @@ def test_an_import_that_has_died_too_often_is_given_up(
 
 @pytest.mark.threat(38)
 def test_a_request_whose_time_is_over_goes(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who wait hear why."""
     flights = imports(monkeypatch, publish)
     request = ask(node, asked=time.time() - 8000)
     run(node, request)
@@ -209,7 +197,6 @@ def others(site: Node, request: ImportRequest) -> list[ImportRequest]:
 def test_one_import_is_made_for_all(
     node: Node, monkeypatch: pytest.MonkeyPatch, error: WarmstartError | None, stay: int
 ) -> None:
-    """They have waited for it, and all hear how it ended; another attempt is the first one's."""
     flights = imports(monkeypatch, fail(error) if error else publish)
     request = ask(node)
     *_, other = others(node, request)
@@ -222,7 +209,6 @@ def test_one_import_is_made_for_all(
 def test_what_concerns_one_user_ends_no_others_request(
     node: Node, monkeypatch: pytest.MonkeyPatch, error: WarmstartError | None
 ) -> None:
-    """A quota; or a tag that is fresh enough for one, and not for another."""
     request = ask(node)
     expected = others(node, request)
     imports(monkeypatch, fail(error) if error else publish)
@@ -257,7 +243,6 @@ def test_the_policy_in_force_decides(
 
 
 def test_a_private_image_is_imported_with_the_sites_login(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Into its own store; the file with the credentials is read when the importer is made, and not before."""
     repository = PrivateRepository("team", "reg.example.com/a", ())
     rules = node.policy.images._replace(credentials=Credentials("/nowhere/credentials", (repository,)))
     node.write(node.policy._replace(images=rules))
@@ -270,7 +255,6 @@ def test_a_private_image_is_imported_with_the_sites_login(node: Node, monkeypatc
 
 
 def test_an_image_that_another_host_imports_is_left_to_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The election decides; this node's hooks wait for the other."""
     monkeypatch.setattr(making, "ELECTION_S", 0.0)
     flights = imports(monkeypatch, publish)
     monkeypatch.setattr(published, "begin", lambda *_: None)
@@ -284,7 +268,6 @@ def test_an_image_that_another_host_imports_is_left_to_it(node: Node, monkeypatc
 def test_a_cancelled_import_says_so(
     node: Node, monkeypatch: pytest.MonkeyPatch, handlers: list[Callable[[int, None], NoReturn]]
 ) -> None:
-    """Whoever removes the request and sends SIGTERM ends the waiting of all hooks."""
     request = ask(node)
 
     def cancel(_: Flight) -> NoReturn:
@@ -300,7 +283,6 @@ def test_a_cancelled_import_says_so(
 def test_a_host_that_shuts_down_leaves_the_request(
     node: Node, monkeypatch: pytest.MonkeyPatch, handlers: list[Callable[[int, None], NoReturn]]
 ) -> None:
-    """Maintenance starts it again after the boot."""
     request = ask(node)
     imports(monkeypatch, lambda _: handlers[-1](15, None))
     with pytest.raises(SystemExit):
@@ -309,7 +291,6 @@ def test_a_host_that_shuts_down_leaves_the_request(
 
 
 def test_a_request_that_is_gone_or_damaged(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its import was faster, or it was cancelled."""
     flights, request, errands = imports(monkeypatch, publish), ask(node), Errands(node.paths, IMPORTS)
     Path(errands.directory, errands.all()[0].name).write_bytes(b"{")
     assert (run(node, request), run(node, request)) == (0, 0)
@@ -317,7 +298,6 @@ def test_a_request_that_is_gone_or_damaged(node: Node, monkeypatch: pytest.Monke
 
 
 def test_a_failing_disk_leaves_the_request(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The audit says so. Maintenance starts it again."""
     request = ask(node)
 
     def fails(*_: object) -> NoReturn:
@@ -331,7 +311,6 @@ def test_a_failing_disk_leaves_the_request(node: Node, monkeypatch: pytest.Monke
 
 
 def test_nothing_is_imported_while_warmstart_is_off(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The request stays until its time is over."""
     flights = imports(monkeypatch, publish)
     request = ask(node)
     Path(node.installation.off_switch).touch()

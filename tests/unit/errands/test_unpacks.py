@@ -35,13 +35,10 @@ def site(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 
 def run(site: Node) -> None:
-    """Do the errand."""
     assert background.main(site.installation.prefix, [UNPACKS.name, NODE, KEY.tree]) == 0
 
 
 def test_what_is_done_is_told_under_the_job_that_asked(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what went for it."""
-
     def unpack(_: UnpackRequest, *, evicted: Callable[[Tree], object], **_given: object) -> About:
         evicted(Tree("other", ABOUT, 1.0, []))
         return ABOUT
@@ -62,7 +59,6 @@ def test_what_is_done_is_told_under_the_job_that_asked(site: Node, monkeypatch: 
 def test_what_failed_stays_and_says_why(
     site: Node, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
 ) -> None:
-    """Until its next attempt, whose problem it no longer has."""
     seen = []
 
     def unpack(request: UnpackRequest, **_: object) -> About:
@@ -83,7 +79,6 @@ def test_what_failed_stays_and_says_why(
 
 
 def test_what_is_there_already_is_done(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is told twice."""
     monkeypatch.setattr(unpacking, "unpack", lambda *_, **_given: None)
     run(site)
     assert (Errands(site.paths, UNPACKS).all(), site.events("image.unpacked")) == ([], [])
@@ -91,7 +86,6 @@ def test_what_is_there_already_is_done(site: Node, monkeypatch: pytest.MonkeyPat
 
 
 def test_it_is_idle_unless_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It changes when that changes."""
     told: list[bool] = []
     monkeypatch.setattr(process, "set_idle", told.append)
     monkeypatch.setattr(os, "setpgid", lambda *_: None)
@@ -103,7 +97,6 @@ def test_it_is_idle_unless_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.report
 def test_what_is_done_is_not_ended_as_if_withdrawn(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its errand goes before its process does, and whoever began it may look in between."""
     ended = []
     drop = Errands.drop
 

@@ -12,6 +12,5 @@ from warmstart.images.query import Site
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """Return a site with an empty store."""
     (tmp_path / "store").mkdir()
     return image_site.site(tmp_path / "store", tmp_path / "workspace")

@@ -63,13 +63,11 @@ def no_end() -> Callable[[Deadline], bool]:
 
 
 def said_by_the_head(site: Site, said: HeadImage) -> HeadImage:
-    """Return what the second node hears."""
     heads(site, "n1").say({NAME: said}, after(5))
     return heads(site, "n2").word(NAME, no_end, after(5))[NAME]
 
 
 def test_another_node_takes_the_heads_digest(site: Site) -> None:
-    """It costs one question more than to know the digest, and no look at the tag."""
     found = Obtained("x", "/x", DIGEST, 1, "reused", 0.0)
     said = said_by_the_head(site, agreed.found(found))
     calls = cast("InlineWorker", site.store.worker).calls
@@ -82,7 +80,6 @@ def test_another_node_takes_the_heads_digest(site: Site) -> None:
 
 
 def test_what_was_waited_for_or_is_stale_is_so_on_all_nodes(site: Site) -> None:
-    """The job is told the same everywhere."""
     found = Obtained("x", "/x", DIGEST, 1, "waited", 7.0)
     part = heads(site, "n2")
     assert part.obtain(agreed.found(found), TAG, site, after(5)).how == "waited"
@@ -91,7 +88,6 @@ def test_what_was_waited_for_or_is_stale_is_so_on_all_nodes(site: Site) -> None:
 
 
 def test_an_image_that_is_gone_is_imported_by_its_digest(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evicted meanwhile, or the nodes' CPUs differ: whatever the tag means now, it is that one."""
     asked: list[str] = []
 
     def until(self: waiting.Wait, _deadline: object) -> Obtained:
@@ -127,20 +123,17 @@ def test_the_heads_error_is_everybodys(site: Site, error: WarmstartError) -> Non
 def test_a_failure_of_the_head_alone_leaves_the_others_without_it(
     site: Site, said: HeadImage | None, problem: str
 ) -> None:
-    """Nobody chooses an image of its own."""
     with pytest.raises(HeadHasNone) as raised:
         heads(site, "n2").obtain(said, TAG, site, after(5))
     assert str(raised.value).endswith(problem)
 
 
 def test_a_silent_head_is_waited_for_in_vain(site: Site) -> None:
-    """The job's owner is told which node it is."""
     with pytest.raises(HeadSilent, match="the head node n1 has named no image within 0 s"):
         heads(site, "n2").word(NAME, no_end, after(0.1))
 
 
 def test_who_waits_for_long_hears_that_the_job_is_over(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The head node may be gone with it, and its word removed. The watch begins once."""
     monkeypatch.setattr(agreed, "ALONE_S", 0.0)
     begun: list[int] = []
 
@@ -155,13 +148,11 @@ def test_who_waits_for_long_hears_that_the_job_is_over(site: Site, monkeypatch: 
 
 
 def test_the_head_says_one_thing(site: Site) -> None:
-    """Its prolog may run twice."""
     first, second = HeadImage(digest=DIGEST), HeadImage(digest=f"sha256:{'cd' * 32}")
     assert said_by_the_head(site, first) == first
     assert heads(site, "n1").say({NAME: second}, after(5)) == {NAME: first}
 
 
 def test_the_head_gives_up_before_the_others() -> None:
-    """So that they learn why."""
     assert 214 < agreed.earlier(after(220)).left() <= 215
     assert 0.8 < agreed.earlier(after(1)).left() <= 0.9

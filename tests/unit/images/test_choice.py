@@ -17,13 +17,11 @@ IDENTITY = Identity("warmstart-import", 64211, 64211)
 
 
 def test_the_policy_can_name_every_importer() -> None:
-    """`images.importer` of the schema, and the table of the importers."""
     assert {*get_args(Images.model_fields["importer"].annotation)} == {"auto", *choice.IMPORTERS}
 
 
 @pytest.mark.parametrize("name", sorted(choice.IMPORTERS))
 def test_every_importer_is_complete(name: str) -> None:
-    """Its module makes it for an account, with the policy's rules; doctor knows its programs."""
     importer = choice.choose(RULES._replace(importer=name), IDENTITY, "/cache")
     assert (importer.name, importer.identity) == (name, IDENTITY)
     assert callable(importer.resolve)
@@ -45,7 +43,6 @@ def test_every_importer_is_complete(name: str) -> None:
 def test_auto_is_oci_where_its_programs_are(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, there: tuple[str, ...], shared: str, own: str
 ) -> None:
-    """`auto` looks for the programs. A user's own imports are enroot's, which has that user's credentials."""
     monkeypatch.setattr(choice, "ENROOT", str(tmp_path / "enroot"))
     monkeypatch.setattr(choice, "UMOCI", str(tmp_path / "umoci"))
     for name in there:
@@ -58,12 +55,10 @@ def test_auto_is_oci_where_its_programs_are(
 
 
 def test_oci_and_enroot_differ_by_the_programs_that_auto_looks_for() -> None:
-    """One that both need says nothing."""
     oci, enroot = {*choice.programs("oci")}, {*choice.programs("enroot")}
     assert (oci - enroot, enroot - oci) == ({choice.UMOCI}, {choice.ENROOT})
 
 
 def test_a_name_that_the_policy_would_refuse() -> None:
-    """Nothing is imported by its name."""
     with pytest.raises(ValueError, match="docker"):
         choice.choose(RULES._replace(importer="docker"), IDENTITY, "")

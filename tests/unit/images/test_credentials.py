@@ -22,12 +22,10 @@ ME = Identity("me", os.getuid(), os.getgid())
 
 
 def auth(user: str, secret: str) -> dict[str, str]:
-    """Return an authfile's entry."""
     return {"auth": base64.b64encode(f"{user}:{secret}".encode()).decode()}
 
 
 def written(directory: Path, auths: object, mode: int = 0o600) -> str:
-    """Write an authfile; return its path."""
     path = directory / "credentials.json"
     path.write_text(json.dumps({"auths": auths}))
     path.chmod(mode)
@@ -35,7 +33,6 @@ def written(directory: Path, auths: object, mode: int = 0o600) -> str:
 
 
 def test_finds_the_login_of_a_registry(tmp_path: Path) -> None:
-    """By the name that the policy has for it; Docker Hub has three names."""
     path = written(tmp_path, {"reg.io:5000": auth("$oauthtoken", SECRET), "index.docker.io": auth("hub", "x")})
     assert login_at(path, "reg.io:5000") == Login("reg.io:5000", "$oauthtoken", SECRET)
     assert login_at(path, "docker.io").user == "hub"
@@ -45,13 +42,11 @@ def test_finds_the_login_of_a_registry(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
 def test_a_file_that_others_reach_is_refused(tmp_path: Path, mode: int) -> None:
-    """Readable for a group is leaked already, writable is not the site's."""
     with pytest.raises(CredentialsUnusable, match="must belong to root"):
         login_at(written(tmp_path, {"reg.io": auth("a", "b")}, mode), "reg.io")
 
 
 def test_a_link_or_nothing_is_refused(tmp_path: Path) -> None:
-    """A link leads where somebody else says."""
     path = written(tmp_path, {"reg.io": auth("a", "b")})
     (tmp_path / "link").symlink_to(path)
     for name in ("link", "absent"):
@@ -87,7 +82,6 @@ def test_nothing_that_enroot_could_evaluate_gets_through(tmp_path: Path, secret:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"', '{"auths": 1}', '{"auths": {"reg.io": 1}}', "\0"])
 def test_what_is_no_authfile_is_said(tmp_path: Path, text: str) -> None:
-    """Damaged files have no content in their error."""
     path = tmp_path / "file"
     path.write_text(text)
     path.chmod(0o600)
@@ -97,7 +91,6 @@ def test_what_is_no_authfile_is_said(tmp_path: Path, text: str) -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_raise_anything_else(data: bytes) -> None:
-    """Whatever the base64 says, it is a login of plain characters or the one error."""
     try:
         login = credentials._login("reg.io", base64.b64encode(data).decode())
     except CredentialsUnusable:
@@ -108,7 +101,6 @@ def test_no_bytes_raise_anything_else(data: bytes) -> None:
 
 
 def test_is_lent_for_as_long_as_it_is_needed(tmp_path: Path) -> None:
-    """A file of the import account, 0600, gone afterwards; one that is there is not written into."""
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     work = Scratch(str(tmp_path), fd, CAPS)
     try:
@@ -125,7 +117,6 @@ def test_is_lent_for_as_long_as_it_is_needed(tmp_path: Path) -> None:
 
 
 def test_the_forms(tmp_path: Path) -> None:
-    """An authfile that reads back as itself, and enroot's netrc by host, without the port."""
     login = Login("reg.io:5000", "$oauthtoken", SECRET)
     path = tmp_path / "auth.json"
     path.write_text(credentials.for_skopeo(login))

@@ -21,7 +21,6 @@ OTHER = f"{'cd' * 32}.x86_64.enroot1"
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Return a store with two images."""
     images = tmp_path / "store" / "images"
     images.mkdir(parents=True)
     for name in (NAME, OTHER):
@@ -31,13 +30,11 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Return a job's run directory."""
     (tmp_path / "run" / "tmp").mkdir(parents=True)
     return tmp_path / "run"
 
 
 def collect(store: Path, run: Path) -> int:
-    """Collect a run's notes as node n1's maintenance does."""
     fd = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
     try:
         return notes.collect(fd, str(store.parent / "uses"), node="n1", store=client(store), deadline=after(9))
@@ -46,7 +43,6 @@ def collect(store: Path, run: Path) -> int:
 
 
 def test_a_note_becomes_a_use_and_protects(store: Path, run: Path) -> None:
-    """Once a day and node, however often it is noted; an image in use is not evicted."""
     assert not uses.is_protected(str(store), NAME, 600.0)
     for name in (NAME, OTHER, NAME):
         own_images.note_use(str(run / "tmp"), name)
@@ -58,7 +54,6 @@ def test_a_note_becomes_a_use_and_protects(store: Path, run: Path) -> None:
 
 
 def test_a_use_that_is_about_to_end_protects_nothing(store: Path) -> None:
-    """A note takes a while to be recorded: the last day of a lease is too short, or half of a short one."""
     week = 7 * DAY
     uses.record(str(store), NAME, "n1")
     use = store / "images" / "leases" / NAME
@@ -70,7 +65,6 @@ def test_a_use_that_is_about_to_end_protects_nothing(store: Path) -> None:
 
 
 def test_what_is_no_image_of_the_store_is_no_use(store: Path, run: Path, tmp_path: Path) -> None:
-    """Invented names make no directories in the store, and odd ones lead nowhere."""
     for name in (f"{'ef' * 32}.x86_64.oci1", "..", "x", f"{NAME}.tmp", f"{NAME}\n"):
         own_images.note_use(str(run / "tmp"), name)
     assert collect(store, run) == 0
@@ -78,7 +72,6 @@ def test_what_is_no_image_of_the_store_is_no_use(store: Path, run: Path, tmp_pat
 
 
 def test_what_the_user_made_of_his_directory_costs_nothing(store: Path, run: Path, tmp_path: Path) -> None:
-    """A link, a file, thousands of names: nothing is followed, and looking ends."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / f"{notes.NOTE}{NAME}").touch()
@@ -103,7 +96,6 @@ def test_what_the_user_made_of_his_directory_costs_nothing(store: Path, run: Pat
 
 @pytest.mark.threat(29)
 def test_notes_protect_for_two_days_only(store: Path, run: Path) -> None:
-    """While the job runs maintenance records the use again; the lease of hooks' uses is longer."""
     week = 7 * DAY
     own_images.note_use(str(run / "tmp"), NAME)
     assert collect(store, run) == 1
@@ -123,7 +115,6 @@ def test_notes_protect_for_two_days_only(store: Path, run: Path) -> None:
 
 @pytest.mark.threat(29)
 def test_the_notes_of_one_user_protect_so_many_images(store: Path, run: Path) -> None:
-    """On all nodes together. Another user's notes and the hooks' own uses still count."""
     names = [f"{number:064x}.x86_64.oci1" for number in range(uses.MOST_NOTED + 10)]
     for name in names:
         (store / "images" / f"{name}.sqsh").write_bytes(b"x" * 4096)

@@ -33,19 +33,16 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def owner(tmp_path: Path) -> JobOwner:
-    """Return a job's run directory."""
     (tmp_path / "run").mkdir(mode=0o711)
     return JobOwner(str(tmp_path / "run"), os.getuid(), os.getgid())
 
 
 def stored(tmp_path: Path, data: bytes) -> Obtained:
-    """Return an image with these bytes."""
     (tmp_path / "image").write_bytes(data)
     return Obtained("image", str(tmp_path / "image"), f"sha256:{'ab' * 32}", len(data), "reused", 0.0)
 
 
 def test_has_a_store_of_its_own(site: Site) -> None:
-    """Made for the owner alone, and only its path is another: nothing goes in or out elsewhere."""
     site = site._replace(places=lambda: (image_site.Elsewhere([]),))
     apart = private.site_of(site, "team", after(9))
     assert apart.store.path == f"{site.store.path}/private/team"
@@ -56,14 +53,12 @@ def test_has_a_store_of_its_own(site: Site) -> None:
 
 
 def test_a_store_that_is_not_mounted_is_not_made(site: Site, tmp_path: Path) -> None:
-    """Nothing is created where the store should be."""
     with pytest.raises(StoreFailed):
         private.site_of(site._replace(store=site.store.at(str(tmp_path / "absent"))), "team", after(9))
     assert not (tmp_path / "absent").exists()
 
 
 def test_the_job_gets_a_copy(site: Site, owner: JobOwner, tmp_path: Path) -> None:
-    """Its own and read-only; a second time replaces the first one."""
     for data in (b"a" * 3_000_000, b"b"):
         path = Path(private.hand_over(stored(tmp_path, data), IMAGE, owner, site, after(9)))
         assert (path, path.read_bytes()) == (Path(owner.run_directory) / NAME, data)
@@ -72,7 +67,6 @@ def test_the_job_gets_a_copy(site: Site, owner: JobOwner, tmp_path: Path) -> Non
 
 
 def test_nothing_is_left_of_a_copy_that_failed(site: Site, owner: JobOwner, tmp_path: Path) -> None:
-    """An image that has gone is the store's failure, a disk that is full the node's shortage."""
     gone = stored(tmp_path, b"x")._replace(path=str(tmp_path / "gone"))
     with pytest.raises(StoreFailed):
         private.hand_over(gone, IMAGE, owner, site, after(9))

@@ -20,7 +20,6 @@ def on(machine: str, recipe: str, monkeypatch: pytest.MonkeyPatch) -> ImageQuery
 
 
 def test_a_tag_means_the_same_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its digest is the list's, which an import picks from: one question for all machines and importers."""
     here, there = on("x86_64", "oci1", monkeypatch), on("aarch64", "enroot1", monkeypatch)
     assert here.key == there.key == "reg.io+team+tool=1"
     assert here.lock != there.lock

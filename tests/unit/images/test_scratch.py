@@ -21,7 +21,6 @@ ME = Identity("me", os.geteuid(), os.getegid())
 
 
 def test_is_private_and_gone_afterwards(tmp_path: Path) -> None:
-    """The outer directory can't be listed by others, the inner one is the account's alone; both are removed."""
     with scratch.opened(str(tmp_path), "r1", ME, CAPS) as work:
         path = Path(work.path)
         assert path.stat().st_mode & 0o7777 == 0o700
@@ -34,14 +33,12 @@ def test_is_private_and_gone_afterwards(tmp_path: Path) -> None:
 
 
 def test_is_gone_after_a_failure(tmp_path: Path) -> None:
-    """An import that fails leaves nothing behind."""
     with pytest.raises(RuntimeError), scratch.opened(str(tmp_path), "r1", ME, CAPS):
         raise RuntimeError
     assert os.listdir(tmp_path) == []
 
 
 def test_removes_what_dead_hooks_left_and_nothing_else(tmp_path: Path) -> None:
-    """A directory that nobody has locked goes; a live import's and a job's stay."""
     (tmp_path / "import.dead.00" / "x").mkdir(parents=True)
     (tmp_path / "7.r0").mkdir()
     live = tmp_path / "import.live.00"
@@ -58,7 +55,6 @@ def test_removes_what_dead_hooks_left_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_full_or_broken_disk_is_told_apart(tmp_path: Path) -> None:
-    """Only what no user can cause is the node's fault."""
     with pytest.raises(scratch.ScratchUnusable), scratch.disk_errors("/w"):
         raise OSError(28, "No space left on device")
     with pytest.raises(scratch.WorkspaceUnusable), scratch.disk_errors("/w"):
@@ -69,15 +65,12 @@ def test_a_full_or_broken_disk_is_told_apart(tmp_path: Path) -> None:
 
 
 def test_an_error_that_names_a_descriptor_is_told() -> None:
-    """As one of `os.listdir`: it has no name for the directory."""
     error = scratch.WorkspaceNotRoots.of("/w", NotADirectoryError(20, "Not a directory", 7))
     assert error.fields["path"] == "/w"
 
 
 @pytest.mark.parametrize("lacking", ["mke2fs", "loop devices"])
 def test_without_a_file_system_it_is_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str) -> None:
-    """A node without mke2fs, or without loop devices: nothing is left of the attempt, and programs are watched."""
-
     def attach(*_: object, **__: object) -> NoReturn:
         raise FileNotFoundError(2, "No such file or directory", "/dev/loop-control")
 
@@ -94,7 +87,6 @@ def test_without_a_file_system_it_is_a_directory(tmp_path: Path, monkeypatch: py
 
 
 def test_a_failing_disk_below_drains_no_node() -> None:
-    """A user can fill that disk, which looks like one that fails."""
     work = scratch.Scratch("/scratch", -1, CAPS, is_loop_filesystem=True)
     with pytest.raises(scratch.ScratchUnusable), work.errors():
         raise OSError(5, "Input/output error")
@@ -110,14 +102,12 @@ ROOMY = Caps(1 << 30, 1000)
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[int]:
-    """Return an open directory."""
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     yield fd
     os.close(fd)
 
 
 def test_counts_bytes_and_files(directory: int, tmp_path: Path) -> None:
-    """In directories, too; a hole takes no space."""
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "file").write_bytes(os.urandom(1 << 20))
     (tmp_path / "hole").touch()
@@ -132,7 +122,6 @@ def test_counts_bytes_and_files(directory: int, tmp_path: Path) -> None:
 
 
 def test_leads_nowhere_else_and_ends(directory: int, tmp_path: Path) -> None:
-    """A link counts as itself, and directories in each other end somewhere."""
     (tmp_path / "link").symlink_to("/usr")
     Watch(directory, ROOMY._replace(files=1)).look()
     deep = tmp_path
@@ -144,7 +133,6 @@ def test_leads_nowhere_else_and_ends(directory: int, tmp_path: Path) -> None:
 
 
 def test_looks_now_and_then(directory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once, and not again before its time: what is looked at is large."""
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     watch = Watch(directory, ROOMY._replace(files=1))

@@ -23,8 +23,6 @@ BY_DIGEST = parse(f"reg.io/a@sha256:{HEX}")
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nobody wait."""
-
     def waits(_self: waiting.Wait, _deadline: Deadline) -> Obtained:
         raise AssertionError("waits")
 
@@ -32,7 +30,6 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_warm_image_costs_one_call(site: Site) -> None:
-    """What is there is returned after one message to the worker."""
     put_image(site)
     found = single_flight.obtain(BY_DIGEST, site, after(5))
     assert (found.how, found.digest, found.size, found.waited_s) == ("reused", f"sha256:{HEX}", 4096, 0.0)
@@ -42,7 +39,6 @@ def test_a_warm_image_costs_one_call(site: Site) -> None:
 
 
 def test_an_image_that_goes_while_its_use_is_recorded_is_asked_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hook that records its use looks again: an eviction may have been faster."""
     put_image(site)
     record = uses.record
 
@@ -73,7 +69,6 @@ class Hiccup:
 
 
 def test_a_store_that_hiccups_is_asked_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as there is patience; then its error is the answer."""
     put_image(site)
     Hiccup(monkeypatch, 3)
     assert single_flight.obtain(BY_DIGEST, site._replace(patience_s=5), after(5)).how == "reused"
@@ -84,7 +79,6 @@ def test_a_store_that_hiccups_is_asked_again(site: Site, monkeypatch: pytest.Mon
 
 
 def test_a_job_that_is_over_meanwhile_waits_for_no_store(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its prolog would hold the node."""
     Hiccup(monkeypatch, 10_000)
     over = site._replace(patience_s=60, job_end=lambda: lambda _: True)
     with pytest.raises(JobOver):

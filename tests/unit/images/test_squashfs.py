@@ -37,33 +37,28 @@ WRONG = [
 
 
 def test_takes_a_whole_image() -> None:
-    """What mksquashfs writes is read into its fields."""
     assert parse(packed(), PADDED) == GOOD
     assert parse(packed(), GOOD.bytes_used) == GOOD
 
 
 def test_takes_absent_optional_tables() -> None:
-    """An image without fragments, export table and xattrs is whole."""
     block = GOOD._replace(fragments=0, fragment_table=ABSENT, lookup_table=ABSENT)
     assert parse(packed(block), PADDED) == block
 
 
 @pytest.mark.parametrize(("changes", "problem"), WRONG)
 def test_names_what_is_wrong(changes: dict[str, int], problem: str) -> None:
-    """Each field is checked, and the reason tells which one it was."""
     with pytest.raises(ImageInvalid) as raised:
         parse(packed(GOOD._replace(**changes)), PADDED)
     assert raised.value.fields["problem"] == problem
 
 
 def test_refuses_what_follows_the_end() -> None:
-    """Images are padded to 4 KiB and no further."""
     with pytest.raises(ImageInvalid):
         parse(packed(), GOOD.bytes_used + 4096)
 
 
 def test_refuses_every_truncation() -> None:
-    """A file that lost any of the bytes in use is not whole."""
     whole = image()
     for size in range(GOOD.bytes_used):
         with pytest.raises(ImageInvalid):
@@ -72,14 +67,12 @@ def test_refuses_every_truncation() -> None:
 
 @given(st.binary(max_size=200), st.integers(0, 1 << 64))
 def test_any_bytes_raise_only_its_own_error(data: bytes, size: int) -> None:
-    """No byte string raises anything but `ImageInvalid`."""
     with pytest.raises(ImageInvalid):
         parse(data, size)
 
 
 @given(st.data())
 def test_any_one_changed_field_is_survived(data: st.DataObject) -> None:
-    """With one field changed to any value it is refused, or its tables are inside the file."""
     name = data.draw(st.sampled_from(Superblock._fields))
     limit = {**dict.fromkeys(Superblock._fields[5:11], 16), **dict.fromkeys(Superblock._fields[11:], 64)}.get(name, 32)
     block = GOOD._replace(**{name: data.draw(st.integers(0, (1 << limit) - 1))})

@@ -20,7 +20,6 @@ KEY = ImageKey(f"{'ab' * 32}.x86_64.oci1")
 
 @pytest.fixture
 def paths(tmp_path: Path) -> NodePaths:
-    """Return a node whose job 7 has a record."""
     paths = NodePaths(str(tmp_path / "node"), "/nowhere")
     os.makedirs(f"{paths.state}/7", mode=0o700)
     records.save(paths.state, a_record())
@@ -29,18 +28,15 @@ def paths(tmp_path: Path) -> NodePaths:
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Path:
-    """Return a shelf with the tree of an image."""
     (tmp_path / f"shelf/{KEY.tree}/tree").mkdir(parents=True)
     return tmp_path / "shelf"
 
 
 def taken(shelf: Path, paths: NodePaths, key: ImageKey = KEY) -> Unpacked | None:
-    """Take a tree for job 7."""
     return unpacked.take(str(shelf), key, paths, a_record(), after(1))
 
 
 def test_a_run_that_takes_a_tree_is_noted_until_its_end(shelf: Path, paths: NodePaths) -> None:
-    """The note goes with the record. It is a use, too."""
     os.utime(shelf / KEY.tree, (1, 1))
     path = shelf / KEY.tree / "tree"
     assert taken(shelf, paths) == (KEY.tree, str(path), os.getuid(), path.stat().st_gid)
@@ -53,7 +49,6 @@ def test_a_run_that_takes_a_tree_is_noted_until_its_end(shelf: Path, paths: Node
 
 
 def test_what_is_not_there_is_noted_by_nobody(tmp_path: Path, shelf: Path, paths: NodePaths) -> None:
-    """No shelf yet, no such tree, one that is being made."""
     (shelf / f"{ImageKey('other').tree}.unpacking/tree").mkdir(parents=True)
     assert taken(tmp_path / "nowhere", paths) is None
     assert taken(shelf, paths, ImageKey("other")) is None
@@ -63,7 +58,6 @@ def test_what_is_not_there_is_noted_by_nobody(tmp_path: Path, shelf: Path, paths
 def test_a_tree_that_is_whole_is_taken_while_it_is_written_to_the_disk(
     tmp_path: Path, shelf: Path, paths: NodePaths
 ) -> None:
-    """As long as its maker lives: after a crash it may be half a tree. It gets its name later, whoever has it open."""
     key = ImageKey("other")
     made = shelf / f"{key.tree}{unpacked.UNPACKING}"
     (made / "tree").mkdir(parents=True)
@@ -88,14 +82,12 @@ def test_a_tree_that_is_whole_is_taken_while_it_is_written_to_the_disk(
 
 
 def test_a_private_image_has_a_tree_for_each_scope() -> None:
-    """Nobody finds one by the image's digest alone, and no path has a name of the image or the scope."""
     shared, team, other = (ImageKey(KEY.image, private).tree for private in ("", "team", "other"))
     assert len({shared, team, other}) == 3
     assert not any("team" in name or "ab" * 8 in name for name in (shared, team, other))
 
 
 def test_who_takes_a_tree_waits_for_an_eviction(shelf: Path, paths: NodePaths) -> None:
-    """It is short; nobody waits for others who take one."""
     with files.opened_dir(str(shelf)) as fd:
         assert files.try_flock(fd, shared=True)
         assert taken(shelf, paths)
@@ -105,7 +97,6 @@ def test_who_takes_a_tree_waits_for_an_eviction(shelf: Path, paths: NodePaths) -
 
 
 def test_a_node_has_a_shelf_where_the_policy_says_so(tmp_path: Path) -> None:
-    """Each slurmd of a host has its own."""
     policy = a_policy(tmp_path)
     assert unpacked.shelf_of(policy, "n1") == ""
     named = policy._replace(paths=policy.paths._replace(shelf="/srv/shelf"))

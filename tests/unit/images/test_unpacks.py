@@ -38,19 +38,15 @@ class Node:
         self.errands = Errands(self.paths, UNPACKS)
 
     def ask(self, key: ImageKey = KEY, uid: int = 5001) -> str:
-        """Ask as a user's job does."""
         return unpacks.ask(self.policy, self.paths, NAME, key, ASKER._replace(uid=uid))
 
     def obtain(self, seconds: float = 5) -> object:
-        """Ask for a run's tree, and wait."""
         return unpacks.obtain(self.policy, KEY, NAME, self.paths, a_record(), after(seconds))
 
     def make(self) -> None:
-        """Have the tree there."""
         os.makedirs(f"{self.shelf}/{KEY.tree}/tree")
 
     def fail(self, problem: str) -> None:
-        """Have an attempt fail."""
         begun = self.errands.begin(self.errands.all()[0])
         assert begun
         self.errands.put(begun, UnpackRequest(NAME, *KEY, ASKER, problem))
@@ -58,7 +54,6 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
-    """Return the node."""
     monkeypatch.setattr(Errands, "start_due", lambda _: None)
     monkeypatch.setattr(unpacks, "START_S", 0.0)
     return Node(tmp_path)
@@ -67,7 +62,6 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 @pytest.mark.report
 @pytest.mark.parametrize("place", ["shelf", "disk/deep/shelf"])
 def test_nobody_makes_the_shelf(node: Node, tmp_path: Path, place: str) -> None:
-    """Nor what is above it: its disk is not mounted, and what is unpacked would fill the root file system."""
     (tmp_path / "shelf").rmdir()
     paths = node.policy.paths._replace(shelf=str(tmp_path / place))
     node.policy = node.policy._replace(paths=paths)
@@ -79,12 +73,10 @@ def test_nobody_makes_the_shelf(node: Node, tmp_path: Path, place: str) -> None:
 
 
 def during(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Have something happen while somebody waits."""
     monkeypatch.setattr(time, "sleep", lambda _: act())
 
 
 def test_a_job_waits_until_its_tree_is_there(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever unpacks it knows that somebody waits."""
     awaited = []
 
     def make() -> None:
@@ -103,7 +95,6 @@ def test_a_job_waits_until_its_tree_is_there(node: Node, monkeypatch: pytest.Mon
 
 
 def test_nobody_waits_longer_than_the_policy_says(node: Node) -> None:
-    """The errand goes on."""
     assert node.obtain(0.0) == unpacks.TOO_LONG
     assert len(node.errands.all()) == 1
 
@@ -119,20 +110,17 @@ def test_nobody_waits_longer_than_the_policy_says(node: Node) -> None:
 def test_a_job_waits_no_longer_than_somebody_is_at_it(
     node: Node, monkeypatch: pytest.MonkeyPatch, happens: Callable[[Node], object], told: str
 ) -> None:
-    """It starts without."""
     during(monkeypatch, lambda: happens(node))
     assert node.obtain() == told
 
 
 def test_nobody_waits_for_what_has_failed(node: Node) -> None:
-    """The errand remembers it, whoever asks."""
     assert node.ask() == ""
     node.fail("too large")
     assert (node.ask(uid=5002), node.obtain()) == ("too large", "too large")
 
 
 def test_a_user_may_ask_for_so_many(node: Node) -> None:
-    """Others may still ask."""
     for number in range(UNPACKS.most):
         assert node.ask(ImageKey(f"{number}")) == ""
     assert node.ask() == "16 images of ws-alice wait on node n1 already"
@@ -140,7 +128,6 @@ def test_a_user_may_ask_for_so_many(node: Node) -> None:
 
 
 def test_an_attempt_that_is_due_is_begun(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By whoever waits, if its program has gone."""
     started: list[Errand] = []
     monkeypatch.setattr(Errands, "start_due", lambda errands: started.extend(errands.due()))
     during(monkeypatch, lambda: node.make() if len(started) > 1 else None)
@@ -159,7 +146,6 @@ def test_what_is_no_disk_is_left(node: Node, monkeypatch: pytest.MonkeyPatch, ki
 
 
 def test_without_a_shelf_nothing_is_asked_for(node: Node) -> None:
-    """The command line may be asked to."""
     node.policy = node.policy._replace(paths=node.policy.paths._replace(shelf=None))
     assert node.ask() == "the policy names no shelf (paths.shelf)"
     assert node.errands.all() == []

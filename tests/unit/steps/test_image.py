@@ -38,14 +38,12 @@ class Flights:
         self.asked: list[tuple[str, Site, Deadline]] = []
 
     def obtain(self, reference: Reference, site: Site, deadline: Deadline) -> Obtained:
-        """Give an image."""
         self.asked.append((reference.canonical(), site, deadline))
         name = f"{len(self.asked)}"
         return Obtained(name, f"/store/{name}.sqsh", DIGEST, 4096, self.how, 0.25, self.missing)
 
 
 def fly(monkeypatch: pytest.MonkeyPatch, how: str = "reused", missing: Missing = NOTHING) -> Flights:
-    """Put a stand-in in place."""
     flights = Flights(how, missing)
     monkeypatch.setattr(single_flight, "obtain", flights.obtain)
     return flights
@@ -53,7 +51,6 @@ def fly(monkeypatch: pytest.MonkeyPatch, how: str = "reused", missing: Missing =
 
 @pytest.mark.timed
 def test_the_first_image_is_the_jobs(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them are in the record and in the job's environment, in their order."""
     flights = fly(monkeypatch)
     assert image.run(context, Options((FIRST, SECOND))) == Outcome(
         "unchanged",
@@ -83,14 +80,12 @@ def test_the_first_image_is_the_jobs(context: Context, monkeypatch: pytest.Monke
 def test_how_it_was_obtained_is_the_event(
     context: Context, monkeypatch: pytest.MonkeyPatch, how: str, state: str
 ) -> None:
-    """Only what came into the store changed anything."""
     fly(monkeypatch, how)
     assert image.run(context, Options((FIRST,))).state == state
     assert len(events(context, f"image.{how}")) == 1
 
 
 def test_who_pays_for_an_image(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job's user and account, but nobody for what the policy names."""
     flights = fly(monkeypatch)
     record = context.record._replace(account="physics")
     image.run(context._replace(record=record), Options((FIRST, SECOND), by_policy=frozenset({SECOND})))
@@ -100,7 +95,6 @@ def test_who_pays_for_an_image(context: Context, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.timed
 def test_an_image_leaves_time_to_later_steps(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What earlier parts of the prolog took goes off the wait, and never off the seeding or the view."""
     flights = fly(monkeypatch)
     image.run(context._replace(deadline=after(20)), Options((FIRST,), later=12.0))
     (deadline,) = (deadline for _, _, deadline in flights.asked)
@@ -108,14 +102,12 @@ def test_an_image_leaves_time_to_later_steps(context: Context, monkeypatch: pyte
 
 
 def test_a_hook_asks_for_a_background_import(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It imports nothing itself: it leaves a request on its node."""
     flights = fly(monkeypatch)
     image.run(context, Options((FIRST,)))
     assert [site.paths for _, site, _ in flights.asked] == [context.paths]
 
 
 def test_what_happened_on_the_way_is_told(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the image itself; of what did not happen there is no event."""
     fly(monkeypatch, "imported", Missing("damaged", "no locks", ("old1", "old2")))
     image.run(context, Options((FIRST,)))
     assert [event["reason"] for name in ("damaged", "lockless") for event in told(context, name)] == [
@@ -129,13 +121,10 @@ def test_what_happened_on_the_way_is_told(context: Context, monkeypatch: pytest.
 
 
 def told(context: Context, name: str) -> list[dict[str, object]]:
-    """Return the events of images of one name."""
     return events(context, f"image.{name}")
 
 
 def test_the_first_failure_ends_the_step(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job does not start; what was obtained before is there for the next one."""
-
     def obtain(reference: Reference, _site: Site, _deadline: Deadline) -> Obtained:
         raise ImageNotFound(image=reference.canonical())
 
@@ -151,7 +140,6 @@ PYXIS = PyxisImage(FIRST, has_login=False, user_scope="user-1-a")
 def test_pyxis_imports_what_the_registry_does_not_show_to_the_site(
     context: Context, monkeypatch: pytest.MonkeyPatch, error: WarmstartError
 ) -> None:
-    """As the user; its caches are the user's own, below the reference. Other images are obtained."""
     flights = fly(monkeypatch)
 
     def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
@@ -175,7 +163,6 @@ def test_pyxis_imports_what_the_registry_does_not_show_to_the_site(
 
 
 def test_an_image_with_own_credentials_is_not_asked_for(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that names nothing else has no image of the store's."""
     flights = fly(monkeypatch)
     outcome = image.run(context, Options((FIRST,), pyxis=PYXIS._replace(has_login=True)))
     assert flights.asked == []
@@ -186,7 +173,6 @@ def test_an_image_with_own_credentials_is_not_asked_for(context: Context, monkey
 def test_a_job_that_asks_again_takes_young_answers_only(
     context: Context, monkeypatch: pytest.MonkeyPatch, refresh: bool, tag_ttl: int, taken: int
 ) -> None:
-    """But none that is younger than the policy wants is asked for again: users cannot flood a registry."""
     rules = context.policy.images._replace(tag_ttl=tag_ttl)
     flights = fly(monkeypatch)
     image.run(context._replace(policy=context.policy._replace(images=rules)), Options((FIRST,), refresh=refresh))
@@ -194,8 +180,6 @@ def test_a_job_that_asks_again_takes_young_answers_only(
 
 
 def test_another_failure_of_pyxis_image_is_one(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A registry that is down, or a quota, is no reason to import as the user."""
-
     def obtain(reference: Reference, _site: Site, _deadline: Deadline) -> Obtained:
         raise RegistryUnreachable(image=reference.canonical(), problem="503")
 
@@ -205,7 +189,6 @@ def test_another_failure_of_pyxis_image_is_one(context: Context, monkeypatch: py
 
 
 def test_a_private_image_is_copied_for_the_job(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Out of the private store, where its import is asked for, too."""
     rules = RULES._replace(credentials=Credentials("/nowhere/credentials", ()))
     context = context._replace(policy=context.policy._replace(images=rules))
     flights = fly(monkeypatch, "imported")
@@ -243,7 +226,6 @@ def another(context: Context) -> Context:
 def test_all_nodes_have_the_head_nodes_image(
     context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others ask for its digest; the head node's epilog removes what they agreed on."""
     flights = fly(monkeypatch)
     head = image.run(context, meeting)
     assert (head.record["image"], head.topics) == (DIGEST, ("test.7.0/images",))
@@ -272,7 +254,6 @@ def found_in_turn(monkeypatch: pytest.MonkeyPatch, *digests: str) -> list[str]:
 def test_a_steps_image_is_what_the_jobs_first_step_in_it_found(
     context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On whichever node, and nobody waits for the head node. Who finds none says nothing."""
     options, moved = meeting._replace(of_step=True), f"sha256:{'cd' * 32}"
     asked = found_in_turn(monkeypatch)
     with pytest.raises(ImageNotFound):
@@ -287,7 +268,6 @@ def test_a_steps_image_is_what_the_jobs_first_step_in_it_found(
 def test_steps_that_find_an_image_at_once_have_the_same(
     context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who comes second with its word takes the other's."""
     options, moved = meeting._replace(of_step=True), f"sha256:{'cd' * 32}"
     found_in_turn(monkeypatch, DIGEST, moved)
     image.run(context, options)
@@ -298,7 +278,6 @@ def test_steps_that_find_an_image_at_once_have_the_same(
 def test_what_this_node_knows_needs_no_board(
     context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An image that the prolog has found; where the board is out of order, a node has what it finds."""
     asked = found_in_turn(monkeypatch, DIGEST)
     os.rmdir(context.policy.paths.store)
     options = meeting._replace(of_step=True)
@@ -310,7 +289,6 @@ def test_what_this_node_knows_needs_no_board(
 def test_a_prolog_that_runs_again_keeps_to_its_word(
     context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it would find nothing, or another image."""
     fly(monkeypatch)
     image.run(context, meeting)
 
@@ -326,8 +304,6 @@ def test_a_prolog_that_runs_again_keeps_to_its_word(
 def test_no_node_has_an_image_that_the_head_node_has_not(
     context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All fail alike, whatever the others would find. The word stays: this job may end before they read it."""
-
     def obtain(reference: Reference, _site: Site, _deadline: Deadline) -> Obtained:
         raise ImageNotFound(image=reference.canonical())
 
@@ -342,8 +318,6 @@ def test_no_node_has_an_image_that_the_head_node_has_not(
 def test_what_the_head_node_leaves_to_pyxis_all_do(
     context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So the nodes look for caches in one namespace."""
-
     def obtain(reference: Reference, _site: Site, _deadline: Deadline) -> Obtained:
         raise ImageForbidden(image=reference.canonical(), problem="401")
 
@@ -359,7 +333,6 @@ def test_what_the_head_node_leaves_to_pyxis_all_do(
 def test_a_head_node_that_cannot_say_what_it_has_does_without(
     context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the others, who hear nothing; what failed first is what the job is told."""
     Path(context.policy.paths.store).rmdir()
     fly(monkeypatch)
     with pytest.raises(StoreFailed):
@@ -376,8 +349,6 @@ def test_a_head_node_that_cannot_say_what_it_has_does_without(
 def test_without_the_store_pyxis_imports_its_image(
     context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for a step that names it: the job runs, on all nodes, and is told. Another image is still missing."""
-
     def obtain(reference: Reference, _site: Site, _deadline: Deadline) -> Obtained:
         raise StoreFailed(what=f"find {reference.canonical()}", problem="Transport endpoint is not connected")
 
@@ -393,7 +364,6 @@ def test_without_the_store_pyxis_imports_its_image(
 
 
 def test_where_the_head_node_is_silent_pyxis_imports_its_image(context: Context, meeting: Options) -> None:
-    """As where warmstart is off there: without it the step would run. Another image is still missing."""
     waits = context.policy.images._replace(wait=0)
     node = another(context._replace(policy=context.policy._replace(images=waits)))
     told = image.run(node, meeting._replace(pyxis=PYXIS))

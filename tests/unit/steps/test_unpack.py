@@ -36,7 +36,6 @@ def context(tmp_path: Path) -> Context:
 
 
 def tree(context: Context, private: str = "") -> ImageKey:
-    """Have the job's image unpacked."""
     kind = f"{os.uname().machine}.{recipe(context.policy.images.importer)}"
     key = ImageKey(image_name(DIGEST, kind), private)
     os.makedirs(f"{shelf_of(context.policy, context.record.node)}/{key.tree}/tree")
@@ -44,7 +43,6 @@ def tree(context: Context, private: str = "") -> ImageKey:
 
 
 def test_a_tree_that_is_there_is_taken(context: Context) -> None:
-    """The state names it before anything is shown; nothing is asked for."""
     key = tree(context)
     outcome = unpack.run(context, OPTIONS)
     assert (outcome.state, outcome.detail) == ("unchanged", {"tree": key.tree})
@@ -53,7 +51,6 @@ def test_a_tree_that_is_there_is_taken(context: Context) -> None:
 
 
 def test_a_private_image_is_found_in_its_scope_alone(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever knows its digest does not find it."""
     key = tree(context, "team")
     monkeypatch.setattr(unpacks, "obtain", lambda *_: "none")
     assert unpack.run(context, OPTIONS).state == "skipped"
@@ -61,13 +58,11 @@ def test_a_private_image_is_found_in_its_scope_alone(context: Context, monkeypat
 
 
 def test_a_prolog_waits_until_it_is_there(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or until its time is over: the next steps need theirs."""
     monkeypatch.setattr(Errands, "start_due", lambda _: tree(context))
     assert unpack.run(context, OPTIONS).state == "changed"
 
 
 def test_what_fails_concerns_no_job(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It starts as on a node without a shelf."""
     monkeypatch.setattr(Errands, "start_due", lambda _: None)
     late = unpack.run(context, OPTIONS._replace(later=1e9))
     assert (late.state, late.detail) == ("skipped", {"reason": unpacks.TOO_LONG})
@@ -78,13 +73,11 @@ def test_what_fails_concerns_no_job(context: Context, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("image", ["", "claimed:reg.io/a:1"])
 def test_what_is_not_in_the_store_is_not_unpacked(context: Context, image: str) -> None:
-    """No image, or one that is left to pyxis."""
     left = context._replace(record=context.record._replace(image=image))
     assert unpack.run(left, OPTIONS).state == "skipped"
     assert os.listdir(f"{context.policy.paths.shelf}") == []
 
 
 def test_its_wait_is_a_part_of_the_budget(context: Context) -> None:
-    """Only where there is a shelf."""
     without = context.policy._replace(paths=context.policy.paths._replace(shelf=None))
     assert plan.prolog_budget(context.policy) == plan.prolog_budget(without) + context.policy.images.unpack.wait

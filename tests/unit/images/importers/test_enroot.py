@@ -69,7 +69,6 @@ class Programs:
         network: bool,
         capabilities: Sequence[str] = (),
     ) -> CompletedProgram:
-        """Record and answer."""
         assert mounts >= 0
         assert (identity, cwd, network) == (IDENTITY, self.directory, True)
         assert list(argv[:4]) == ["/usr/bin/prlimit", f"--fsize={256 << 30}", "--core=0", "--"]
@@ -96,7 +95,6 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Programs:
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Iterator[Scratch]:
-    """Return a directory to work in."""
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     yield Scratch(str(tmp_path), fd, CAPS)
     os.close(fd)
@@ -109,7 +107,6 @@ def saying(stderr: str) -> Answer:
 
 
 def test_asks_skopeo_for_the_digest(programs: Programs, scratch: Scratch) -> None:
-    """As the importer `oci` does: with the policy's registries without TLS, and the site's login."""
     digest = f"sha256:{hashlib.sha256(MANIFEST).hexdigest()}"
     assert IMPORTER.resolve(parse("docker://reg.io:5000/a:1"), scratch, after(9)) == digest
     assert [argv[0] for argv in programs.started] == [oci.SKOPEO]
@@ -117,7 +114,6 @@ def test_asks_skopeo_for_the_digest(programs: Programs, scratch: Scratch) -> Non
 
 
 def test_imports_by_digest(programs: Programs, scratch: Scratch) -> None:
-    """A digest stands in the tag's place: 3.x knows no NAME@DIGEST. http is allowed for listed registries alone."""
     result = IMPORTER.import_image(parse("reg.io/team/a:1"), DIGEST, scratch, after(9))
     uri = f"docker://reg.io#team/a:{DIGEST}"
     assert programs.started == [["/usr/bin/enroot", "import", "--output", f"{scratch.path}/{result}", uri]]
@@ -127,13 +123,11 @@ def test_imports_by_digest(programs: Programs, scratch: Scratch) -> None:
 
 
 def test_imports_a_tag_where_nobody_resolved_it(programs: Programs, scratch: Scratch) -> None:
-    """A user's own import leaves that to enroot, which has his credentials."""
     IMPORTER.import_image(parse("reg.io/team/a:1"), "", scratch, after(9))
     assert programs.started[0][-1] == "docker://reg.io#team/a:1"
 
 
 def test_every_path_is_its_own(programs: Programs, scratch: Scratch) -> None:
-    """Nothing that enroot reads, writes or sources lies outside of the scratch, whatever our own environment says."""
     IMPORTER.import_image(parse("reg.io/a"), DIGEST, scratch, after(9))
     env = dict(programs.env)
     assert env.pop("PATH") == "/usr/bin:/usr/bin:/bin:/usr/sbin:/sbin"
@@ -148,8 +142,6 @@ def test_every_path_is_its_own(programs: Programs, scratch: Scratch) -> None:
 
 @pytest.mark.parametrize("missing", [oci.SKOPEO, "/usr/bin/enroot"])
 def test_a_program_that_is_missing_is_named(programs: Programs, scratch: Scratch, missing: str) -> None:
-    """Both are needed; the registry is not blamed for one that is not installed."""
-
     def answer(argv: Sequence[str]) -> CompletedProgram:
         said = f"prlimit: failed to execute {missing}: No such file or directory\n" if argv[0] == missing else ""
         return CompletedProgram(127 if said else 0, MANIFEST, said.encode())
@@ -198,7 +190,6 @@ SAID = [
 
 @pytest.mark.parametrize(("stderr", "kind"), SAID)
 def test_says_whose_fault_it_is(programs: Programs, scratch: Scratch, stderr: str, kind: type[WarmstartError]) -> None:
-    """The class comes from curl's and the registry's numbers, not from names; only outages are tried again."""
     programs.answer = saying(stderr)
     with pytest.raises(WarmstartError) as raised:
         IMPORTER.import_image(parse("reg.io/team/429:503"), DIGEST, scratch, after(9))
@@ -209,14 +200,12 @@ def test_says_whose_fault_it_is(programs: Programs, scratch: Scratch, stderr: st
 
 
 def test_the_first_complaint_counts(programs: Programs, scratch: Scratch) -> None:
-    """What fails after a failed download is a consequence."""
     programs.answer = saying("curl: (56) Recv failure: Connection reset by peer\n[ERROR] Could not process JSON input")
     with pytest.raises(RegistryUnreachable):
         IMPORTER.import_image(parse("reg.io/a"), DIGEST, scratch, after(9))
 
 
 def test_a_half_image_of_an_earlier_attempt_is_gone(programs: Programs, scratch: Scratch) -> None:
-    """Enroot refuses a file that is there, so the next attempt finds none."""
     seen: list[bool] = []
 
     def half(argv: Sequence[str]) -> CompletedProgram:
@@ -259,12 +248,10 @@ def test_the_login_is_gone_before_layers_are_unpacked(
 
 
 def slow(argv: Sequence[str]) -> CompletedProgram:
-    """Be killed at the deadline."""
     raise process.ProgramTooSlow(program=argv[0])
 
 
 def test_a_slow_import_is_not_begun_again(programs: Programs, scratch: Scratch) -> None:
-    """It may be slow for many reasons, and its time is over."""
     programs.answer = slow
     with pytest.raises(process.ProgramTooSlow):
         IMPORTER.import_image(parse("reg.io/a"), DIGEST, scratch, after(9))

@@ -35,7 +35,6 @@ NOTHING = Additions({}, ())
 
 
 def layers_in(directory: Path, archives: Sequence[bytes]) -> list[LayerArchive]:
-    """Write archives as compressed layers."""
     found = []
     for number, data in enumerate(archives):
         blob = directory / f"layer{number}"
@@ -63,12 +62,10 @@ class Result:
         return file.read()
 
     def mode(self, name: str) -> int:
-        """Return the mode of an entry."""
         return self.tar.getmember(name).mode
 
 
 def test_the_upper_layer_wins(tmp_path: Path) -> None:
-    """The upper layer wins."""
     result = Result(tmp_path, [Item("f", content=b"old"), Item("g", content=b"kept")], [Item("f", content=b"new")])
     assert result.content("f") == b"new"
     assert result.content("g") == b"kept"
@@ -76,7 +73,6 @@ def test_the_upper_layer_wins(tmp_path: Path) -> None:
 
 
 def test_a_whiteout_hides_lower_layers_but_not_its_own(tmp_path: Path) -> None:
-    """A whiteout hides lower layers but not its own."""
     lower = [Item("d", "directory"), Item("d/old"), Item("f", content=b"old")]
     upper = [Item(".wh.d"), Item("f", content=b"new"), Item(".wh.f")]
     result = Result(tmp_path, lower, upper)
@@ -85,7 +81,6 @@ def test_a_whiteout_hides_lower_layers_but_not_its_own(tmp_path: Path) -> None:
 
 
 def test_an_opaque_directory_hides_what_lower_ones_hold(tmp_path: Path) -> None:
-    """An opaque directory hides what lower ones hold."""
     lower = [Item("d", "directory", 0o700), Item("d/old"), Item("d/sub", "directory"), Item("d/sub/old")]
     result = Result(tmp_path, lower, [Item("d", "directory", 0o750), Item("d/.wh..wh..opq"), Item("d/new")])
     assert sorted(result.names) == ["d", "d/new"]
@@ -104,7 +99,6 @@ AUFS = [
 
 @pytest.mark.report
 def test_what_aufs_wrote_for_itself_is_not_in_the_image(tmp_path: Path) -> None:
-    """All `.wh..wh.*`, as Docker does it; a hard link has its content from there."""
     result = Result(tmp_path, [*AUFS, Item("l", "hardlink", target=".wh..wh.plnk/12.34")])
     assert sorted(result.names) == ["d", "d/kept", "l"]
     assert result.content("l") == b"data"
@@ -113,7 +107,6 @@ def test_what_aufs_wrote_for_itself_is_not_in_the_image(tmp_path: Path) -> None:
 
 @pytest.mark.report
 def test_what_aufs_wrote_for_itself_is_not_in_an_unpacked_tree(tmp_path: Path) -> None:
-    """Umoci leaves it there."""
     for item in AUFS:
         path = tmp_path / "tree" / item.name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,46 +123,39 @@ def test_what_aufs_wrote_for_itself_is_not_in_an_unpacked_tree(tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", ["file", "symlink", "fifo"])
 def test_what_replaces_a_directory_hides_what_it_held(tmp_path: Path, kind: str) -> None:
-    """What replaces a directory hides what it held."""
     lower = [Item("d", "directory"), Item("d/old")]
     assert Result(tmp_path, lower, [Item("d", kind, target="t" if kind == "symlink" else "")]).names == ["d"]
 
 
 def test_a_directory_that_replaced_a_file_that_replaced_a_directory_is_new(tmp_path: Path) -> None:
-    """A directory that replaced a file that replaced a directory is new."""
     stack = [Item("d", "directory"), Item("d/oldest")], [Item("d")], [Item("d", "directory"), Item("d/new")]
     assert sorted(Result(tmp_path, *stack).names) == ["d", "d/new"]
 
 
 def test_a_directorys_mode_is_the_uppermost_entrys(tmp_path: Path) -> None:
-    """A directory's mode is the uppermost entry's."""
     lower = [Item("d", "directory", 0o700), Item("e", "directory", 0o711)]
     result = Result(tmp_path, lower, [Item("d", "directory", 0o1777), Item("e/f")])
     assert (result.mode("d"), result.mode("e")) == (0o1777, 0o711)
 
 
 def test_owners_can_read_everything(tmp_path: Path) -> None:
-    """Owners can read everything."""
     items = [Item("d", "directory", 0), Item("shadow", mode=0), Item("sudo", mode=0o4111)]
     result = Result(tmp_path, items)
     assert (result.mode("d"), result.mode("shadow"), result.mode("sudo")) == (0o700, 0o400, 0o4511)
 
 
 def test_a_device_becomes_an_empty_file(tmp_path: Path) -> None:
-    """A device becomes an empty file."""
     member = Result(tmp_path, [Item("null", "device", 0o666)]).tar.getmember("null")
     assert (member.isreg(), member.size, member.mode) == (True, 0, 0o666)
 
 
 def test_a_hard_link_may_have_its_target_in_a_lower_layer(tmp_path: Path) -> None:
-    """A hard link may have its target in a lower layer."""
     result = Result(tmp_path, [Item("f", content=b"data")], [Item("l", "hardlink", target="f")])
     assert result.names == ["f", "l"]
     assert result.content("l") == b"data"
 
 
 def test_a_hard_link_keeps_a_target_that_is_hidden(tmp_path: Path) -> None:
-    """A hard link keeps a target that is hidden."""
     stack = [Item("f", content=b"old")], [Item("l", "hardlink", target="f")], [Item("f", content=b"new")]
     result = Result(tmp_path, *stack)
     assert (result.content("l"), result.content("f")) == (b"old", b"new")
@@ -177,7 +163,6 @@ def test_a_hard_link_keeps_a_target_that_is_hidden(tmp_path: Path) -> None:
 
 
 def test_a_hard_links_target_that_has_passed_by_is_read_again(tmp_path: Path) -> None:
-    """A hard link's target that has passed by is read again."""
     lower = [Item("f", content=b"old"), Item("l", "hardlink", target="f"), Item("m", "hardlink", target="l")]
     result = Result(tmp_path, lower, [Item(".wh.f")])
     assert sorted(result.names) == ["l", "m"]
@@ -209,33 +194,28 @@ def test_a_hard_links_target_that_has_passed_by_is_read_again(tmp_path: Path) ->
     ],
 )
 def test_what_depends_on_the_order_is_left_to_the_unpacker(tmp_path: Path, layer: list[Item]) -> None:
-    """What depends on the order is left to the unpacker."""
     with pytest.raises(Unsupported):
         Result(tmp_path, layer)
 
 
 def test_a_hard_link_to_itself_is_refused(tmp_path: Path) -> None:
-    """No program can extract it, and mksquashfs crashes."""
     with pytest.raises(InvalidImage, match="hard link to itself"):
         Result(tmp_path, [Item("d/f", content=b"kept")], [Item("d/f", "hardlink", target="./d/f")])
 
 
 def test_a_hard_link_to_what_it_replaces_is_left_to_the_unpacker(tmp_path: Path) -> None:
-    """Its name leads to another one, which leads to what the lower layer has under its name."""
     links = [Item("a", "hardlink", target="f"), Item("f", "hardlink", target="a")]
     with pytest.raises(Unsupported, match="comes before"):
         Result(tmp_path, [Item("f", content=b"kept")], links, [Item(".wh.a")])
 
 
 def test_a_link_to_a_hidden_link_to_what_comes_later_is_left_to_the_unpacker(tmp_path: Path) -> None:
-    """It leads to what the lower layer has, though no upper one shows the link between."""
     links = [Item("d/l", "hardlink", target="f"), Item("f", content=b"new"), Item("m", "hardlink", target="d/l")]
     with pytest.raises(Unsupported, match="comes before"):
         Result(tmp_path, [Item("f", content=b"old")], links, [Item("d")])
 
 
 def test_an_upper_layer_that_leads_through_a_lower_link_is_left_to_the_unpacker(tmp_path: Path) -> None:
-    """An upper layer that leads through a lower link is left to the unpacker."""
     with pytest.raises(Unsupported):
         Result(tmp_path, [Item("lib", "symlink", target="usr/lib")], [Item("lib/f")])
 
@@ -253,14 +233,12 @@ def test_an_upper_layer_that_leads_through_a_lower_link_is_left_to_the_unpacker(
     ids=["nothing", "a directory", "a link above", "a file", "a link that was removed", "a link that was replaced"],
 )
 def test_a_directory_is_made_where_nothing_is(tmp_path: Path, layers: list[list[Item]], made: bool) -> None:
-    """What the image has stays."""
     result = Result(tmp_path, *layers, added=Additions({}, (b"var/cache/w",)))
     assert ("var/cache/w" in result.names and result.tar.getmember("var/cache/w").isdir()) == made
     assert len(result.names) == len(set(result.names))
 
 
 def test_what_comes_on_top_hides_what_the_image_has(tmp_path: Path) -> None:
-    """A hard link keeps its content; nothing is left of devices; no directory takes a file's place."""
     lower = [Item("etc/rc", content=b"old"), Item("etc/kept", "hardlink", target="etc/rc"), Item("dev/null")]
     added = Additions({b"etc/rc": b"new"}, (b"etc/rc/below",))
     result = Result(tmp_path, lower, [Item("etc/rc", "symlink", target="/tmp/x")], added=added)
@@ -269,13 +247,11 @@ def test_what_comes_on_top_hides_what_the_image_has(tmp_path: Path) -> None:
 
 
 def test_a_link_in_the_place_of_its_directory_is_left_to_the_unpacker(tmp_path: Path) -> None:
-    """What is in it may belong elsewhere."""
     with pytest.raises(Unsupported):
         Result(tmp_path, [Item("etc", "symlink", target="usr/etc")], added=Additions({b"etc/rc": b"x"}, ()))
 
 
 def test_bytes_and_files_are_bounded(tmp_path: Path) -> None:
-    """Bytes and files are bounded."""
     with pytest.raises(BoundsExceeded):
         Result(tmp_path, [Item("f", content=bytes(100_000))], bounds=ImageBounds(99_999, 10))
     with pytest.raises(BoundsExceeded):
@@ -283,7 +259,6 @@ def test_bytes_and_files_are_bounded(tmp_path: Path) -> None:
 
 
 def test_a_sparse_file_is_left_to_the_unpacker_and_counts_with_its_holes(tmp_path: Path) -> None:
-    """Both forms that GNU tar writes."""
     (tmp_path / "sparse").write_bytes(b"")
     with (tmp_path / "sparse").open("r+b") as file:
         file.truncate(1 << 30)
@@ -298,7 +273,6 @@ def test_a_sparse_file_is_left_to_the_unpacker_and_counts_with_its_holes(tmp_pat
 
 
 def test_a_layer_must_have_the_hash_of_the_configuration(tmp_path: Path) -> None:
-    """A layer must have the hash of the configuration."""
     layers = layers_in(tmp_path, [archive([Item("f")])])
     wrong = [layers[0]._replace(diff_id="sha256:" + "0" * 64)]
     with pytest.raises(InvalidImage):
@@ -306,7 +280,6 @@ def test_a_layer_must_have_the_hash_of_the_configuration(tmp_path: Path) -> None
 
 
 def test_what_follows_the_archives_end_counts_in_the_hash(tmp_path: Path) -> None:
-    """What follows the archive's end counts in the hash."""
     data = archive([Item("f")]) + b"more"
     flatten.flatten(layers_in(tmp_path, [data]), NOTHING, io.BytesIO(), ROOMY)
     layers = layers_in(tmp_path, [data + b"!"])
@@ -321,7 +294,6 @@ def test_what_follows_the_archives_end_counts_in_the_hash(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("cut", [0.2, 0.9, 0.99])
 def test_a_truncated_layer_is_refused(tmp_path: Path, cut: float) -> None:
-    """A truncated layer is refused."""
     layers = layers_in(tmp_path, [archive([Item("f", content=random.Random(1).randbytes(5000))])])
     blob = Path(layers[0].path)
     blob.write_bytes(blob.read_bytes()[: int(blob.stat().st_size * cut)])
@@ -330,7 +302,6 @@ def test_a_truncated_layer_is_refused(tmp_path: Path, cut: float) -> None:
 
 
 def test_a_layer_of_several_gzip_members_is_read_to_its_end(tmp_path: Path) -> None:
-    """A layer of several gzip members is read to its end."""
     data = archive([Item("f", content=bytes(3 << 20)), Item("g")])
     (tmp_path / "layer").write_bytes(gzip.compress(data[:1000]) + gzip.compress(data[1000:]))
     out = io.BytesIO()
@@ -342,7 +313,6 @@ def test_a_layer_of_several_gzip_members_is_read_to_its_end(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_names_are_bytes(tmp_path: Path, form: int) -> None:
-    """Names are bytes."""
     name = b"d\xc3\xa4/\xff\n".decode("utf-8", "surrogateescape")
     layers = layers_in(tmp_path, [archive([Item(name, content=b"x")], form)])
     out = io.BytesIO()
@@ -354,7 +324,6 @@ def test_names_are_bytes(tmp_path: Path, form: int) -> None:
 
 @given(st.binary(max_size=4000))
 def test_a_layer_of_any_bytes_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    """A layer of any bytes is read or refused."""
     blob = tmp_path_factory.mktemp("any") / "layer"
     blob.write_bytes(data)
     with pytest.raises((Unsupported, InvalidImage)):
@@ -363,7 +332,6 @@ def test_a_layer_of_any_bytes_is_read_or_refused(tmp_path_factory: pytest.TempPa
 
 @given(st.data())
 def test_a_damaged_archive_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """A damaged archive is read or refused."""
     chance = random.Random(data.draw(st.integers(0, 1 << 30)))
     tar = bytearray(archive(random_stack(chance)[0]))
     for _ in range(data.draw(st.integers(1, 20))):
@@ -376,7 +344,6 @@ def test_a_damaged_archive_is_read_or_refused(tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Path:
-    """Write an image of two layers."""
     stack = [Item("./", "directory", 0o555), Item("f", content=b"x")], [Item("l", "hardlink", target="f")]
     write_layout(tmp_path / "layout", [archive(layer) for layer in stack])
     return tmp_path / "layout"
@@ -389,7 +356,6 @@ def make(layout: Path, *bounds: int) -> int:
 
 
 def test_the_program_makes_a_squashfs(layout: Path) -> None:
-    """The program makes a squashfs."""
     assert make(layout) == 0
     out = layout.parent / "out"
     subprocess.run(["unsquashfs", "-no-progress", "-quiet", "-d", out, layout.parent / "r.sqsh"], check=True)
@@ -400,14 +366,12 @@ def test_the_program_makes_a_squashfs(layout: Path) -> None:
 
 
 def test_a_failure_leaves_no_result_and_says_why(layout: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A failure leaves no result and says why."""
     assert make(layout, 0, 0) == flatten.TOO_LARGE
     assert capfd.readouterr().err == "too large\n"
     assert not (layout.parent / "r.sqsh").exists()
 
 
 def test_a_mksquashfs_that_reads_no_archives_is_left_alone(layout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mksquashfs that reads no archives is left alone."""
     old = layout.parent / "mksquashfs"
     old.write_text("#!/bin/sh\necho mksquashfs version 4.4 '(2019/08/29)'\n", "utf-8")
     old.chmod(0o755)
@@ -416,7 +380,6 @@ def test_a_mksquashfs_that_reads_no_archives_is_left_alone(layout: Path, monkeyp
 
 
 def test_an_image_that_mksquashfs_crashes_on_is_unpacked(layout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It packs a tree by other code than an archive."""
     monkeypatch.setattr(flatten, "_pack", lambda *_: ["/bin/sh", "-c", "kill -SEGV $$"])
     assert make(layout) == flatten.UNSUPPORTED
 
@@ -424,7 +387,6 @@ def test_an_image_that_mksquashfs_crashes_on_is_unpacked(layout: Path, monkeypat
 def test_a_failing_mksquashfs_is_reported(
     layout: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A failing mksquashfs is reported."""
     full = layout.parent / "mksquashfs"
     said = "mksquashfs version 4.5.1"
     full.write_text(
@@ -440,7 +402,6 @@ def test_a_failing_mksquashfs_is_reported(
 def test_what_the_nodes_disk_has_damaged_is_no_fault_of_the_image(
     layout: Path, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """That would be remembered, and no other node would import it."""
     path = layout / "blobs" / "sha256" / json.loads((layout / "index.json").read_text())["manifests"][0]["digest"][7:]
     if name != "manifest":
         manifest = json.loads(path.read_text())
@@ -453,7 +414,6 @@ def test_what_the_nodes_disk_has_damaged_is_no_fault_of_the_image(
 
 
 def test_an_image_for_another_machine_is_refused(layout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its configuration says for which; there is no result."""
     other = "s390x" if os.uname().machine != "s390x" else "x86_64"
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine=other))
     assert make(layout) == flatten.OTHER_MACHINE
@@ -467,7 +427,6 @@ def test_an_image_for_another_machine_is_refused(layout: Path, monkeypatch: pyte
 def test_layers_that_no_image_can_be_made_of(
     layout: Path, capfd: pytest.CaptureFixture[str], layers: list[object], problem: str
 ) -> None:
-    """Also where skopeo has chosen the manifest."""
     index = json.loads((layout / "index.json").read_text())
     digest = index["manifests"][0]["digest"][7:]
     document = json.loads((layout / "blobs" / "sha256" / digest).read_text())
@@ -483,7 +442,6 @@ def test_layers_that_no_image_can_be_made_of(
 
 
 def test_a_damaged_index_is_refused(layout: Path) -> None:
-    """It is refused."""
     (layout / "index.json").write_bytes(b"[" * 100_000)
     assert make(layout) == flatten.INVALID
 
@@ -491,7 +449,6 @@ def test_a_damaged_index_is_refused(layout: Path) -> None:
 @settings(max_examples=10)
 @given(st.randoms(use_true_random=False))
 def test_any_stack_becomes_what_umoci_unpacks(tmp_path_factory: pytest.TempPathFactory, chance: random.Random) -> None:
-    """Any stack becomes what umoci unpacks."""
     compare_with_umoci(tmp_path_factory.mktemp("stack"), random_stack(chance))
 
 

@@ -20,7 +20,6 @@ FSTAB = "${{ENROOT_ROOTFS}}{0} {0} none x-create=dir,bind,rw,nosuid,nodev\n"
 
 
 def file(content: str) -> list[str]:
-    """Return a file of a tree."""
     return ["file", "644", content]
 
 
@@ -47,7 +46,6 @@ def flattened(layout: Path, mount_point: str = "") -> Path:
 
 
 def unpacked_tree(layout: Path, mount_point: str = "") -> Path:
-    """Unpack an image and finish its tree."""
     to = layout.with_name("unpacked")
     umoci = ["umoci", "raw", "unpack", "--rootless", "--image", f"{layout}:import", str(to)]
     subprocess.run(umoci, check=True, capture_output=True)
@@ -56,14 +54,12 @@ def unpacked_tree(layout: Path, mount_point: str = "") -> Path:
 
 
 def enroots(tree: Tree) -> Tree:
-    """Return a tree without what other runtimes read."""
     return {path: entry for path, entry in tree.items() if path.partition("/")[0] not in OURS}
 
 
 @pytest.mark.parametrize("make", [flattened, unpacked_tree])
 @pytest.mark.parametrize("name", CASES)
 def test_the_tree_is_enroots(tmp_path: Path, name: str, make: Callable[[Path], Path]) -> None:
-    """Byte for byte, but for what is listed."""
     expected = recorded()[name]
     for path, entry in DIFFERENT.get(name, {}).items():
         assert expected[path] != entry
@@ -73,19 +69,16 @@ def test_the_tree_is_enroots(tmp_path: Path, name: str, make: Callable[[Path], P
 
 
 def test_nothing_is_different_for_no_reason() -> None:
-    """Every difference is one of an image that is tried."""
     assert DIFFERENT.keys() <= CASES.keys() == recorded().keys()
 
 
 def added(config: dict[str, object], mount_point: str = "") -> image_config.Additions:
-    """Return what a configuration becomes."""
     return image_config.additions(json.dumps({"config": config}).encode(), mount_point)
 
 
 @pytest.mark.report
 @pytest.mark.parametrize("command", [[], ["echo", "it's"]])
 def test_an_entry_point_of_one_empty_word_is_none(command: list[str]) -> None:
-    """As Docker has it; enroot's script starts the program "", which ends with 126. Other empty words are words."""
     plain = added({"Cmd": command}).files[b"etc/rc"]
     assert added({"Cmd": command, "Entrypoint": [""]}).files[b"etc/rc"] == plain
     assert b"exec '' 'x'" in added({"Cmd": command, "Entrypoint": ["", "x"]}).files[b"etc/rc"]
@@ -93,7 +86,6 @@ def test_an_entry_point_of_one_empty_word_is_none(command: list[str]) -> None:
 
 @pytest.mark.threat(48)
 def test_a_shell_reads_the_variables_as_they_are(tmp_path: Path) -> None:
-    """Whatever quotes, spaces and lines are in them. `releases/runtimes.py` asks Apptainer's own shell."""
     values = {"A": 'it\'s "x" $HOME `id` \\', "B": "one\ntwo ", "C": "", "D": "image's", "PATH": "/image"}
     pairs = [*(f"{name}={value}" for name, value in values.items()), "not-a-name=x; id", "E"]
     script = tmp_path / "env.sh"
@@ -104,13 +96,11 @@ def test_a_shell_reads_the_variables_as_they_are(tmp_path: Path) -> None:
 
 
 def test_apptainers_shell_reads_the_quotes() -> None:
-    """It leaves a backslash between two pairs of single quotes as it is (1.4.5, tried)."""
     files = added({"Env": ["A=it's"]}).files
     assert files[b".singularity.d/env/10-docker2singularity.sh"] == b"""export A='it'"'"'s'\n"""
 
 
 def test_ch_run_gets_lines_that_it_can_read() -> None:
-    """It takes one pair of quotes away, and stops at a line without `=`."""
     environment = added({"Env": ["A='quoted'", "B=one\ntwo", "C", "D=x y"]}).files[b"ch/environment"]
     assert environment == b"A=''quoted''\nD='x y'\n"
 
@@ -124,25 +114,21 @@ def test_ch_run_gets_lines_that_it_can_read() -> None:
     ids=str,
 )  # fmt: skip
 def test_a_configuration_that_docker_does_not_take_is_malformed(config: dict[str, object]) -> None:
-    """It is the image's fault."""
     with pytest.raises(InvalidImage):
         added(config)
 
 
 @pytest.mark.parametrize("document", [b"[]", b"{", b'{"config": [1]}', b"[" * 100_000])
 def test_a_document_that_is_no_configuration_is_malformed(document: bytes) -> None:
-    """It is the image's fault."""
     with pytest.raises(InvalidImage):
         image_config.additions(document, "")
 
 
 def test_a_program_may_be_a_string_as_docker_takes_it() -> None:
-    """It is one word."""
     assert b"exec  'run me'\n" in added({"Cmd": "run me"}).files[b"etc/rc"]
 
 
 def test_a_lone_surrogate_can_be_stored() -> None:
-    """JSON can hold what UTF-8 can't."""
     document = b'{"config": {"Env": ["A=\\ud800"], "WorkingDir": "/\\ud800"}}'
     assert image_config.additions(document, "").files[b"etc/environment"] == b"A=?\n"
 
@@ -152,25 +138,21 @@ def test_a_lone_surrogate_can_be_stored() -> None:
 )
 @pytest.mark.threat(48)
 def test_a_volume_that_would_mount_something_else_is_left_out(path: str) -> None:
-    """A line of fstab is not the image's to write."""
     assert added({"Volumes": {path: {}}}).files[b"etc/fstab"] == b""
 
 
 @pytest.mark.parametrize("path", ["/a", "/a/b", "/..a/...", "/a/", "/ä"])
 def test_a_volume_is_mounted(path: str) -> None:
-    """From the image's own tree."""
     assert added({"Volumes": {path: {}}}).files[b"etc/fstab"].decode() == FSTAB.format(path)
 
 
 def test_no_directory_is_made_outside() -> None:
-    """A working directory may lead anywhere."""
     assert added({"WorkingDir": "/../../x"}, "/var/cache/w").directories == (b"var/cache/w",)
     assert added({"WorkingDir": "//a/./b/"}).directories == (b"a/b",)
     assert added({}).directories == ()
 
 
 def test_oci_layout_has_the_document(tmp_path: Path) -> None:
-    """As it is."""
     write_layout(tmp_path / "layout", [archive([])], config={"Env": ["A=b"]})
     config = oci_layout.read(str(tmp_path / "layout"), "import").config
     assert image_config.additions(config, "").files[b"etc/environment"] == b"A=b\n"

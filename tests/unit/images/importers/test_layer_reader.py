@@ -46,7 +46,6 @@ def read(directory: Path, data: bytes, blob: bytes | None = None, bounds: ImageB
 
 
 def only(directory: Path, data: bytes) -> Entry:
-    """Return the only entry of an archive."""
     (entry,) = read(directory, data)
     return entry
 
@@ -68,13 +67,11 @@ NAMES = {
 
 @pytest.mark.parametrize("form", NAMES)
 def test_names(tmp_path: Path, form: str) -> None:
-    """As Docker reads them."""
     data, name = NAMES[form]
     assert only(tmp_path, data + END).path == name
 
 
 def test_what_a_header_says(tmp_path: Path) -> None:
-    """Octal digits or base 256; PAX counts before the header."""
     assert only(tmp_path, header(size=b"0000005 \0", mode=b" 4755 ") + padded(b"hello") + END)[2:5] == (0o4755, 1000, 5)
     assert only(tmp_path, header(size=base256(5), mtime=base256(-9)) + padded(b"hello") + END)[3:5] == (0, 5)
     records = {b"size": b"5", b"mtime": b"7.9", b"hdrcharset": b"BINARY"}
@@ -86,7 +83,6 @@ def test_what_a_header_says(tmp_path: Path) -> None:
 
 
 def test_a_sum_of_signed_bytes_is_taken(tmp_path: Path) -> None:
-    """Old programs summed the bytes of a name so."""
     block = header(b"\xe4")
     signed = b"%06o\0 " % (sum(block[:148] + b" " * 8 + block[156:]) - 256)
     assert only(tmp_path, block[:148] + signed + block[156:] + END).path == b"\xe4"
@@ -96,7 +92,6 @@ def test_a_sum_of_signed_bytes_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", [b"", bytes(BLOCK - 5), padded(b"hello")[5:], padded(b"hello")[5:] + END[:BLOCK]])
 def test_an_archive_may_end_after_its_last_content(tmp_path: Path, end: bytes) -> None:
-    """Those of umoci 0.4.7 have no padding there."""
     assert only(tmp_path, header(size=5) + b"hello" + end[: BLOCK * 2]).size == 5
 
 
@@ -123,13 +118,11 @@ def test_an_archive_may_end_after_its_last_content(tmp_path: Path, end: bytes) -
     ],
 )  # fmt: skip
 def test_what_is_malformed(tmp_path: Path, data: bytes) -> None:
-    """It is refused, whatever Python's release would make of it."""
     with pytest.raises(InvalidImage):
         read(tmp_path, data)
 
 
 def test_frames_of_zstd(tmp_path: Path) -> None:
-    """Several, one that is skipped, and one that is larger than what is decompressed at a time."""
     data = header(size=3 << 20) + bytes(3 << 20) + END
     blob = b"\x5f\x2a\x4d\x18\x03\0\0\0abc" + zstd(data[:1000]) + zstd(data[1000:]) + b"\x50\x2a\x4d\x18\0\0\0\0"
     (entry,) = read(tmp_path, data, blob)
@@ -141,14 +134,12 @@ def test_frames_of_zstd(tmp_path: Path) -> None:
 
 
 def test_a_node_without_the_library_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the node that lacks something, and no fault of the image."""
     monkeypatch.setattr(layer_reader, "ZSTD_LIBRARY", "libzstd.so.0")
     with pytest.raises(OSError, match=r"libzstd\.so\.0: this node has none"):
         read(tmp_path, END, zstd(END))
 
 
 def test_what_counts(tmp_path: Path) -> None:
-    """Bytes with headers, entries, and what is claimed before it is read."""
     data = header(size=2000) + padded(bytes(2000)) + header(b"g") + END
     assert len(read(tmp_path, data, bounds=ImageBounds(len(data), 2))) == 2
     for bounds in (ImageBounds(len(data) - 1, 2), ImageBounds(len(data), 1)):
@@ -159,7 +150,6 @@ def test_what_counts(tmp_path: Path) -> None:
 
 
 def test_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes longer than its bytes and entries explain is refused."""
     seconds = 5.0
     monkeypatch.setattr(time, "process_time", lambda: seconds)
     budget = Budget(ImageBounds(1 << 40, 100))

@@ -16,19 +16,16 @@ NONE = ImageManifest(0, is_one=False)
 
 
 def listed(*entries: tuple[str, str, str]) -> str:
-    """Return a list of manifests: digest, operating system, architecture."""
     return json.dumps(
         {"manifests": [{"digest": d, "platform": {"os": system, "architecture": a}} for d, system, a in entries]}
     )
 
 
 def layered(*layers: object) -> str:
-    """Return a manifest with these descriptors."""
     return json.dumps({"schemaVersion": 2, "config": {}, "layers": layers})
 
 
 def test_adds_the_sizes_of_layers() -> None:
-    """One counts twice if it is there twice."""
     given_layers = [{"digest": ONE, "size": 5}, {"digest": TWO, "size": 0}, {"digest": ONE, "size": 5}]
     assert read(layered(*given_layers), "x86_64") == ImageManifest(10)
 
@@ -65,20 +62,17 @@ def test_chooses_the_manifest_for_this_machine(entries: list[tuple[str, str, str
     ],
 )
 def test_a_manifest_that_is_not_understood_says_nothing(text: str) -> None:
-    """No exception: the import goes on without knowing its layers."""
     assert read(text, "x86_64") == UNKNOWN
 
 
 @pytest.mark.threat(46)
 @pytest.mark.parametrize("layer", [{"digest": ONE, "size": 1}, {}, 1])
 def test_too_many_layers_are_told_before_any_is_fetched(layer: object) -> None:
-    """Whatever these are; up to the bound they are taken."""
     assert read(layered(*[layer] * (MOST_LAYERS + 1)), "x86_64") == ImageManifest(0, problem=TOO_MANY)
     assert read(layered(*[layer] * MOST_LAYERS), "x86_64").problem == ""
 
 
 def test_a_foreign_layer_is_told() -> None:
-    """What has addresses of its own is not fetched by skopeo."""
     foreign = {"digest": TWO, "size": 5, "urls": ["https://example.com/layer"]}
     assert read(layered({"digest": ONE, "size": 5, "urls": []}, foreign), "x86_64").problem == FOREIGN
 
@@ -98,7 +92,6 @@ def test_a_foreign_layer_is_told() -> None:
     ],
 )
 def test_what_a_machine_runs(machine: str, architecture: object, fits: bool) -> None:
-    """What nobody says, or nobody here knows, is taken."""
     assert is_for(machine, architecture) is fits
 
 
@@ -120,7 +113,6 @@ def test_what_a_machine_runs(machine: str, architecture: object, fits: bool) -> 
     ],
 )
 def test_what_is_no_manifest_is_told_apart(text: str) -> None:
-    """Nobody takes the digest of a maintenance page for an image."""
     assert read(text, "x86_64") == NONE
 
 
@@ -136,5 +128,4 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_never_fails(data: object) -> None:
-    """Whatever somebody pushed."""
     assert read(json.dumps(data), "x86_64").size >= 0

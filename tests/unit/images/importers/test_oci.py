@@ -65,7 +65,6 @@ class Programs:
         mounts: int,
         network: bool,
     ) -> CompletedProgram:
-        """Record and answer."""
         assert mounts >= 0
         assert not capabilities
         assert identity == IMPORTER.identity
@@ -99,7 +98,6 @@ def saying(message: str) -> Answer:
 
 
 def test_resolves_with_rendered_fields(programs: Programs) -> None:
-    """Only what is rendered from the fields reaches skopeo; TLS is waived only for listed registries."""
     programs.answer = lambda _: CompletedProgram(0, MANIFEST, b"")
     assert IMPORTER.resolve(parse("docker://reg.io:5000/a:1"), SCRATCH, after(9)) == digest_of(MANIFEST)
     assert IMPORTER.resolve(parse("reg.io#a"), SCRATCH, after(9)) == digest_of(MANIFEST)
@@ -111,12 +109,10 @@ def test_resolves_with_rendered_fields(programs: Programs) -> None:
 
 
 def phases(told: list[str]) -> Report:
-    """Return a report that notes the phases."""
     return lambda phase, _done: told.append(phase)
 
 
 def test_fetches_by_digest_and_only_fetching_has_the_network(programs: Programs) -> None:
-    """Whatever the reference said, the resolved digest is what is fetched."""
     told: list[str] = []
     assert IMPORTER.import_image(parse("reg.io/a:1"), DIGEST, SCRATCH, after(9), phases(told)) == "image.sqsh"
     assert [(argv[0], network) for argv, network in programs.started] == [
@@ -139,7 +135,6 @@ def is_flatten(argv: Sequence[str]) -> bool:
     ("status", "layout"), [(flatten.UNSUPPORTED, "layout"), (flatten.UNSUPPORTED_ZSTD, "uncompressed")]
 )
 def test_layers_that_cannot_be_flattened_are_unpacked(programs: Programs, status: int, layout: str) -> None:
-    """By umoci, into a tree that mksquashfs packs; it knows no zstd."""
     told: list[str] = []
     unsupported = CompletedProgram(status, b"61\n", b"'f' occurs twice in a layer\n")
     programs.answer = lambda argv: unsupported if is_flatten(argv) else CompletedProgram(0, b"", b"")
@@ -160,7 +155,6 @@ def test_layers_that_cannot_be_flattened_are_unpacked(programs: Programs, status
     ],
 )
 def test_an_image_that_is_wrong_is_not_unpacked(programs: Programs, status: int, kind: type[WarmstartError]) -> None:
-    """Another program would find the same."""
     failed = CompletedProgram(status, b"", b"a layer is not sha256:ab\n")
     programs.answer = lambda argv: failed if is_flatten(argv) else CompletedProgram(0, b"", b"")
     with pytest.raises(kind):
@@ -175,12 +169,10 @@ def showing(manifests: Sequence[bytes]) -> Answer:
 
 
 def digest_of(manifest: bytes) -> str:
-    """Return a manifest's digest."""
     return f"sha256:{hashlib.sha256(manifest).hexdigest()}"
 
 
 def test_a_list_names_the_manifest_that_is_fetched(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose layers are known by then; one that is too large is not fetched."""
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="aarch64"))
     layers = [{"digest": DIGEST, "size": size} for size in (70, 30)]
     image = json.dumps({"layers": layers}).encode()
@@ -206,7 +198,6 @@ def test_a_list_names_the_manifest_that_is_fetched(programs: Programs, monkeypat
 def test_a_manifest_that_no_image_can_be_made_of_is_not_fetched(
     programs: Programs, monkeypatch: pytest.MonkeyPatch, image: bytes, problem: str
 ) -> None:
-    """Alone, or in a list: the registry is asked for nothing else."""
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="aarch64"))
     platform = {"os": "linux", "architecture": "arm64"}
     index = json.dumps({"manifests": [{"digest": digest_of(image), "platform": platform}]}).encode()
@@ -219,7 +210,6 @@ def test_a_manifest_that_no_image_can_be_made_of_is_not_fetched(
 
 
 def test_a_manifest_that_is_another_one_is_not_read(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the registry showed has another digest: skopeo fetches what was resolved, or fails."""
     monkeypatch.setattr(ImportUserClient, "read_manifest", None)
     programs.answer = showing([b"{}"])
     IMPORTER.import_image(parse("reg.io/a:1"), DIGEST, SCRATCH, after(9))
@@ -228,7 +218,6 @@ def test_a_manifest_that_is_another_one_is_not_read(programs: Programs, monkeypa
 
 @pytest.mark.parametrize("answer", [b"", b"<html></html>", MANIFEST[:-1]])
 def test_an_answer_that_is_no_manifest_has_no_digest(programs: Programs, answer: bytes) -> None:
-    """A maintenance page, or the beginning of a manifest that is too long."""
     programs.answer = lambda _: CompletedProgram(0, answer, b"")
     with pytest.raises(RegistryAnswerUnusable):
         IMPORTER.resolve(parse("reg.io/a"), SCRATCH, after(9))
@@ -289,7 +278,6 @@ SAID = [
     ],
 )
 def test_says_whose_fault_it_is(programs: Programs, prefix: str, message: str, kind: type[WarmstartError]) -> None:
-    """The class comes from what happened, not from how a user named the image; only outages are retried."""
     programs.answer = saying(prefix + message)
     with pytest.raises(WarmstartError) as raised:
         IMPORTER.resolve(parse("reg.io/team/timeout:1"), SCRATCH, after(9))
@@ -298,14 +286,12 @@ def test_says_whose_fault_it_is(programs: Programs, prefix: str, message: str, k
 
 
 def test_a_registry_that_comes_back_is_not_an_error(programs: Programs) -> None:
-    """A second attempt that works is all that is seen of the first."""
     answers = iter([saying("connection refused")([]), CompletedProgram(0, MANIFEST, b"")])
     programs.answer = lambda _: next(answers)
     assert IMPORTER.resolve(parse("reg.io/a"), SCRATCH, after(9)) == digest_of(MANIFEST)
 
 
 def test_does_not_wait_beyond_the_deadline(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the next attempt would come too late, the last failure is told."""
     monkeypatch.setattr(base, "PAUSES_S", (60.0, 60.0))
     programs.answer = saying("connection refused")
     with pytest.raises(RegistryUnreachable):
@@ -314,8 +300,6 @@ def test_does_not_wait_beyond_the_deadline(programs: Programs, monkeypatch: pyte
 
 
 def test_a_silent_registry_is_unreachable(programs: Programs) -> None:
-    """A skopeo that had to be killed at its deadline is an outage of the registry, not of the node."""
-
     def slow(argv: Sequence[str]) -> CompletedProgram:
         raise process.ProgramTooSlow(program=argv[0])
 
@@ -326,8 +310,6 @@ def test_a_silent_registry_is_unreachable(programs: Programs) -> None:
 
 @pytest.mark.parametrize("program", ["umoci", "mksquashfs"])
 def test_later_programs_fail_as_themselves(programs: Programs, program: str) -> None:
-    """A layer that can't be unpacked is not called missing, even if its last words sound so."""
-
     def answer(argv: Sequence[str]) -> CompletedProgram:
         status = flatten.UNSUPPORTED if is_flatten(argv) else int(argv[0].endswith(program))
         return CompletedProgram(status, b"61\n", b"blob not found\n")
@@ -339,7 +321,6 @@ def test_later_programs_fail_as_themselves(programs: Programs, program: str) -> 
 
 
 def test_nothing_is_unpacked_without_a_limit_of_time(programs: Programs) -> None:
-    """`flatten`, which runs on an attacker's bytes, says what the limit is."""
     unlimited = CompletedProgram(flatten.UNSUPPORTED, b"0\n", b"'f' occurs twice in a layer\n")
     programs.answer = lambda argv: unlimited if is_flatten(argv) else CompletedProgram(0, b"", b"")
     with pytest.raises(ImportFailed):

@@ -28,7 +28,6 @@ def tree(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("link", ["etc", "dev", "deep", "work", "var", "etc/environment", "deep/er", "var/cache/w"])
 @pytest.mark.parametrize("target", ["{outside}", "{outside}/kept", "../outside", "/", "nowhere"])
 def test_no_link_is_followed(tree: Path, link: str, target: str) -> None:
-    """Those in the way of a file are replaced, any other stays."""
     outside = tree.parent / "outside"
     (tree / link).parent.mkdir(parents=True, exist_ok=True)
     (tree / link).symlink_to(target.format(outside=outside))
@@ -43,7 +42,6 @@ def test_no_link_is_followed(tree: Path, link: str, target: str) -> None:
 
 
 def test_directories_are_made_where_nothing_is(tree: Path) -> None:
-    """With the modes that the image gives those that it has."""
     (tree / "var").mkdir(mode=0o711)
     (tree / "work").write_text("a file")
     unpacked.finish(str(tree), ADDED)
@@ -53,7 +51,6 @@ def test_directories_are_made_where_nothing_is(tree: Path) -> None:
 
 
 def test_what_is_in_the_place_of_a_file_goes(tree: Path) -> None:
-    """Even a directory, with everything in it; and all devices."""
     (tree / "etc/environment/below").mkdir(parents=True)
     (tree / "dev/shm").mkdir(parents=True)
     (tree / "dev/shm/f").touch()
@@ -63,7 +60,6 @@ def test_what_is_in_the_place_of_a_file_goes(tree: Path) -> None:
 
 
 def test_the_owner_can_read_all_and_fill_directories(tree: Path) -> None:
-    """As enroot has it."""
     for name, mode in (("d", 0), ("shadow", 0), ("sudo", 0o4111)):
         (tree / name).mkdir() if name == "d" else (tree / name).touch()
         (tree / name).chmod(mode)
@@ -75,7 +71,6 @@ def test_the_owner_can_read_all_and_fill_directories(tree: Path) -> None:
 
 
 def test_the_program_says_what_failed(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The importer shows its last line."""
     write_layout(tree.parent / "layout", [archive([Item("f")])], config={"Env": 1})
     assert unpacked.main([str(tree.parent / "layout"), "import", str(tree), ""]) == 1
     assert "Env" in capfd.readouterr().err

@@ -51,19 +51,16 @@ class Controller:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Stop the clock."""
     return Clock(monkeypatch)
 
 
 @pytest.fixture
 def controller(monkeypatch: pytest.MonkeyPatch) -> Controller:
-    """Put a stand-in in place."""
     return Controller(monkeypatch)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[StoreClient]:
-    """Yield a client of an empty store."""
     (tmp_path / "store").mkdir()
     policy = a_policy(tmp_path)
     with StoreClient(policy.store_user, policy.paths.store, "n1-test") as client:
@@ -71,7 +68,6 @@ def store(tmp_path: Path) -> Iterator[StoreClient]:
 
 
 def watch(store: StoreClient, node: int = 1, nodelist: str = NODES) -> JobEnd:
-    """Begin to watch on a node of the job."""
     return JobEnd(a_record(node=f"n{node}", head=node == 1, nodelist=nodelist), store, "/nowhere/scontrol")
 
 
@@ -87,7 +83,6 @@ def seconds_until_known(watches: list[JobEnd], clock: Clock, most: float) -> flo
 def test_the_second_node_asks_where_the_head_node_may_be_gone(
     store: StoreClient, clock: Clock, controller: Controller
 ) -> None:
-    """Seldom; all others hear of it through the store, as they do from the head node."""
     record = a_record(node="n2", head=False, nodelist=NODES)
     stand_in = JobEnd(record, store, "/nowhere/scontrol", stands_in=True)
     assert seconds_until_known([stand_in], clock, 240) == 240
@@ -100,7 +95,6 @@ def test_the_second_node_asks_where_the_head_node_may_be_gone(
 def test_slurmctld_is_asked_as_often_for_64_nodes_as_for_one(
     store: StoreClient, clock: Clock, controller: Controller
 ) -> None:
-    """By the head node alone: about ten times in the four minutes that jobs wait by default."""
     for nodelist, count in ((NODES, 64), ("", 1)):
         controller.asked = 0
         watches = [watch(store, number, nodelist) for number in range(1, count + 1)]
@@ -110,7 +104,6 @@ def test_slurmctld_is_asked_as_often_for_64_nodes_as_for_one(
 
 
 def test_nobody_asks_in_the_first_seconds(store: StoreClient, clock: Clock, controller: Controller) -> None:
-    """Most images are there by then."""
     assert seconds_until_known([watch(store)], clock, 4) == 4
     assert controller.asked == 0
 
@@ -118,7 +111,6 @@ def test_nobody_asks_in_the_first_seconds(store: StoreClient, clock: Clock, cont
 @pytest.mark.threat(44)
 @pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "NODE_FAIL"])
 def test_all_nodes_hear_of_the_end(store: StoreClient, clock: Clock, controller: Controller, state: str) -> None:
-    """The head node soon after the fact, the others soon after the head node."""
     watches = [watch(store, number) for number in range(1, 9)]
     assert seconds_until_known(watches, clock, 100) == 100
     controller.state = state
@@ -129,7 +121,6 @@ def test_all_nodes_hear_of_the_end(store: StoreClient, clock: Clock, controller:
 
 @pytest.mark.parametrize("state", ["PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "RESIZING", "SOMETHING_NEW"])
 def test_no_other_state_ends_a_wait(store: StoreClient, clock: Clock, controller: Controller, state: str) -> None:
-    """Nor does one that no release has yet."""
     controller.state = state
     assert seconds_until_known([watch(store)], clock, 240) == 240
 
@@ -139,21 +130,17 @@ def unknown() -> None:
 
 
 def silent() -> None:
-    """Give no answer."""
     raise LookUpFailed(what="job 7", problem="Connection refused")
 
 
 @pytest.mark.parametrize("answer", [unknown, silent])
 def test_no_answer_changes_nothing(store: StoreClient, clock: Clock, controller: Controller, answer: Answers) -> None:
-    """The questions go on, no faster."""
     controller.answer = answer
     assert seconds_until_known([watch(store), watch(store, 2)], clock, 240) == 240
     assert 5 <= controller.asked <= 16
 
 
 def test_what_an_earlier_job_left_is_no_answer(store: StoreClient, clock: Clock, controller: Controller) -> None:
-    """The head node removes it; what names another user, cluster or other nodes is passed over in any case."""
-
     def publish(whose: Whose) -> None:
         store.run(Deadline(clock.now + 60), board.take_down, TOPIC.path)
         store.run(Deadline(clock.now + 60), board.begin, TOPIC._replace(whose=whose), "over", "{}")
@@ -172,8 +159,6 @@ def test_what_an_earlier_job_left_is_no_answer(store: StoreClient, clock: Clock,
 def test_a_store_that_fails_keeps_nobody(
     store: StoreClient, clock: Clock, controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The head node knows from slurmctld; the others go on waiting."""
-
     def fail(*_: object) -> NoReturn:
         raise StoreFailed(what="x", problem="y")
 
@@ -185,7 +170,6 @@ def test_a_store_that_fails_keeps_nobody(
 
 
 def test_many_jobs_do_not_ask_at_once(store: StoreClient, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs that begin to wait together are spread by chance."""
     chances = iter((b"\x00", b"\x80", b"\xff"))
     monkeypatch.setattr(os, "urandom", lambda _: next(chances))
     due = [round(watch(store)._due - clock.now) for _ in range(3)]

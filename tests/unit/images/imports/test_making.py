@@ -32,7 +32,6 @@ def result_directory(tmp_path: Path) -> Iterator[int]:
 
 
 def test_the_file_becomes_read_only_and_ours(result_directory: int) -> None:
-    """What is taken has mode 0444 and can be read."""
     fd = claim(result_directory, "image", os.geteuid())
     try:
         assert os.fstat(fd).st_mode & 0o7777 == 0o444
@@ -43,7 +42,6 @@ def test_the_file_becomes_read_only_and_ours(result_directory: int) -> None:
 
 
 def test_an_open_writer_is_noticed(result_directory: int, tmp_path: Path) -> None:
-    """As long as any descriptor can write, the file is not taken; afterwards it is."""
     with (tmp_path / "image").open("r+b"):
         with pytest.raises(ImageNotOurs) as raised:
             claim(result_directory, "image", os.geteuid())
@@ -52,7 +50,6 @@ def test_an_open_writer_is_noticed(result_directory: int, tmp_path: Path) -> Non
 
 
 def test_refuses_other_inodes(result_directory: int, tmp_path: Path) -> None:
-    """A second link, another owner, a symbolic link, a FIFO and nothing at all are refused."""
     os.link(tmp_path / "image", tmp_path / "second")
     (tmp_path / "link").symlink_to("image")
     os.mkfifo(tmp_path / "fifo")
@@ -69,7 +66,6 @@ def test_refuses_other_inodes(result_directory: int, tmp_path: Path) -> None:
 
 
 def test_tells_waiters_of_each_phase_and_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once a phase begins and every few seconds, with another worker than the one that holds the lock."""
     flight = making.begin(query_by_rules(parse("reg.io/a:1"), RULES, "none1"), site(tmp_path, tmp_path), after(9))
     assert flight is not None
     teller = InlineWorker()
@@ -95,7 +91,6 @@ def test_tells_waiters_of_each_phase_and_now_and_then(tmp_path: Path, monkeypatc
 def test_who_is_not_elected_gives_up_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: bool, tries: int
 ) -> None:
-    """Where a producer has said who it is. Otherwise the lock may be a waiter's, who only looks, and is free again."""
     query, here = query_by_rules(parse("reg.io/a:1"), RULES, "none1"), site(tmp_path, tmp_path)
     monkeypatch.setattr(time, "sleep", lambda _: None)
     asked = []

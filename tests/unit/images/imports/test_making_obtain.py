@@ -42,13 +42,10 @@ def others_lock(site: Site) -> Iterator[None]:
 
 
 def nothing_to_import(*_: object) -> NoReturn:
-    """Stand in for an import that must not happen."""
     raise AssertionError("imported")
 
 
 def test_the_first_one_imports(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing image is imported by whoever gets the lock, and the lock is free afterwards."""
-
     def make(producer: Flight) -> Obtained:
         query, site, deadline = producer[:3]
         assert try_lock(f"{site.store.path}/images/locks", f"{LOCK}.lock") is None
@@ -67,7 +64,6 @@ def test_the_first_one_imports(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.usefixtures("others_lock")
 def test_a_waiter_is_released_by_the_image_and_not_by_the_lock(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The image appears while another holds the lock; the waiter returns although the lock is still held."""
     monkeypatch.setattr(making, "_import", nothing_to_import)
     monkeypatch.setattr(time, "sleep", lambda _: put_image(site))
     found = making.obtain(BY_DIGEST, site, after(5))
@@ -85,7 +81,6 @@ def test_a_waiters_deadline_names_the_producer(site: Site, monkeypatch: pytest.M
 
 
 def test_the_locks_holder_looks_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An image that was published between the look-up and the lock is not imported again."""
     begin = making.begin
 
     def late(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
@@ -98,8 +93,6 @@ def test_the_locks_holder_looks_again(site: Site, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_definitive_failure_is_remembered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever comes next gets the same error without asking the registry."""
-
     def missing(*_: object) -> NoReturn:
         raise ImageNotFound(image="reg.io/a")
 
@@ -114,7 +107,6 @@ def test_a_definitive_failure_is_remembered(site: Site, monkeypatch: pytest.Monk
 
 @pytest.mark.threat(15)
 def test_an_outage_is_not_remembered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A registry that was down is asked again by the next one."""
     asked = []
 
     def down(*_: object) -> NoReturn:
@@ -129,7 +121,6 @@ def test_an_outage_is_not_remembered(site: Site, monkeypatch: pytest.MonkeyPatch
 
 
 def test_failures_are_forgotten(site: Site) -> None:
-    """A failure counts for half a minute; one from far in the future, or a damaged one, does not."""
     published.remember(site.store.path, LOCK, NOT_FOUND, "test")
     assert counts(site)
     path = Path(site.store.path) / "images" / "failed" / f"{LOCK}.json"
@@ -147,7 +138,6 @@ def counts(site: Site) -> bool:
 
 
 def test_a_store_that_is_not_there_is_the_stores_fault(site: Site) -> None:
-    """An unmounted store is neither the user's nor the node's fault."""
     Path(site.store.path).rmdir()
     with pytest.raises(StoreFailed):
         making.obtain(BY_DIGEST, site, after(5))
@@ -155,8 +145,6 @@ def test_a_store_that_is_not_there_is_the_stores_fault(site: Site) -> None:
 
 
 def test_one_users_quota_is_not_remembered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refusal that is about the user and not about the image ends nobody's next import."""
-
     def refused(*_: object) -> NoReturn:
         raise ImageQuotaExceeded(bytes=1, user="alice", taken=1, quota=1)
 
@@ -178,7 +166,6 @@ def test_a_failure_is_forgotten_in_time(site: Site, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("others_lock")
 def test_a_waiters_deadline_tells_what_the_producer_does(site: Site) -> None:
-    """What the producer announced last stands in the error."""
     published.announce(site.store.path, LOCK, OTHER._replace(since="x", phase="checking 3 MiB"), "test")
     with pytest.raises(ImageWaitExpired) as raised:
         making.obtain(BY_DIGEST, site, after(0.01))
@@ -186,8 +173,6 @@ def test_a_waiters_deadline_tells_what_the_producer_does(site: Site) -> None:
 
 
 def test_a_store_without_locks_is_said_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ENOLCK: the import goes on, and its answer has the reason for one warning."""
-
     def none(*_: object, **__: object) -> HeldLock:
         return HeldLock(contextlib.nullcontext(), "No locks available")
 

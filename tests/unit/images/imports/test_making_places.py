@@ -25,21 +25,18 @@ TAG = parse("reg.io/a:1")
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    """Give a site with an empty store of ours."""
     (tmp_path / "store").mkdir()
     with ImageStoreClient.of(Identity("me", os.getuid(), os.getgid()), str(tmp_path / "store")) as store:
         yield image_site.site(tmp_path / "store", tmp_path / "workspace")._replace(store=store)
 
 
 def flight_of(site: Site) -> Flight:
-    """Begin an import."""
     flight = making.begin(query_by_rules(TAG, site.rules, site.recipe), site, after(30))
     assert flight is not None
     return flight
 
 
 def test_others_are_kept_from_importing(site: Site) -> None:
-    """In the block; why that could not be had is passed on."""
     seen: list[str] = []
     there = (Elsewhere(seen), Elsewhere([], unheld="odd"))
     with making._places_held(flight_of(site._replace(places=lambda: there))) as problem:
@@ -49,7 +46,6 @@ def test_others_are_kept_from_importing(site: Site) -> None:
 
 @pytest.mark.parametrize(("uid", "shown"), [(-1, ["reg.io/a:1 is x.sqsh"]), (7, [])])
 def test_images_of_the_policy_are_shown(site: Site, uid: int, shown: list[str]) -> None:
-    """None that a user chose."""
     seen: list[str] = []
     site = site._replace(places=lambda: (Elsewhere(seen),), charged=Charged("u", uid))
     made = Obtained("x", f"{site.store.path}/images/x.sqsh", f"sha256:{image_site.HEX}", 1, "imported", 0.0)
@@ -59,7 +55,6 @@ def test_images_of_the_policy_are_shown(site: Site, uid: int, shown: list[str]) 
 
 @pytest.mark.parametrize("evicted", [["x"], []])
 def test_places_forget_what_was_evicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evicted: list[str]) -> None:
-    """As soon as it has gone."""
     seen: list[str] = []
     site = image_site.site(tmp_path, tmp_path)._replace(places=lambda: (Elsewhere(seen),))
     flight = flight_of(site)

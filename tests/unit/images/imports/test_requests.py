@@ -33,23 +33,19 @@ def paths(tmp_path: Path) -> NodePaths:
 
 
 def asked_for(name: str, uid: int = 2001, ago_s: float = 0.0) -> ImportRequest:
-    """Return a user's request for an image."""
     return ASKED._replace(reference=f"reg.io/{name}:1", uid=uid, asked=time.time() - ago_s)
 
 
 def submit(paths: NodePaths, request: ImportRequest) -> str:
-    """Write a request as a hook does."""
     return requests.submit(paths, request)
 
 
 def asked(paths: NodePaths) -> list[ImportRequest]:
-    """Return what is asked for."""
     return [request for _, request in requests.waiting(paths)]
 
 
 @pytest.mark.threat(39)
 def test_a_request_is_roots_alone_and_written_once(paths: NodePaths) -> None:
-    """The hooks of a user that want the same image have the same request; the first one's stays."""
     request = asked_for("a")
     assert submit(paths, request) == ""
     assert submit(paths, request._replace(job_id=8)) == ""
@@ -60,7 +56,6 @@ def test_a_request_is_roots_alone_and_written_once(paths: NodePaths) -> None:
 
 
 def test_a_key_names_image_kind_store_and_user() -> None:
-    """Each user has a request of its own, and the image one import."""
     others = [ASKED._replace(reference="reg.io/b:1"), ASKED._replace(kind="k"), ASKED._replace(private="team")]
     assert len({request.image for request in (ASKED, *others)}) == 4
     assert ASKED._replace(job_id=9, user="bob").key == ASKED.key
@@ -70,7 +65,6 @@ def test_a_key_names_image_kind_store_and_user() -> None:
 
 @pytest.mark.threat(38)
 def test_one_user_has_a_bounded_number(paths: NodePaths) -> None:
-    """The next one is told why it waits; other users still get theirs in, for the same images, too."""
     for number in range(IMPORTS.most):
         assert submit(paths, asked_for(f"a{number}")) == ""
     assert submit(paths, asked_for("more")) == f"{IMPORTS.most} imports of user alice wait on node n1 already"
@@ -78,7 +72,6 @@ def test_one_user_has_a_bounded_number(paths: NodePaths) -> None:
 
 
 def test_a_failed_import_may_be_tried_at_once(paths: NodePaths) -> None:
-    """By the next job that asks; the number of attempts counts on. One that died waits."""
     request, errands = asked_for("a"), Errands(paths, IMPORTS)
     submit(paths, request)
     begun = errands.begin(errands.all()[0])
@@ -98,7 +91,6 @@ def test_a_failed_import_may_be_tried_at_once(paths: NodePaths) -> None:
 
 @pytest.mark.parametrize("content", ["", "{"])
 def test_a_request_whose_time_is_over_is_made_anew(paths: NodePaths, content: str) -> None:
-    """By the next job that asks; so is a damaged one."""
     old, new, errands = asked_for("a", ago_s=IMPORT_S + 1), asked_for("a"), Errands(paths, IMPORTS)
     errands.put(Errand("2001", int(old.asked), 3, old.key), old)
     if content:
@@ -110,7 +102,6 @@ def test_a_request_whose_time_is_over_is_made_anew(paths: NodePaths, content: st
 
 @pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
 def test_a_clock_that_steps_stops_nothing(paths: NodePaths, monkeypatch: pytest.MonkeyPatch, step_s: float) -> None:
-    """An attempt in the future is as good as an old one, and a request from the future is over."""
     request, errands = asked_for("a"), Errands(paths, IMPORTS)
     submit(paths, request)
     errands.begin(errands.all()[0])
@@ -121,7 +112,6 @@ def test_a_clock_that_steps_stops_nothing(paths: NodePaths, monkeypatch: pytest.
 
 
 def test_other_users_requests_go_with_an_import(paths: NodePaths) -> None:
-    """Those for its image alone."""
     mine = asked_for("a")
     for request in (mine, asked_for("a", 2002), asked_for("a", 2003), asked_for("b", 2002)):
         submit(paths, request)
@@ -133,7 +123,6 @@ def test_other_users_requests_go_with_an_import(paths: NodePaths) -> None:
 
 
 def test_notes_of_failures_go(paths: NodePaths) -> None:
-    """After a while, as does whatever else lies there; requests stay."""
     request = asked_for("a")
     submit(paths, request)
     requests.remember_failure(paths, request.image, FAILURE)
@@ -149,7 +138,6 @@ def test_notes_of_failures_go(paths: NodePaths) -> None:
 
 @WHENS
 def test_a_hook_that_dies_at_any_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
-    """The next one that asks has the import started, and writes no second request."""
     started: list[str] = []
     monkeypatch.setattr(detached, "start", lambda argv, unit: started.append(f"{' '.join(argv)} {unit}"))
     for turn in count(1):

@@ -16,7 +16,6 @@ LINE = b"-rw-r--r-- 0/0                %s 2026-11-27 07:25 squashfs-root/%s\n"
 
 
 def counted(tmp_path: Path, listing: bytes, command: str = "cat", path: str = "") -> CompletedProgram:
-    """Count a listing, with the programs in `path`."""
     (tmp_path / "listing").write_bytes(listing)
     argv = ["/bin/sh", "-c", verify._COUNT, "sh", f"/bin/{command}", str(tmp_path / "listing")]
     environment = {"LC_ALL": "C.UTF-8", **({"PATH": path} if path else {})}
@@ -35,25 +34,21 @@ def counted(tmp_path: Path, listing: bytes, command: str = "cat", path: str = ""
     ],
 )
 def test_what_a_listing_says_is_counted(tmp_path: Path, listing: bytes, found: tuple[int, int]) -> None:
-    """Whatever the names are, no file counts less than it has."""
     assert verify.listed(counted(tmp_path, listing)) == found
 
 
 @pytest.mark.parametrize("listing", [LINE % (b"9" * 17, b"a"), (LINE % (b"9" * 16, b"a")) * 200])
 def test_more_bytes_than_there_can_be_are_not_counted(tmp_path: Path, listing: bytes) -> None:
-    """A sum that overflows would be taken for a small one."""
     with pytest.raises(ImageInvalid, match="more bytes than a disk can have"):
         verify.listed(counted(tmp_path, listing))
 
 
 def test_a_listing_that_fails_is_not_counted(tmp_path: Path) -> None:
-    """Its beginning is no count."""
     with pytest.raises(ImageInvalid, match=r"unsquashfs can't list it: .*Not a directory"):
         verify.listed(counted(tmp_path, b"", "rmdir"))
 
 
 def test_a_listing_that_breaks_off_within_a_line_is_not_counted(tmp_path: Path) -> None:
-    """As where unsquashfs crashes: what it has written ends at a multiple of its buffer's size."""
     with pytest.raises(ImageInvalid, match="unsquashfs can't list it"):
         verify.listed(counted(tmp_path, b"printf '%s' '-rw-r--r-- 0/0 3 2026'; kill -SEGV $$", "sh"))
 
@@ -67,7 +62,6 @@ def test_a_listing_that_breaks_off_within_a_line_is_not_counted(tmp_path: Path) 
 def test_whose_fault_it_is_that_an_image_cannot_be_listed(
     tmp_path: Path, script: str, path: str, *, is_the_images: bool
 ) -> None:
-    """Its own, unless unsquashfs did not start, or was killed for want of memory."""
     done = counted(tmp_path, script.encode(), "sh", path=path)
     with pytest.raises(ImageInvalid) as raised:
         verify.listed(done)
@@ -77,7 +71,6 @@ def test_whose_fault_it_is_that_an_image_cannot_be_listed(
 @pytest.mark.report
 @pytest.mark.parametrize("status", ["", " 256", " 0"])
 def test_a_name_does_not_end_a_listing_well(tmp_path: Path, status: str) -> None:
-    """Nothing would be counted."""
     try:
         assert verify.listed(counted(tmp_path, LINE % (b"5", b"two\nfailed" + status.encode()))) == (2, 5)
     except ImageInvalid as error:
@@ -86,7 +79,6 @@ def test_a_name_does_not_end_a_listing_well(tmp_path: Path, status: str) -> None
 
 @pytest.mark.parametrize(("command", "status"), [("cat", 0), ("false", 1)])
 def test_without_a_program_that_counts_it_is_only_listed(tmp_path: Path, command: str, status: int) -> None:
-    """An image is no worse for what a node lacks."""
     done = counted(tmp_path, LINE % (b"3", b"a"), command, path="/nonexistent")
     assert (done.status, done.stdout) == (status, b"")
     if not status:

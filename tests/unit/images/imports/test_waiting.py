@@ -41,7 +41,6 @@ OTHER = ImageProducer("n9", 99, 8, "2026-01-01T00:00:00Z")
 
 
 def never(*_: object) -> NoReturn:
-    """Stand in for an import that nobody shall start."""
     raise AssertionError("started")
 
 
@@ -55,24 +54,20 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
 
 @pytest.fixture
 def at_work(site: Site) -> Iterator[None]:
-    """Let another node import the image."""
     assert published.begin(site.store.path, LOCK, OTHER, "test") == ""
     yield
     published.end(site.store.path, LOCK)
 
 
 def asked(site: Site) -> list[ImportRequest]:
-    """Return the requests of the node."""
     return [request for _, request in requests.waiting(site.paths)]
 
 
 def told(site: Site, error: WarmstartError, uid: int = -1) -> None:
-    """Tell all nodes how an import failed."""
     published.remember(site.store.path, LOCK, RememberedFailure.of(error, uid), "test")
 
 
 def test_a_missing_image_is_asked_for_and_awaited(site: Site, started: list[Callable[[], object]]) -> None:
-    """The request names who wants it; the hook goes on when the image is there."""
     started.append(lambda: put_image(site))
     site = site._replace(charged=Charged("alice", 2001))
     found = single_flight.obtain(WANTED, site, after(5))
@@ -82,14 +77,12 @@ def test_a_missing_image_is_asked_for_and_awaited(site: Site, started: list[Call
 
 
 def test_a_warm_image_asks_for_nothing(site: Site) -> None:
-    """Not even the directory of requests is made."""
     put_image(site)
     assert single_flight.obtain(WANTED, site, after(5)).how == "reused"
     assert not Path(site.paths.errands).exists()
 
 
 def test_a_hook_with_no_time_left_asks_nevertheless(site: Site, started: list[Callable[[], object]]) -> None:
-    """Its job fails or comes back; the import that it asked for is the next one's image."""
     started.append(lambda: put_image(site))
     expired(site, seconds=0.9)  # the last look is due before the first
     assert len(asked(site)) == 1
@@ -98,7 +91,6 @@ def test_a_hook_with_no_time_left_asks_nevertheless(site: Site, started: list[Ca
 
 @pytest.mark.usefixtures("at_work")
 def test_nothing_is_asked_for_where_somebody_is_at_work(site: Site, started: list[Callable[[], object]]) -> None:
-    """On another node, too; the error at the deadline says who, and how far it is."""
     started.append(never)
     now = OTHER._replace(phase="fetching it", done=3 << 20)
     published.announce(site.store.path, LOCK, now, "test")
@@ -111,7 +103,6 @@ def test_nothing_is_asked_for_where_somebody_is_at_work(site: Site, started: lis
 
 
 def test_a_producer_that_died_is_replaced(site: Site, started: list[Callable[[], object]]) -> None:
-    """Its record stays, its lock does not: the next hook that looks asks for another import."""
     (Path(site.store.path) / "images" / "locks").mkdir(parents=True)
     (Path(site.store.path) / "images" / "locks" / f"{LOCK}.producer").write_text("{}")
     started.append(lambda: put_image(site))
@@ -120,7 +111,6 @@ def test_a_producer_that_died_is_replaced(site: Site, started: list[Callable[[],
 
 @pytest.mark.usefixtures("started")
 def test_a_dead_producers_word_is_told_to_nobody(site: Site) -> None:
-    """Its record stays until another import, or maintenance, finds it."""
     published.begin(site.store.path, LOCK, OTHER, "test")
     record = Path(site.store.path) / "images" / "locks" / f"{LOCK}.producer"
     data = record.read_bytes()
@@ -130,7 +120,6 @@ def test_a_dead_producers_word_is_told_to_nobody(site: Site) -> None:
 
 
 def test_all_who_wait_hear_why_it_failed(site: Site, started: list[Callable[[], object]]) -> None:
-    """At once, and by the error that the import had; the next job tries again."""
     for problem in ("refused", "too many requests"):
         started.append(lambda problem=problem: told(site, RegistryUnreachable(image="reg.io/a", problem=problem)))  # type: ignore[misc]
         with pytest.raises(RegistryUnreachable) as raised:
@@ -139,7 +128,6 @@ def test_all_who_wait_hear_why_it_failed(site: Site, started: list[Callable[[], 
 
 
 def test_what_is_definitive_is_not_tried_again(site: Site, started: list[Callable[[], object]]) -> None:
-    """A hook that comes a moment later asks for nothing."""
     started.append(never)
     told(site, ImageNotFound(image="reg.io/a"))
     with pytest.raises(ImageNotFound):
@@ -147,7 +135,6 @@ def test_what_is_definitive_is_not_tried_again(site: Site, started: list[Callabl
 
 
 def test_a_quota_is_its_users_matter(site: Site, started: list[Callable[[], object]]) -> None:
-    """Another user's import fails for it, and this user's is tried on its own."""
     refusal = ImageQuotaExceeded(bytes=1, user="bob", taken=1, quota=1)
     started.append(lambda: told(site, refusal, 2002))
     alice = site._replace(charged=Charged("alice", 2001))
@@ -159,7 +146,6 @@ def test_a_quota_is_its_users_matter(site: Site, started: list[Callable[[], obje
 
 
 def test_only_roots_own_word_breaks_a_node(site: Site, started: list[Callable[[], object]]) -> None:
-    """What the import on this node found is believed; the store, whose owner others may control, is not."""
     broken = WorkspaceUnusable(path="/w", problem="read-only")
     started.append(lambda: told(site, broken))
     with pytest.raises(ImportFailed, match="read-only"):
@@ -171,7 +157,6 @@ def test_only_roots_own_word_breaks_a_node(site: Site, started: list[Callable[[]
 
 
 def test_a_hook_that_died_before_it_started_the_import(site: Site, started: list[Callable[[], object]]) -> None:
-    """Its request is there: the next hook starts it."""
     query = query_by_rules(WANTED, site.rules, site.recipe)
     assert requests.submit(site.paths, ImportRequest.of(query, site)) == ""
     started.append(lambda: put_image(site))
@@ -184,7 +169,6 @@ def test_a_hook_that_died_before_it_started_the_import(site: Site, started: list
 )
 @pytest.mark.usefixtures("started")
 def test_the_deadline_says_what_the_request_waits_for(site: Site, waits: bool, said: str) -> None:
-    """No producer has been elected: its process has just begun, or it is another one's turn."""
     query, errands = query_by_rules(WANTED, site.rules, site.recipe), Errands(site.paths, IMPORTS)
     requests.submit(site.paths, ImportRequest.of(query, site))
     if not waits:
@@ -193,7 +177,6 @@ def test_the_deadline_says_what_the_request_waits_for(site: Site, waits: bool, s
 
 
 def test_who_is_in_line_starts_nothing(site: Site, started: list[Callable[[], object]]) -> None:
-    """As long as the process is at work that begins one import after the other."""
     started.append(never)
     with errand.at_work(site.paths, IMPORTS.name):
         expired(site)
@@ -210,7 +193,6 @@ def test_a_user_with_too_many_requests_is_told(
 
 
 def expired(site: Site, seconds: float = 1.2) -> ImageWaitExpired:
-    """Wait for the image in vain."""
     with pytest.raises(ImageWaitExpired) as raised:
         single_flight.obtain(WANTED, site, after(seconds))
     return raised.value
@@ -220,7 +202,6 @@ def expired(site: Site, seconds: float = 1.2) -> ImageWaitExpired:
 def test_a_request_that_cannot_be_written_is_said(
     site: Site, monkeypatch: pytest.MonkeyPatch, number: int, error: type[WarmstartError]
 ) -> None:
-    """A broken file system of the node's state is the node's fault, a full one is not, as for the record."""
     monkeypatch.setattr(errand, "replace_file", refusing(number))
     with pytest.raises(error, match=os.strerror(number)):
         single_flight.obtain(WANTED, site, after(5))
@@ -229,7 +210,6 @@ def test_a_request_that_cannot_be_written_is_said(
 
 @pytest.mark.usefixtures("started")
 def test_requests_that_cannot_be_read_are_the_nodes_fault(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the first look."""
     monkeypatch.setattr(errand, "names_in", refusing(errno.EIO))
     with pytest.raises(StateUnusable, match=os.strerror(errno.EIO)):
         single_flight.obtain(WANTED, site, after(0.9))
@@ -245,7 +225,6 @@ def refusing(number: int) -> Callable[..., NoReturn]:
 
 
 def test_waiters_probe_seldom(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking is cheap and frequent; whether somebody is at work is asked once in a second or two."""
     monkeypatch.setattr(detached, "start", lambda *_, **__: None)
     monkeypatch.setattr(time, "sleep", lambda _: None)
     with pytest.raises(ImageWaitExpired):
@@ -255,7 +234,6 @@ def test_waiters_probe_seldom(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_job_that_is_over_waits_no_longer(site: Site, at_work: None) -> None:
-    """It is told why; the import goes on. An image that is there is given in any case."""
     answers = iter([False, False, True])
     watched = site._replace(job_end=lambda: lambda _: next(answers))
     with pytest.raises(JobOver, match=r"cancelled or requeued while it waited for image reg\.io/a@sha256"):
@@ -265,6 +243,5 @@ def test_a_job_that_is_over_waits_no_longer(site: Site, at_work: None) -> None:
 
 
 def test_a_warm_job_is_not_watched(site: Site) -> None:
-    """Nothing is loaded for that."""
     put_image(site)
     assert single_flight.obtain(WANTED, site._replace(job_end=never), after(60)).how == "reused"

@@ -71,7 +71,6 @@ def told_here(site: Site, error: WarmstartError) -> None:
 
 
 def told(site: Site, error: WarmstartError) -> None:
-    """Tell all nodes how an import failed."""
     lock = query_by_rules(WANTED, site.rules, site.recipe).lock
     published.remember(site.store.path, lock, RememberedFailure.of(error), "test")
 
@@ -87,7 +86,6 @@ def moved(site: Site, error: WarmstartError) -> WarmstartError:
 def test_a_failure_that_says_nothing_of_the_tag(
     site: Site, started: list[Callable[[], object]], error: WarmstartError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job runs with the last image and is told why; the next one does not ask, until that is long ago."""
     started.append(lambda: told_here(site, error))
     found = single_flight.obtain(WANTED, site, after(5))
     assert (found.digest, found.how) == (DIGEST, "stale")
@@ -101,7 +99,6 @@ def test_a_failure_that_says_nothing_of_the_tag(
 
 
 def test_what_one_node_heard_spares_the_others(site: Site, started: list[Callable[[], object]]) -> None:
-    """The failure of an import on another node is in the store."""
     told(site, OUTAGE)
     started.append(lambda: pytest.fail("asked"))
     assert single_flight.obtain(WANTED, site, after(5)).how == "stale"
@@ -116,7 +113,6 @@ def test_what_one_node_heard_spares_the_others(site: Site, started: list[Callabl
     ],
 )
 def test_a_clear_answer_is_believed(site: Site, started: list[Callable[[], object]], error: WarmstartError) -> None:
-    """Now, and for a while."""
     started.append(lambda: told(site, error))
     for _ in range(2):
         with pytest.raises(type(error)):
@@ -129,7 +125,6 @@ def test_a_clear_answer_is_believed(site: Site, started: list[Callable[[], objec
 def test_a_tag_that_means_another_image_now(
     site: Site, started: list[Callable[[], object]], error: WarmstartError
 ) -> None:
-    """The old one is not given away; what has both digests crosses the store."""
     started.append(lambda: told(site, moved(site, error)))
     with pytest.raises(type(error)) as raised:
         single_flight.obtain(WANTED, site, after(5))
@@ -140,7 +135,6 @@ def test_a_tag_that_means_another_image_now(
 
 
 def test_an_error_that_this_release_does_not_know(site: Site, started: list[Callable[[], object]]) -> None:
-    """It keeps what it says of the tag."""
     lock = query_by_rules(WANTED, site.rules, site.recipe).lock
     later = RememberedFailure("code-of-tomorrow", {waiting.NEW_DIGEST: NEW, "also": "; x"}, "odd; x")
     started.append(lambda: published.remember(site.store.path, lock, later, "test"))
@@ -151,7 +145,6 @@ def test_an_error_that_this_release_does_not_know(site: Site, started: list[Call
 @pytest.mark.usefixtures("started")
 @pytest.mark.parametrize("digest", ["", NEW])
 def test_the_end_of_the_wait(site: Site, digest: str) -> None:
-    """Nobody has found out what the tag means: the last image. Somebody imports what it means now: no image yet."""
     lock = query_by_rules(WANTED, site.rules, site.recipe).lock
     producer = ImageProducer("n9", 99, 8, "2026-01-01T00:00:00Z", digest=digest)
     assert published.begin(site.store.path, lock, producer, "test") == ""
@@ -168,8 +161,6 @@ def test_the_end_of_the_wait(site: Site, digest: str) -> None:
 
 
 def test_requests_that_cannot_be_written(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full state disk is no reason to fail a job whose image is there."""
-
     def full(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -178,7 +169,6 @@ def test_requests_that_cannot_be_written(site: Site, monkeypatch: pytest.MonkeyP
 
 
 def test_a_last_image_that_is_damaged_is_none(site: Site, started: list[Callable[[], object]]) -> None:
-    """The failure is the job's."""
     (Path(site.store.path) / "images" / f"{HEX}.{image_site.KIND}.sqsh").write_bytes(b"x")
     started.append(lambda: told(site, OUTAGE))
     with pytest.raises(RegistryUnreachable):

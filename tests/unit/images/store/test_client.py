@@ -48,7 +48,6 @@ def local(tmp_path: Path) -> Iterator[int]:
 
 
 def test_a_use_is_recorded_once_a_day(store: ImageStoreClient, tmp_path: Path) -> None:
-    """The node's own disk spares the store a write for each job, until it says a day ago, or the future."""
     known = tmp_path / "uses"
     assert [store.record_use(NAME, "n1", str(known), after(60)) for _ in range(2)] == [True, False]
     for age in (86_401, -10_000):
@@ -57,7 +56,6 @@ def test_a_use_is_recorded_once_a_day(store: ImageStoreClient, tmp_path: Path) -
 
 
 def test_an_image_comes_and_goes(store: ImageStoreClient, local: int) -> None:
-    """From publishing to eviction."""
     assert store.find(WANT, after(60)) is None
     assert store.run(after(60), published.sweep, WANT.lock) == 0
     assert store.run_with(local, after(60), published.publish_image, store.path, local, NAME, DRAFT, "t").first
@@ -78,14 +76,12 @@ def test_an_image_comes_and_goes(store: ImageStoreClient, local: int) -> None:
 
 
 def test_a_tag_has_a_pointer(store: ImageStoreClient) -> None:
-    """What it meant, and when it was asked."""
     assert store.look(after(60), published.last_pointer, WANT.key) is None
     store.run(after(60), published.point, WANT.key, DIGEST, 1e9, "t")
     assert store.look(after(60), published.last_pointer, WANT.key) == Pointer(DIGEST, 1e9)
 
 
 def test_a_look_up_whose_worker_dies_is_asked_again(store: ImageStoreClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once: a helper that somebody kills fails no job. The sentence is about the image, and not about our modules."""
     store = store.about("image reg.io/a:1 in the store /s")
     assert store.find(WANT, after(60)) is None
     os.kill(store.worker._pid, signal.SIGKILL)
@@ -100,12 +96,10 @@ def test_a_look_up_whose_worker_dies_is_asked_again(store: ImageStoreClient, mon
 
 
 def die(_store: str, _key: str, _digest: str, _kind: str, _fresh_after: float) -> None:
-    """End the process that this runs in."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_one_imports(store: ImageStoreClient) -> None:
-    """A second client hears who does, and of a definitive failure; the lock goes back, or with its worker."""
     me = ImageProducer("n1", 1, 7, "x")
     other = store.separate()
     with other:
@@ -126,7 +120,6 @@ def test_one_imports(store: ImageStoreClient) -> None:
 
 
 def test_a_damaged_image_is_put_away(store: ImageStoreClient, local: int) -> None:
-    """If it is still the inode that was read."""
     store.run_with(local, after(60), published.publish_image, store.path, local, NAME, DRAFT, "t")
     found = store.run(after(60), published.check_bytes, NAME, "t")
     assert not store.run(after(60), published.put_away, NAME, found.inode + 1)
@@ -134,7 +127,6 @@ def test_a_damaged_image_is_put_away(store: ImageStoreClient, local: int) -> Non
 
 
 def test_private_images_have_a_store_of_their_own(store: ImageStoreClient, local: int, tmp_path: Path) -> None:
-    """The same operations, below the store; a job's copy is written by descriptor."""
     private = store.private("team", after(60))
     private.run_with(local, after(60), published.publish_image, private.path, local, NAME, DRAFT, "t")
     (entry,) = private.run(after(60), eviction.inventory, 0.0)
@@ -149,7 +141,6 @@ def test_private_images_have_a_store_of_their_own(store: ImageStoreClient, local
 
 
 def test_errors_say_what_they_are_about(store: ImageStoreClient) -> None:
-    """The store, or what its user has named."""
     gone = store.at(f"{store.path}/gone")
     with pytest.raises(StoreFailed, match=f"the image store of {gone.path}: No such file"):
         gone.run(after(60), eviction.inventory, 0.0)

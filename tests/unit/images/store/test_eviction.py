@@ -29,7 +29,6 @@ SIZE = len(image())
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Return an empty store."""
     (tmp_path / "store" / "images").mkdir(parents=True)
     return tmp_path / "store"
 
@@ -43,7 +42,6 @@ def put(store: Path, name: str, age: float, **known: object) -> None:
 
 
 def there(store: Path) -> list[str]:
-    """Return the names of the images, sorted."""
     return sorted(path.name.removesuffix(".sqsh") for path in (store / "images").glob("[!.]*.sqsh"))
 
 
@@ -63,7 +61,6 @@ def make_room(store: Path, need: int = 0, **keep: int) -> list[str]:
 
 
 def test_nothing_goes_below_the_high_mark(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Old images stay as long as there is room."""
     for number in range(8):
         put(store, f"i{number}", 9000)
     fill(monkeypatch, store, 10)
@@ -71,7 +68,6 @@ def test_nothing_goes_below_the_high_mark(store: Path, monkeypatch: pytest.Monke
 
 
 def test_the_images_are_listed_once(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the user's quota and the mark; what went for one of them is not counted for the other."""
     for number in range(9):
         put(store, f"i{number}", 9000 - number, uid=7)
     fill(monkeypatch, store, 10)
@@ -91,7 +87,6 @@ def test_the_images_are_listed_once(store: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_least_recently_used_go_down_to_the_low_mark(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the high mark the oldest go, as many as it takes and no more; what is known of them goes, too."""
     for number in range(9):
         put(store, f"i{number}", 9000 - number)
     uses.record(str(store), "i1", "n1")
@@ -103,7 +98,6 @@ def test_the_least_recently_used_go_down_to_the_low_mark(store: Path, monkeypatc
 
 
 def test_a_damaged_image_goes_after_the_lease(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as that a job may have it open."""
     put(store, "i0", 9000)
     (store / "images" / "i0.sqsh").write_bytes(b"x" * SIZE)
     assert published.put_away(str(store), "i0")
@@ -115,7 +109,6 @@ def test_a_damaged_image_goes_after_the_lease(store: Path, monkeypatch: pytest.M
 
 
 def test_what_may_be_in_use_is_never_evicted(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mark within the lease, a pin, and an image's first hour protect it, however full the store is."""
     put(store, "live", 9000)
     uses.record(str(store), "live", "n7")
     put(store, "pinned", 9000)
@@ -133,7 +126,6 @@ def test_what_may_be_in_use_is_never_evicted(store: Path, monkeypatch: pytest.Mo
 
 
 def test_a_store_without_room_says_so(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing may go and less than the floor would be left, the import is refused before it starts."""
     put(store, "new", 0)
     fill(monkeypatch, store, 2)
     with pytest.raises(OSError, match=rf"the file system of {store} has \S+ free; the image has \S+, and \S+ must"):
@@ -156,7 +148,6 @@ def another(store: Path) -> Iterator[Callable[[], None]]:
 def test_room_that_another_process_makes_is_waited_for(
     store: Path, monkeypatch: pytest.MonkeyPatch, another: Callable[[], None]
 ) -> None:
-    """An import is not told that the store is full while images go, nor lets a quota be."""
     put(store, "old", 9000, uid=1)
     fill(monkeypatch, store, 2)
 
@@ -175,7 +166,6 @@ def test_room_that_another_process_makes_is_waited_for(
 def test_a_process_that_makes_room_for_ever_is_not_waited_for(
     store: Path, monkeypatch: pytest.MonkeyPatch, another: Callable[[], None]
 ) -> None:
-    """It may be stopped. Two that evict at the same time are safe; at worst an image more goes."""
     put(store, "old", 9000)
     fill(monkeypatch, store, 2)
     monkeypatch.setattr(eviction, "PATIENCE_S", 0.1)
@@ -184,7 +174,6 @@ def test_a_process_that_makes_room_for_ever_is_not_waited_for(
 
 
 def test_a_store_without_inodes_says_so(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes may be free as they like."""
     disk = os.statvfs(store)
     none = os.statvfs_result((*disk[:5], 100, 0, 0, *disk[8:]))
     monkeypatch.setattr(os, "statvfs", lambda _path: none)
@@ -209,7 +198,6 @@ def test_a_quota_takes_the_owners_own_images(store: Path, monkeypatch: pytest.Mo
 
 
 def test_a_mark_made_while_it_was_going_brings_an_image_back(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that marks its use when the image is out of sight keeps it: the eviction looks again."""
     put(store, "idle", 9000)
     rename = os.rename
 
@@ -224,7 +212,6 @@ def test_a_mark_made_while_it_was_going_brings_an_image_back(store: Path, monkey
 
 
 def test_an_eviction_that_died_is_ended(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is out of sight goes, or comes back if it was marked; so do dead producers' words and temps."""
     for name in ("gone", "back"):
         put(store, name, 9000)
         (store / "images" / f"{name}.sqsh").rename(store / "images" / f".evicted-{name}.sqsh")
@@ -242,7 +229,6 @@ def test_an_eviction_that_died_is_ended(store: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_forced_means_forced(store: Path) -> None:
-    """A person may remove what is protected; without that, the answer is no."""
     put(store, "live", 0)
     uses.record(str(store), "live", "n1")
     assert eviction.evict(str(store), "live", LEASE) is False
@@ -251,14 +237,12 @@ def test_forced_means_forced(store: Path) -> None:
 
 
 def test_an_empty_store_has_no_images(tmp_path: Path) -> None:
-    """No import yet: an empty list; no store: an error."""
     assert inventory(str(tmp_path), LEASE) == []
     with pytest.raises(FileNotFoundError):
         inventory(str(tmp_path / "nowhere"), LEASE)
 
 
 def test_private_stores_are_looked_after_too(store: Path) -> None:
-    """Maintenance finds the shared images and each place of private ones."""
     (store / "private" / "team" / "images").mkdir(parents=True)
     (store / "private" / "empty").mkdir()
     assert eviction.stores(str(store)) == [str(store), f"{store}/private/team"]

@@ -31,7 +31,6 @@ def store(tmp_path: Path) -> Path:
 
 
 def point(store: Path, pointer: object) -> None:
-    """Write the tag's pointer."""
     (store / "images" / "tags" / f"{KEY}.json").write_text(json.dumps(pointer))
 
 
@@ -41,7 +40,6 @@ def find(store: Path, digest: str = "", machine: str = "x86_64", age: float = 60
 
 
 def test_finds_by_tag_and_by_digest(store: Path) -> None:
-    """Both ways lead to the same file, with its size."""
     path = f"{store}/images/{HEX}.x86_64.sqsh"
     expected = Found(f"{HEX}.x86_64", path, DIGEST, 4096, invalid="")
     assert find(store) == expected
@@ -49,19 +47,16 @@ def test_finds_by_tag_and_by_digest(store: Path) -> None:
 
 
 def test_a_digest_needs_no_pointer(store: Path) -> None:
-    """A digest reference is found although no tag was ever resolved."""
     (store / "images" / "tags" / f"{KEY}.json").unlink()
     assert find(store) is None
     assert find(store, DIGEST) is not None
 
 
 def test_machines_do_not_share_images(store: Path) -> None:
-    """One digest may stand for a list of images: another kind of CPU imports its own."""
     assert find(store, DIGEST, machine="aarch64") is None
 
 
 def test_the_pointers_own_time_decides(store: Path) -> None:
-    """A pointer is as old as it says, whatever its file's times are."""
     os.utime(store / "images" / "tags" / f"{KEY}.json", (0, 0))
     assert find(store, age=70) is not None
     assert find(store, age=50) is None
@@ -80,13 +75,11 @@ def test_the_pointers_own_time_decides(store: Path) -> None:
     ],
 )
 def test_a_damaged_pointer_is_none(store: Path, pointer: object) -> None:
-    """What is no pointer, leads elsewhere, or comes from the future leads to a new import."""
     point(store, pointer)
     assert find(store) is None
 
 
 def test_tells_what_is_wrong_with_an_image(store: Path) -> None:
-    """A truncated image, and what is no file, are found as invalid."""
     path = store / "images" / f"{HEX}.x86_64.sqsh"
     os.truncate(path, 2048)
     assert find(store) == Found(f"{HEX}.x86_64", str(path), DIGEST, 2048, invalid="cut short: 2048 of 3000 bytes")
@@ -98,7 +91,6 @@ def test_tells_what_is_wrong_with_an_image(store: Path) -> None:
 
 
 def test_follows_no_links(store: Path) -> None:
-    """An image that is a link is no image."""
     path = store / "images" / f"{HEX}.x86_64.sqsh"
     path.rename(store / "elsewhere")
     path.symlink_to(store / "elsewhere")
@@ -108,7 +100,6 @@ def test_follows_no_links(store: Path) -> None:
 
 @given(st.lists(st.from_regex(r"[a-z.]{1,9}(:[0-9]{1,4})?/[a-z0-9._/-]{1,9}(:\w{1,9})?", fullmatch=True), min_size=2))
 def test_keys_are_file_names_and_differ(texts: list[str]) -> None:
-    """Different references never share a key, and a key is always one file name."""
     canonical = set()
     for text in texts:
         try:
@@ -122,7 +113,6 @@ def test_keys_are_file_names_and_differ(texts: list[str]) -> None:
 
 
 def test_long_references_have_short_keys() -> None:
-    """A file name holds the key of the longest reference, with any ending."""
     first, second = f"reg.io/{'a' * 250}:1", f"reg.io/{'a' * 250}:2"
     assert len(layout.key_of(first)) < 100
     assert layout.key_of(first) != layout.key_of(second)

@@ -43,7 +43,6 @@ DRAFT = ImageDraft(
 
 @pytest.fixture
 def source(tmp_path: Path) -> Iterator[int]:
-    """Return a descriptor of a good local image."""
     (tmp_path / "local").write_bytes(image())
     fd = os.open(tmp_path / "local", os.O_RDONLY)
     yield fd
@@ -52,14 +51,12 @@ def source(tmp_path: Path) -> Iterator[int]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Return an empty store."""
     path = tmp_path / "store"
     path.mkdir()
     return path
 
 
 def test_folders_that_are_there_are_only_opened(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An import opens them a hundred times, and a network file system's server hears of each call."""
     for _ in range(2):
         with published.opened_folder(str(store), "locks") as folder:
             assert os.fstat(folder).st_mode & 0o7777 == 0o700
@@ -67,17 +64,14 @@ def test_folders_that_are_there_are_only_opened(store: Path, monkeypatch: pytest
 
 
 def names(store: Path) -> list[str]:
-    """Return the files of the store, sorted."""
     return sorted(str(path.relative_to(store)) for path in store.rglob("*") if path.is_file())
 
 
 def publish(store: Path, fd: int) -> Published:
-    """Publish the sample image as node n1's run r1."""
     return published.publish_image(str(store), fd, NAME, DRAFT, published.writer_of("k", "n1", "r1"))
 
 
 def test_an_error_names_the_whole_path(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the folder that cannot be opened or made: nobody else knows in which store it is."""
     real = os.open
 
     def refuse(path: str, *more: Any, **named: Any) -> int:  # noqa: ANN401 - os.open's
@@ -92,7 +86,6 @@ def test_an_error_names_the_whole_path(store: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_publishes_the_bytes_and_what_is_known(store: Path, source: int) -> None:
-    """The image is read-only, and its hash and producer stand beside it."""
     done = publish(store, source)
     sha256 = hashlib.sha256(image()).hexdigest()
     assert done == Published(4096, sha256, first=True)
@@ -130,14 +123,12 @@ def test_publishes_the_bytes_and_what_is_known(store: Path, source: int) -> None
     ],
 )
 def test_what_was_recorded_is_read(store: Path, known: dict[str, object], found: tuple[str, int, int]) -> None:
-    """An earlier version of warmstart recorded less; what nobody writes counts as nothing."""
     (store / "images").mkdir()
     (store / "images" / f"{NAME}.json").write_text(json.dumps(known))
     assert published.recorded(str(store), NAME) == found
 
 
 def test_the_first_one_stays(store: Path, source: int) -> None:
-    """A second publisher changes neither the image nor what is known of it."""
     publish(store, source)
     before = {name: (store / name).stat().st_ino for name in names(store)}
     assert publish(store, source).first is False
@@ -145,7 +136,6 @@ def test_the_first_one_stays(store: Path, source: int) -> None:
 
 
 def test_a_broken_source_leaves_nothing(store: Path, tmp_path: Path) -> None:
-    """What is no whole image when it has been copied is not published, and its temp is gone."""
     (tmp_path / "local").write_bytes(image()[:2048])
     fd = os.open(tmp_path / "local", os.O_RDONLY)
     try:
@@ -157,8 +147,6 @@ def test_a_broken_source_leaves_nothing(store: Path, tmp_path: Path) -> None:
 
 
 def test_a_disk_that_fills_up_leaves_nothing(store: Path, source: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quota that ends the copy in the middle leaves no temp."""
-
     def full(fd: int, data: bytes) -> None:
         os.write(fd, data[:10])
         raise OSError(errno.EDQUOT, "quota")
@@ -170,14 +158,12 @@ def test_a_disk_that_fills_up_leaves_nothing(store: Path, source: int, monkeypat
 
 
 def test_never_makes_the_store_itself(tmp_path: Path, source: int) -> None:
-    """A store that is not mounted is an error, not an empty directory to fill."""
     with pytest.raises(FileNotFoundError):
         publish(tmp_path / "nowhere", source)
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_broken_image_is_put_away(store: Path, source: int) -> None:
-    """A job may have it open. What was known of it goes, and its name is free again."""
     publish(store, source)
     path = store / "images" / f"{NAME}.sqsh"
     path.chmod(0o600)
@@ -189,7 +175,6 @@ def test_a_broken_image_is_put_away(store: Path, source: int) -> None:
 
 
 def test_a_good_image_is_not_put_away(store: Path, source: int) -> None:
-    """If the image was replaced by a whole one meanwhile, that one stays, the same inode under the same name."""
     publish(store, source)
     before = (store / "images" / f"{NAME}.sqsh").stat().st_ino
     assert published.put_away(str(store), NAME) is False
@@ -198,7 +183,6 @@ def test_a_good_image_is_not_put_away(store: Path, source: int) -> None:
 
 
 def test_what_a_tag_meant_is_known_however_long_ago(store: Path) -> None:
-    """What was never known stays unknown; a pointer that leads nowhere is none."""
     assert published.last_pointer(str(store), "k") is None
     published.point(str(store), "k", DIGEST, 1e9, "t")
     file = store / "images" / "tags" / "k.json"
@@ -209,7 +193,6 @@ def test_what_a_tag_meant_is_known_however_long_ago(store: Path) -> None:
 
 
 def test_sweeps_only_old_temps_of_its_own_reference(store: Path, source: int) -> None:
-    """What dead producers of this reference left goes; a live one's and other references' temps stay."""
     publish(store, source)
     images = store / "images"
     old, young, other = (
@@ -234,8 +217,6 @@ WHO = ImageProducer("n1", 1, 7, "x")
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTALE])
 def test_a_file_system_without_locks_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Everybody becomes the producer, and is told why."""
-
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, "no locks")
 
@@ -247,8 +228,6 @@ def test_a_file_system_without_locks_stops_nobody(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.ENOSPC])
 def test_a_failing_store_is_no_reason_to_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """What is no lack of locks is the store's failure, and nobody imports on it."""
-
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, "broken")
 
@@ -258,7 +237,6 @@ def test_a_failing_store_is_no_reason_to_import(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_live_producers_word_stays_and_a_dead_ones_goes(tmp_path: Path) -> None:
-    """Only whoever has the lock is believed to live."""
     assert published.begin(str(tmp_path), "live", WHO, "t") == ""
     (tmp_path / "images" / "locks" / "dead.producer").write_text("{}")
     published.forget_dead(str(tmp_path))
@@ -269,7 +247,6 @@ def test_a_live_producers_word_stays_and_a_dead_ones_goes(tmp_path: Path) -> Non
 
 
 def test_who_is_at_work_has_its_lock(tmp_path: Path) -> None:
-    """A record alone, which a dead producer leaves, says nothing; without a record no lock is touched."""
     store = str(tmp_path)
     assert not published.is_at_work(store, "key")
     published.begin(store, "key", WHO, "t")
@@ -280,7 +257,6 @@ def test_who_is_at_work_has_its_lock(tmp_path: Path) -> None:
 
 
 def test_old_failures_are_forgotten(tmp_path: Path) -> None:
-    """Their files would stay for ever: users can name any number of images that do not exist."""
     for name in ("old", "new"):
         published.remember(str(tmp_path), name, RememberedFailure("image-not-found", {"image": name}), "t")
     os.utime(tmp_path / "images" / "failed" / "old.json", (0, 0))
@@ -289,7 +265,6 @@ def test_old_failures_are_forgotten(tmp_path: Path) -> None:
 
 
 def test_an_error_is_remembered_by_its_code_and_fields() -> None:
-    """A quota is its user's alone; a node's own failure is nothing that others are told."""
     error = ImageQuotaExceeded(bytes=1, user="alice", taken=2, quota=3)
     failure = RememberedFailure.of(error, 2001)
     assert (failure.uid, failure.text) == (2001, str(error))
@@ -306,7 +281,6 @@ def test_an_error_is_remembered_by_its_code_and_fields() -> None:
     "said", ["", "[]", "{}", '{"host": "n1"}', '{"host": "n1", "pid": "x", "job": 1, "since": ""}']
 )
 def test_a_damaged_word_is_none(tmp_path: Path, said: str) -> None:
-    """What no producer has written is not told to waiters."""
     published.begin(str(tmp_path), "key", WHO, "t")
     (tmp_path / "images" / "locks" / "key.producer").write_text(said)
     assert published.producer_of(str(tmp_path), "key") is None
@@ -314,7 +288,6 @@ def test_a_damaged_word_is_none(tmp_path: Path, said: str) -> None:
 
 
 def test_what_is_said_is_short(tmp_path: Path) -> None:
-    """It goes into errors that users see; what a producer does now is there as soon as it says so."""
     published.begin(str(tmp_path), "key", WHO, "t")
     file = tmp_path / "images" / "locks" / "key.producer"
     assert json.loads(file.read_text())["host"] == "n1"
@@ -333,13 +306,11 @@ def one_image(tmp_path: Path) -> Path:
 
 
 def test_an_image_that_is_what_was_published_is_good(one_image: Path) -> None:
-    """The answer names the inode that was read."""
     inode = (one_image / "images" / "i.sqsh").stat().st_ino
     assert published.check_bytes(str(one_image), "i", "t") == ByteCheck("", inode)
 
 
 def test_one_changed_byte_is_found(one_image: Path) -> None:
-    """A byte that no cheaper depth looks at is enough."""
     with (one_image / "images" / "i.sqsh").open("r+b") as stream:
         stream.seek(3500)
         stream.write(b"x")
@@ -348,13 +319,11 @@ def test_one_changed_byte_is_found(one_image: Path) -> None:
 
 
 def test_a_cut_image_is_not_even_hashed(one_image: Path) -> None:
-    """The superblock says it first."""
     os.truncate(one_image / "images" / "i.sqsh", 2048)
     assert published.check_bytes(str(one_image), "i", "t").problem.startswith("cut short")
 
 
 def test_a_hash_that_its_producer_did_not_write_down_is_written_late(one_image: Path) -> None:
-    """A producer died after the link: the image was proved before, its hash is recorded now, and said to be late."""
     (one_image / "images" / "i.json").unlink()
     assert published.check_bytes(str(one_image), "i", "t").problem == ""
     known = json.loads((one_image / "images" / "i.json").read_text())
@@ -362,7 +331,6 @@ def test_a_hash_that_its_producer_did_not_write_down_is_written_late(one_image: 
 
 
 def test_images_that_nothing_is_known_of_are_found(one_image: Path) -> None:
-    """Their producers died after the link; one that has just linked its image may still be at work."""
     images = one_image / "images"
     (images / ".evicted-i.sqsh").touch()
     assert published.unrecorded(str(one_image)) == []
