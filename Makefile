@@ -27,7 +27,6 @@ setup: ## install what this machine lacks: Debian packages (as root) and a priva
 
 setup-tests: setup
 	@packaging/setup $(VENV) $(PYTHON) torch tools
-	@tests/releases/build $(VENV) >/dev/null || echo "warmstart: no tests with Slurm 24.11 (tests/releases)"
 
 setup-sweeps: setup
 	@packaging/setup $(VENV) $(PYTHON) sweep
@@ -49,10 +48,9 @@ test-all: setup-tests setup-sweeps ## every test: the sweeps and other releases 
 fuzz: setup ## SECONDS (600) of random bytes for each parser of foreign ones; what fails is kept in tests/faults/corpus
 	$(BIN)/python -m tools.fuzz $(or $(SECONDS),600)
 
-gpu: ## each GPU tool that PYTHON has, cold and warm on this machine's GPU; writes docs/gpu.md (tests/tools/gpu/README.md)
+gpu: ## each GPU tool that PYTHON has, cold and warm on this machine's GPU; a line for each in build/gpu.jsonl (tests/tools/gpu/README.md)
 	@export PYTHONPATH="hooks:.$${PYTHONPATH:+:$$PYTHONPATH}"; \
-	$(PYTHON) -m tests.tools.gpu $(if $(RESULTS),--results "$(RESULTS)") $(TOOLS); status=$$?; \
-	$(PYTHON) -m tools.tried; exit $$status
+	$(PYTHON) -m tests.tools.gpu $(if $(RESULTS),--results "$(RESULTS)") $(TOOLS)
 
 unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, two minutes
 	@[ -x $(BIN)/pytest ] || { echo "warmstart: there is no venv with pytest in $(VENV); run make setup first" >&2; exit 1; }
@@ -60,7 +58,6 @@ unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, 
 
 lint: setup ## ruff, mypy --strict, shellcheck, import contracts, stale docs
 	$(BIN)/python -m tools.policy_reference --check
-	$(BIN)/python -m tools.tried --check
 	$(BIN)/ruff format --check hooks tests tools
 	$(BIN)/ruff check hooks tests tools
 	$(BIN)/mypy

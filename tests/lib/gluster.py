@@ -11,8 +11,7 @@ import os
 import re
 import signal
 import subprocess
-import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -38,7 +37,6 @@ _THREADS = (
     "performance.normal-prio-threads",
     "performance.low-prio-threads",
 )
-_ROOM_S = 5  # for so long a brick was seen to refuse writes after it had room again
 # glusterd has its paths compiled in: each place is covered by a directory of ours. sh reaps the daemons' orphans.
 _INIT = """\
 mount --bind "$1/lib" /var/lib/glusterd
@@ -147,38 +145,13 @@ class Gluster:
         os.kill(self.brick_pid(number), signal.SIGKILL)
         self._wait_bricks({number: False})
 
-    @contextmanager
-    def hanging_brick(self, number: int) -> Iterator[None]:
-        """Stop a brick's server during a `with` block: clients wait for it until `PING_S` is over."""
-        pid = self.brick_pid(number)
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(pid, signal.SIGCONT)
-
     def start_bricks(self) -> None:
         """Start the bricks that are down, and wait until every client has them again and nothing has to be healed."""
         self.cli("volume", "start", VOLUME, "force")
         self._wait_bricks(dict.fromkeys(BRICKS, True))
         processes.wait_until("a connected volume", self._is_connected, 60)
-        self.cli("volume", "heal", VOLUME)  # what a full brick missed is otherwise healed minutes later
+        self.cli("volume", "heal", VOLUME)
         processes.wait_until("a healed volume", self._is_healed, 120)
-
-    @contextmanager
-    def full_brick(self, *numbers: int) -> Iterator[None]:
-        """Fill the disks of bricks during a `with` block."""
-        fillers = [self.brick(number).parent / "filler" for number in numbers]
-        try:
-            for filler in fillers:
-                with suppress(OSError), filler.open("wb", buffering=0) as file:
-                    while file.write(bytes(1 << 20)):
-                        pass
-            yield
-        finally:
-            for filler in fillers:
-                filler.unlink(missing_ok=True)
-            time.sleep(_ROOM_S + 1)
 
     def set_delay(self, milliseconds: float) -> None:
         """Let each operation at a brick wait, all of them at once. Bricks start anew: no client may be mounted."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).resolve().parents[2]
 SLINKY = _ROOT / "packaging" / "slinky"
-_CHROOT = _ROOT / "tests" / "cluster" / "chroot.c"
+_CHROOT = Path(__file__).with_name("chroot.c")
 IMAGES_PLUGSTACK = "/usr/share/warmstart/plugstack.conf.d"
 _START_S = 120
 _END_S = 150  # terminationGracePeriodSeconds of values.yaml

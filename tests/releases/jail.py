@@ -8,23 +8,9 @@ import pytest
 
 from tests.lib.pods import JAIL, PodCluster
 from tests.lib.site import Site
-from tests.releases.pods import (
-    MAKE,
-    SHOW,
-    found,
-    installed,
-    profile,
-    run,
-    test_a_job_is_cold_in_one_pod_and_warm_in_another,
-    test_a_pod_is_killed_under_a_job,
-)
+from tests.releases.pods import MAKE, SHOW, found, installed, profile, run
 
-__all__ = [
-    "installed",
-    "profile",
-    "test_a_job_is_cold_in_one_pod_and_warm_in_another",
-    "test_a_pod_is_killed_under_a_job",
-]
+__all__ = ["installed", "profile"]
 
 SEEN = f'{SHOW}cat /etc/motd\nls -d {JAIL}/etc "$TMPDIR" 2>&1\ncd /\nsrun sh -c "cd $WARMSTART_CACHE/pod* && ls"\n'
 
@@ -38,7 +24,10 @@ def cluster(capable_host: None) -> Iterator[PodCluster]:
 
 
 def test_a_job_and_its_steps_have_the_cache_in_the_jail(site: Site, cluster: PodCluster, profile: str) -> None:
-    """At the paths that the node has for it. When the job is over nothing of it is mounted in the pod."""
+    """At the paths that the node has for it. When the job is over nothing of it is mounted in the pod.
+
+    doctor tells of a directory that is not in the jail: jobs are cold then.
+    """
     run(site, MAKE, "n1")
     _, output = run(site, SEEN, "n3")
     first, *seen, motd, hidden, tmp, step = output.splitlines()
@@ -49,10 +38,5 @@ def test_a_job_and_its_steps_have_the_cache_in_the_jail(site: Site, cluster: Pod
     mounts = cluster.in_pod("n3", "cat", "/proc/self/mountinfo").stdout.splitlines()
     assert not [line for line in mounts if f"{site.workspace}/n3/" in line]
     assert "slurm.spank" not in found(cluster, "n3")
-
-
-def test_doctor_tells_of_a_directory_that_is_not_in_the_jail(site: Site, cluster: PodCluster, profile: str) -> None:
-    """Such a job runs cold."""
-    run(site, MAKE, "n1")
     cluster.in_pod("n4", "umount", f"{JAIL}{site.workspace}")
     assert str(site.workspace) in found(cluster, "n4")["slurm.spank"]["found"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,6 @@ from tests.lib.processes import wait_until
 from tests.lib.registry import Registry
 from tests.lib.shell_profiles import profiles
 from tests.lib.site import Site
-from tests.slurm.test_main_job import test_four_jobs_of_two_users_share_one_import
-
-__all__ = ["test_four_jobs_of_two_users_share_one_import"]
 
 BEGIN = '#!/bin/sh\ncd "$WARMSTART_CACHE"/pod* && ls\n'
 MAKE = f"{BEGIN}head -c 9000 /dev/urandom >made.bin\n"
@@ -100,7 +96,7 @@ def held(site: Site, node: str) -> tuple[int, Path]:
 
 
 def test_a_job_is_cold_in_one_pod_and_warm_in_another(site: Site, cluster: PodCluster, profile: str) -> None:
-    """By an overlay, on a loop device of which the pod's /dev has no node."""
+    """By an overlay, on a loop device of which the pod's /dev has no node. Maintenance runs, and doctor is content."""
     cold, output = run(site, MAKE, "n1")
     assert output == ""
     warm, output = run(site, SHOW, "n2")
@@ -108,48 +104,10 @@ def test_a_job_is_cold_in_one_pod_and_warm_in_another(site: Site, cluster: PodCl
     assert " - overlay " in output
     assert not site.events(cold, "overlay.failed") + site.events(warm, "overlay.failed")
     assert cluster.in_pod("n2", "ls", "/dev").stdout.count("loop") == 1  # loop-control
-
-
-def test_doctor_finds_nothing_in_a_pod(site: Site, cluster: PodCluster, profile: str) -> None:
-    """But that the store of these tests is a directory of this host, whose disk may be full."""
-    run(site, MAKE, "n1")
     for arguments in (("--node", "n1"), ("--store",)):
         assert program(cluster, "n1", "maintain", *arguments).returncode == 0
+    # The store of these tests is a directory of this host, whose disk may be full.
     assert set(found(cluster, "n1")) - {"store.space", "node.space"} == {"store.mount", "store.root"}
-
-
-def test_the_policy_is_a_config_map(site: Site, cluster: PodCluster, profile: str) -> None:
-    """As Kubernetes mounts and changes it: the next job has the policy of the version in force."""
-    config = cluster.base / "config"
-    config.mkdir()
-    config.chmod(0o777)
-    (config / "policy.yaml").symlink_to("..data/policy.yaml")
-    text = (site.etc / "policy.yaml").read_text()
-    for said in ("one", "two"):
-        version = config / f"..2026_{said}"
-        version.mkdir(mode=0o755)
-        (version / "policy.yaml").write_text(text.replace("{name: all,", f"{{name: all, env: {{SAID: {said}}},"))
-        (config / "..data_tmp").symlink_to(version.name)
-        (config / "..data_tmp").rename(config / "..data")
-        if said == "one":
-            cluster.in_pod("n2", "mount", "-o", "bind,ro", str(config), str(site.etc))
-        assert run(site, "#!/bin/sh\necho $SAID\n", "n2")[1] == f"{said}\n"
-    assert not {check for check in found(cluster, "n2") if check.startswith("policy.")}
-    cluster.in_pod("n2", "umount", str(site.etc))
-
-
-def test_doctor_names_what_a_pod_lacks(site: Site, cluster: PodCluster, profile: str) -> None:
-    """Loop devices; a volume below the workspaces; the program that does what systemd does elsewhere."""
-    run(site, MAKE, "n3")
-    cluster.in_pod("n3", "rm", "/dev/loop-control")
-    assert {"node.seeding", "node.image-limits"} <= set(found(cluster, "n3"))
-    cluster.in_pod("n3", "mknod", "/dev/loop-control", "c", "10", "237")
-    cluster.in_pod("n3", "mount", "--bind", "/opt", str(site.workspace))  # of the pod's root, an overlay
-    changes = found(cluster, "n3")
-    assert changes["node.seeding"]["change"].startswith("put paths.workspace on a volume")
-    assert f"{site.cluster.prefix}/libexec/warmstart/timers" in changes["node.maintenance"]["change"]
-    cluster.kill_slurmd("n3")
-    cluster.start_slurmd("n3")
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "emptyDir"])
@@ -180,25 +138,6 @@ def test_a_pod_is_killed_under_a_job(site: Site, cluster: PodCluster, profile: s
     if is_kept:
         told = site.events(job, "run.superseded") + site.events(job, "run.abandoned")
         assert [event["rebooted"] for event in told] in ([True], [])  # [] where Slurm ran the epilog of the run before
-
-
-def test_two_pods_of_a_machine_have_the_same_bundle(site: Site, cluster: PodCluster, profile: str) -> None:
-    """Each its own copy. One that another pod's job has mounted stays there, and this pod's goes; so do the devices."""
-    run(site, MAKE, "n1")
-    job, go = held(site, "n2")
-    run(site, SHOW, "n3")
-    copies = {node: list((site.var / node / "bundles").glob("*.sqsh")) for node in ("n2", "n3")}
-    assert {copy.name for copy in copies["n2"]} & {copy.name for copy in copies["n3"]}
-    policy = site.etc / "policy.yaml"
-    policy.write_text(policy.read_text() + "seed: {keep: 1KiB}\n")
-    for copy in (*copies["n2"], *copies["n3"]):
-        os.utime(copy, (time.time() - 7200,) * 2)
-    for node in ("n2", "n3"):
-        assert program(cluster, node, "maintain", "--node", node).returncode == 0
-    assert (loops(cluster, "n2") != [], loops(cluster, "n3")) == (True, [])
-    assert not list((site.var / "n3" / "bundles").glob("*.sqsh"))
-    go.touch()
-    assert output_of(site, job).split() == ["made.bin"]
 
 
 def test_a_pod_ends(site: Site, cluster: PodCluster, profile: str) -> None:

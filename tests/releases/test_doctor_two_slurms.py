@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +12,9 @@ import pytest
 
 from tests.lib import command_line
 from tests.lib.mistakes import Site
-from tests.lib.requirements import unavailable
+from tests.releases.roots import root_of
 from warmstart.doctor import installed, slurm
 
-BUILD = Path(__file__).resolve().parent / "build"
 CONF = """\
 ClusterName=c
 SlurmctldHost=localhost
@@ -35,10 +32,7 @@ CHECKS = ("slurm.prolog", "slurm.prolog-flags", "slurm.spank")
 @pytest.fixture(scope="module")
 def debian(capable_host: None) -> Path:
     """Return the root file system of Debian's suite that has Slurm 26.05."""
-    done = subprocess.run([BUILD, sys.prefix, "sid"], capture_output=True, text=True, check=False, timeout=600)
-    if done.returncode != 0:
-        unavailable(f"no Slurm 26.05: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
-    return Path(done.stdout.strip())
+    return Path(root_of("sid"))
 
 
 @pytest.fixture

@@ -6,10 +6,7 @@ Each node's slurmd has a FUSE client of its own in its own mount namespace. Root
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -23,7 +20,6 @@ from tests.lib.accounts import ALICE, STORE
 from tests.lib.cluster import JobResult
 from tests.lib.gluster import BRICKS, Client, Gluster
 from tests.lib.registry import Registry, build_image, layers
-from tests.lib.reports import write_fragment
 from tests.lib.requirements import unavailable
 from tests.lib.site import Site, result
 
@@ -112,11 +108,6 @@ def wait_long(site: Site) -> None:
     policy.write_text(policy.read_text().replace("wait: 60s", "wait: 180s"))
 
 
-def statuses(text: str) -> dict[str, str]:
-    """Return the status of each check that `doctor --json` printed."""
-    return {found["check"]: found["status"] for found in json.loads(text)["findings"]}
-
-
 def outcome(site: Site, job: JobResult) -> dict[str, object]:
     """Return the result of a Numba job, which has to be there whatever the store did."""
     assert (job.state, site.cluster.drained()) == ("COMPLETED", []), job
@@ -150,137 +141,6 @@ def test_eight_prologs_on_two_clients_import_once(
     assert len({job.output for job in ended}) == 1
     assert sum(len(site.events(job, "image.imported")) for job in jobs) == 1
     assert {registry.requests("GET", f"/blobs/{digest}") for digest in layers(image)} == {1}
-
-
-def test_maintenance(site: Site, store: Path) -> None:
-    """Several bundles become one, which other clients then take; nothing is left behind."""
-    for number in range(4):
-        script = f'printf "{number}" >"$WARMSTART_FILES/part{number}"'
-        assert site.finish(submit(site, script, f"n{1 + number % 2}", "files=parts")).state == "COMPLETED"
-    maintain(site, "n3", "--store")
-    (event,) = site.audit("--event", "bundle.compacted", "--since", "10m")[-1:]
-    assert len(event["replaces"]) == 4
-    read = site.finish(submit(site, 'cat "$WARMSTART_FILES"/part?', "n2", "files=parts"))
-    assert read.output == "0123"
-    assert as_owner(site, f"find {store} -name '.tmp-*'") == ""
-    for node in ("n1", "n2"):
-        maintain(site, node)
-
-
-def test_doctor(site: Site, volume: Volume, store: Path) -> None:
-    """Its checks of the file system pass on a client, and a lock of one client excludes the other."""
-    assert site.finish(submit(site, "true", "n1", "files=x")).state == "COMPLETED"
-    states = statuses(site.command("doctor", "--json", node="n1").stdout)
-    for check in ("reachable", "mount", "writable", "owner", "writers", "parents", "locks", "links", "clock", "root"):
-        assert states[f"store.{check}"] == "ok", states
-    as_owner(site, f"touch {store}/try")  # root cannot write there
-    held, free = f"flock {store}/try sh -c 'echo held; cat'", f"flock -n {store}/try true"
-    with subprocess.Popen(
-        [*volume.clients["n1"].enter, "sh", "-c", held],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={},
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        assert subprocess.run([*volume.clients["n2"].enter, "sh", "-c", free], check=False).returncode == 1
-    assert subprocess.run([*volume.clients["n2"].enter, "sh", "-c", free], check=False).returncode == 0
-
-
-# --- operations at the servers
-
-LAUNCHER = 'exec 9>"$1.lock"; flock -w 600 9; unsquashfs -l "$1" >/dev/null'
-COPIED = 200  # files of the cache that a launcher copies
-ROUNDS = 4
-
-
-class Operations(NamedTuple):
-    """How many operations one run of something took at the three bricks together, by kind."""
-
-    what: str
-    counts: dict[str, float]
-
-    @property
-    def total(self) -> float:
-        """All of them."""
-        return sum(self.counts.values())
-
-
-def counted(volume: Volume, what: str, act: Callable[[int], object]) -> Operations:
-    """Do something several times; return the mean."""
-    volume.servers.count()
-    for number in range(ROUNDS):
-        act(number)
-    return Operations(what, {kind: number / ROUNDS for kind, number in volume.servers.count().items()})
-
-
-def report(rows: list[Operations]) -> None:
-    """Keep the figures."""
-    lines = ["| what | operations at the bricks | of which |", "|---|---|---|"]
-    for row in rows:
-        most = sorted(row.counts.items(), key=lambda item: -item[1])[:5]
-        lines.append(f"| {row.what} | {row.total:.0f} | {', '.join(f'{n:.0f} {kind}' for kind, n in most)} |")
-    write_fragment("glusterfs.md", "\n".join(lines) + "\n")
-
-
-def test_file_operations_at_the_servers(
-    site: Site, volume: Volume, store: Path, fresh_image: Callable[[], str]
-) -> None:
-    """A warm prolog asks for less than the launchers' check and copy, and for no more in a store that has more."""
-    jobs = iter(range(970001, 979999))
-    image = fresh_image()
-    comment = {"SLURM_JOB_COMMENT": f"warmstart: image={image} files=cache"}
-    script = (
-        f'i=0; while [ $i -lt {COPIED} ]; do echo $i >"$WARMSTART_FILES/$i"; i=$((i+1)); done; echo "$WARMSTART_IMAGE"'
-    )
-    path = site.finish(submit(site, script, "n1", f"image={image} files=cache")).output.strip()
-    started: list[dict[str, str]] = []
-
-    def prolog(_: int) -> None:
-        started.append(site.variables(next(jobs), node="n1", **comment))
-        assert site.run_hook("prolog", started[-1]).returncode == 0
-
-    def epilog(_: int) -> None:
-        assert site.run_hook("epilog", started.pop()).returncode == 0
-
-    def cold(_: int) -> None:
-        assert site.finish(submit(site, "true", "n1", f"image={fresh_image()}")).state == "COMPLETED"
-
-    def owner(node: str, text: str, *arguments: str) -> None:
-        account = site.cluster.account(STORE)
-        become = ("/usr/bin/setpriv", f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups")
-        subprocess.run([*volume.clients[node].enter, *become, "/bin/bash", "-ec", text, "-", *arguments], check=True)
-
-    prolog(0)  # fetches the bundle
-    epilog(0)
-    site.flush()  # else an epilog does so, which leaves reports in the store
-    rows = [counted(volume, "warm prolog: an image, and a cache of 200 files", prolog)]
-    rows.append(counted(volume, "its epilog", epilog))
-    rows.append(counted(volume, "a job with a cold image: prolog, import, epilog", cold))
-    site.flush()
-    more = [counted(volume, "warm prolog, four images more", prolog), counted(volume, "its epilog", epilog)]
-    as_owner(
-        site, f"mkdir {store}/plain; cd {store}/plain; i=0; while [ $i -lt {COPIED} ]; do echo $i >$i; i=$((i+1)); done"
-    )
-    local = site.cluster.base / "copies"
-    local.mkdir(mode=0o777)
-    local.chmod(0o777)
-    rows.append(
-        counted(volume, "launcher: `flock` and `unsquashfs -l` of the image", lambda _: owner("n1", LAUNCHER, path))
-    )
-    copy = 'cp -r "$1" "$2"'
-    rows.append(
-        counted(
-            volume, "launcher: `cp -r` of that cache", lambda n: owner("n1", copy, f"{store}/plain", f"{local}/{n}")
-        )
-    )
-    report(rows)
-    totals = {row.what: row.total for row in rows}
-    warm, check, cp = rows[0], rows[3], rows[4]
-    print(totals, [row.counts for row in rows])  # noqa: T201 - figures for people
-    assert all(later.total <= first.total + 5 for later, first in zip(more, rows, strict=False))
-    assert warm.total < check.total + cp.total
 
 
 # --- faults
@@ -326,42 +186,6 @@ def test_a_brick_is_killed_while_an_image_is_published(site: Site, store: Path, 
     assert (site.cluster.drained(), as_owner(site, f"find {store} -name '.tmp-*'")) == ([], "")
 
 
-def is_fetching(bundles: Path) -> bool:
-    """Return whether a node has fetched a part of a bundle."""
-    sizes = [os.stat(path).st_size for path in bundles.glob("*.fetching")]
-    return any(sizes)
-
-
-@pytest.mark.usefixtures("store")
-def test_a_brick_is_killed_while_a_bundle_is_fetched(site: Site, whole: Gluster) -> None:
-    """Whichever brick a node reads from: another one serves the rest, and the job has what was published."""
-    made = site.finish(
-        submit(
-            site,
-            f'head -c {BIG} /dev/urandom >"$WARMSTART_FILES/f"; sha256sum <"$WARMSTART_FILES/f"',
-            "n1",
-            "files=big",
-        )
-    )
-    assert len(site.events(made.job_id, "bundle.published")) == 1
-    for brick, node in zip(BRICKS, ("n2", "n3", "n4"), strict=True):
-        job = submit(site, 'sha256sum <"$WARMSTART_FILES/f"', node, "files=big")
-        processes.wait_until("the fetch", partial(is_fetching, site.var / node / "bundles"), 60)
-        whole.kill_brick(brick)
-        assert site.finish(job).output == made.output
-        whole.start_bricks()
-    assert site.cluster.drained() == []
-
-
-@pytest.mark.usefixtures("store")
-def test_a_brick_that_hangs(site: Site, whole: Gluster) -> None:
-    """Clients give it up after `network.ping-timeout`, which every hook outlasts."""
-    outcome(site, site.finish(site.compile_job("numba", ALICE, "n1")))
-    with whole.hanging_brick(2):
-        warm = site.finish(site.compile_job("numba", ALICE, "n2"))
-    assert outcome(site, warm)["cache_misses"] == 0
-
-
 @pytest.mark.usefixtures("store")
 def test_the_quorum_is_lost_and_comes_back(site: Site, whole: Gluster) -> None:
     """Without it jobs run cold and their bundles wait on the node; with it maintenance publishes them."""
@@ -376,25 +200,6 @@ def test_the_quorum_is_lost_and_comes_back(site: Site, whole: Gluster) -> None:
     maintain(site)
     warm = site.finish(site.compile_job("numba", ALICE, "n2"))
     assert outcome(site, warm)["cache_misses"] == 0
-
-
-def test_one_full_brick_and_then_all(site: Site, store: Path, whole: Gluster) -> None:
-    """While two have room everything is published. Then bundles wait on the node until there is room again."""
-    script = f'head -c {BIG} /dev/urandom >"$WARMSTART_FILES/f"'
-    with whole.full_brick(3):
-        one = site.finish(submit(site, script, "n1", "files=one"))
-        assert len(site.events(one.job_id, "bundle.published")) == 1
-        with whole.full_brick(1, 2):
-            every = site.finish(submit(site, script, "n1", "files=every"))
-            assert len(site.events(every.job_id, "bundle.spooled")) == 1
-            # A client may show what the brick without room has of a file, which is nothing: then the job runs cold.
-            read = site.finish(submit(site, 'wc -c <"$WARMSTART_FILES/f"', "n2", "files=one"))
-            assert (read.output.strip() == str(BIG)) != bool(site.events(read.job_id, "bundle.refused"))
-    whole.start_bricks()
-    maintain(site)
-    read = site.finish(submit(site, 'wc -c <"$WARMSTART_FILES/f"', "n2", "files=every"))
-    assert (read.output.strip(), site.cluster.drained()) == (str(BIG), [])
-    assert as_owner(site, f"find {store} -name '.tmp-*'") == ""
 
 
 @pytest.mark.usefixtures("store")
@@ -428,12 +233,3 @@ def test_a_client_that_is_stopped(site: Site, volume: Volume) -> None:
     children = partial(owners_processes, site, volume.clients["n2"])
     processes.wait_until("the end of the children", lambda: children() == set(), 60)
     maintain(site, "n2")  # what the epilog had no time for
-
-
-@pytest.mark.usefixtures("store")
-def test_a_client_that_died(site: Site, volume: Volume) -> None:
-    """Every look ends with ENOTCONN: the job runs cold, and no node is drained. Last, for n3 has none after it."""
-    volume.clients["n3"].process.send_signal(signal.SIGKILL)
-    cold = site.finish(site.compile_job("numba", ALICE, "n3"))
-    assert outcome(site, cold)["cache_hits"] == 0
-    assert len(site.events(cold.job_id, "bundle.spooled")) == 1

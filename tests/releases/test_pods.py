@@ -1,4 +1,4 @@
-"""Nodes that are pods of Slurm in Kubernetes: `pods.py`, and those of wings, in a root that has supervisord; the image.
+"""Nodes that are pods of Slurm 26.05 in Kubernetes: `pods.py`, `jail.py` and those of wings; and the image.
 
 What an image's Dockerfile does is done in that root, which stands for Slinky's.
 """
@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.requirements import unavailable
-from tests.releases.releases import RootFailed, build, run
+from tests.releases.roots import passes, root_of
 
 pytestmark = pytest.mark.sweep
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,22 +46,15 @@ SLURM_CONF=/tmp/slurm.conf sbatch --help | grep -- --warm-image
 
 @pytest.fixture
 def root(capable_host: None) -> str:
-    """Return the root's path."""
-    try:
-        return build("sid", "supervisor", "iproute2")
-    except RootFailed as error:
-        unavailable(str(error))
+    return root_of("sid", "supervisor", "iproute2")
 
 
 @pytest.mark.parametrize("file", ["tests/releases/pods.py", "tests/releases/jail.py", *WINGS])
 def test_nodes_that_are_pods(root: str, file: str) -> None:
-    """On Slurm 26.05, with `auth/slurm`."""
-    done = run(root, "sid", ["-n", "0", file])
-    assert set(done.outcomes.values()) == {"passed"}, done.output
+    passes(root, file)
 
 
 def test_the_commands_of_the_dockerfile(root: str) -> None:
-    """One after the other, copies among them: Debian's stage for building, and the image's."""
     text = (ROOT / "packaging/slinky/Dockerfile").read_text().replace("\\\n", "")
     script = PYXIS
     for command, rest in re.findall(r"^(RUN|WORKDIR|COPY) (.*)$", text, re.MULTILINE):

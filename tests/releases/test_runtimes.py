@@ -6,8 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.lib.requirements import unavailable
-from tests.releases.releases import HERE, RootFailed, build
+from tests.releases.roots import HERE, root_of
 
 pytestmark = pytest.mark.sweep
 
@@ -27,11 +26,7 @@ done
 @pytest.mark.parametrize("suite", PACKAGES)
 def test_runtimes_as_their_guides_say(capable_host: None, suite: str) -> None:
     """On a cluster in a root file system that has them: tests/releases/runtimes.py."""
-    try:
-        root = build(suite, *PACKAGES[suite])
-    except RootFailed as error:
-        unavailable(str(error))
-    argv = [str(HERE / "enter"), root, "sh", "-euc", NODE]
+    argv = [str(HERE / "enter"), root_of(suite, *PACKAGES[suite]), "sh", "-euc", NODE]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=1200)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert "skipped" not in done.stdout

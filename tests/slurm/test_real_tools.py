@@ -1,7 +1,6 @@
 """Real tools on real Slurm: cold on one node as one user, warm on another as another, by the tools' own counters.
 
-With WARMSTART_RESULTS set each run leaves a file in docs/results (`tests.lib.tried`), of which `tools.tried` makes
-the table of docs/reference/profiles.md. What the tests' own environment lacks is large: it is taken from the
+Each run leaves a line in build/tools.jsonl. What the tests' own environment lacks is large: it is taken from the
 interpreter that WARMSTART_TOOLS_PYTHON names (tools/README.md says what it needs), and skipped without one.
 """
 
@@ -10,19 +9,15 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-from tests.lib import spank, tried
+from tests.lib import tried
 from tests.lib.accounts import ALICE, BOB
 from tests.lib.requirements import need_module
 from tests.lib.site import Site, result
 from warmstart.profiles import registry
-from warmstart.profiles.entry_files import REASONS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TOOLS_PYTHON = os.environ.get("WARMSTART_TOOLS_PYTHON", "")
 RULES = """\
@@ -79,22 +74,6 @@ ELSEWHERE = {
 }
 
 
-@pytest.fixture(scope="module")
-def plugged(site_for_module: Site) -> Iterator[Site]:
-    """Return the site with the SPANK plugin loaded: some of the tools need the constant path."""
-    if spank.missing():
-        pytest.fail(spank.missing())
-    with spank.loaded(site_for_module):
-        yield site_for_module
-
-
-@pytest.fixture(scope="module")
-def site_for_module(installed: Site) -> Iterator[Site]:
-    """Return the session's site. Changes to its policy are undone after the module."""
-    yield installed
-    installed.write_policy()
-
-
 def ran(site: Site, tool: Tool, user: str, node: str, *arguments: str) -> tuple[int, dict[str, Any]]:
     """Run the tool's job to its end. Return its id and the line that it printed."""
     job_id = site.compile_job(tool.job, user, node, *arguments, python=tool.python)
@@ -106,12 +85,6 @@ def ran(site: Site, tool: Tool, user: str, node: str, *arguments: str) -> tuple[
 def counted(site: Site, job_id: int, event: str) -> int:
     """Return how many entries a job was seeded with, or how many were harvested."""
     return sum(found["entries"] for found in site.events(job_id, event))
-
-
-def rejected(site: Site, job_id: int) -> int:
-    """Return how many of a job's entries the validator refused."""
-    reasons = [event["reasons"] for event in site.events(job_id, "entry.rejected")]
-    return sum(count for counts in reasons for reason, count in counts.items() if reason in REASONS)
 
 
 def unpacked(store: Path, profile: str, target: Path) -> Path:
@@ -137,21 +110,15 @@ def check(site: Site, tool: Tool, publisher: str, reader: str, tmp_path: Path) -
     damaged, refused = tried.damage(tool.profile, unpacked(store, tool.profile, tmp_path / "bundle"))
     assert refused > damaged / 2
     tried.write(
-        tried.Result(
-            profile=tool.profile,
-            job=tool.job,
-            tools=tried.versions(tool.python or str(site.cluster.python), tool.distributions.split()),
-            hardware=tried.hardware(),
-            through=tried.slurm(),
-            date=tried.today(),
-            cold=tried.Run(cold["cache_hits"], cold["cache_misses"], cold["seconds"]),
-            warm=tried.Run(warm["cache_hits"], warm["cache_misses"], warm["seconds"]),
-            harvested=counted(site, first, "cache.harvested"),
-            rejected=rejected(site, first),
-            seeded=counted(site, second, "cache.seeded"),
-            damaged=damaged,
-            refused=refused,
-        )
+        profile=tool.profile,
+        job=tool.job,
+        tools=tried.versions(tool.python or str(site.cluster.python), tool.distributions.split()),
+        cold=cold,
+        warm=warm,
+        harvested=counted(site, first, "cache.harvested"),
+        seeded=counted(site, second, "cache.seeded"),
+        damaged=damaged,
+        refused=refused,
     )
 
 

@@ -154,7 +154,7 @@ def test_the_preview_knows_the_sites_own_profiles(tmp_path: Path) -> None:
 
 
 def test_the_preview_says_what_was_never_run_with_its_tool(tmp_path: Path) -> None:
-    """A profile that no result in docs/results speaks for."""
+    """A profile that was never run with its tool."""
     shown = preview(a_policy(tmp_path, rules=(a_rule(),)), a_job(comment="warmstart: profiles=deepgemm,numba"))
     assert [(row["name"], row["experimental"]) for row in shown["profiles"]] == [("deepgemm", True), ("numba", False)]
 

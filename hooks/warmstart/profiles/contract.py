@@ -67,7 +67,7 @@ class Profile(NamedTuple):
     `user_scope`: the tool's own key tells too little apart for entries of several users: they are seeded and published
     in the user's own scope alone. A job that publishes into a shared one is left without the profile.
 
-    `experimental`: it was never run with its tool; docs/results has no run of it, which `tools.tried` compares.
+    `experimental`: it was never run with its tool (docs/reference/profiles.md, What was tried).
 
     `revision`: raised to begin new namespaces, where entries that earlier releases published must not be seeded any
     more: `entry_of` divided a cache otherwise, or `validate` accepted what ends jobs.

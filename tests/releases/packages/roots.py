@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.lib.requirements import unavailable
+from tests.releases.roots import root_of
 
 HERE = Path(__file__).resolve().parent
 RELEASES = HERE.parent
@@ -71,27 +70,12 @@ class Fresh(NamedTuple):
 
     def pytest(self, name: str, packages: Path) -> str:
         """Run a file, named from this folder, there; return what pytest says of a run in which nothing was skipped."""
-        argv = [
-            ".venv/bin/python",
-            "-m",
-            "pytest",
-            "-q",
-            "-x",
-            "-p",
-            "no:cacheprovider",
-            f"tests/releases/packages/{name}",
-        ]
-        said = self.run("env", f"WARMSTART_PACKAGES={packages}", *argv)
+        pytest = [".venv/bin/python", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+        said = self.run("env", f"WARMSTART_PACKAGES={packages}", *pytest, f"tests/releases/packages/{name}")
         assert "skipped" not in said
         return said
 
 
 def suite(name: str) -> Suite:
-    """Return the root file systems of a release. If they cannot be had, fail in CI and skip elsewhere."""
-    found = []
-    for argv in ([RELEASES / "build", sys.prefix, name], [HERE / "bare", name]):
-        done = subprocess.run([str(word) for word in argv], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            unavailable(f"no root file system of {name}: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
-        found.append(done.stdout.strip())
-    return Suite(*found)
+    """Return the root file systems of a release."""
+    return Suite(root_of(name), run(HERE / "bare", name).strip())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.tools.gpu.place import JobFailed, Place, Seen
 from tests.tools.gpu.tools import Tool
@@ -17,6 +17,11 @@ class Tried(NamedTuple):
     tool: Tool
     jobs: Mapping[str, Seen]  # by stage, without those that failed or were not run
     problems: list[str]
+
+    def kept(self) -> dict[str, Any]:
+        """Return it as a line of results has it."""
+        jobs = {stage: seen._asdict() for stage, seen in self.jobs.items()}
+        return {"tool": self.tool.name, "profiles": self.tool.profiles, "jobs": jobs, "problems": self.problems}
 
 
 def tried(place: Place, tool: Tool, *, shown: bool) -> Tried:

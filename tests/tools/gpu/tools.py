@@ -14,8 +14,7 @@ from warmstart.profiles import registry
 class Tool(NamedTuple):
     """One tool."""
 
-    name: str  # as `TOOLS=` and the log have it
-    title: str  # as documents have it
+    name: str  # as `TOOLS=`, the log and the results have it
     profiles: tuple[str, ...]
     program: tuple[str, ...]  # of jobs/, and arguments
     seconds: int  # of its jobs together: a guess, to plan with
@@ -43,20 +42,20 @@ _LEAST_LIMIT_S = 180  # reading PyTorch from a cold disk takes minutes
 NVCC = ("nvcc", "ninja")
 # In the order in which they are tried: what most people use, and what most machines have, first.
 TOOLS: Sequence[Tool] = (
-    Tool("triton", "Triton", ("triton",), ("triton_job.py",), 40, ("triton", "torch")),
-    Tool("inductor", "Inductor", ("inductor", "triton"), ("inductor_job.py",), 120, ("torch", "triton")),
-    Tool("jax", "JAX", ("jax",), ("jax_job.py",), 60, ("jax",)),
-    Tool("cupy", "CuPy", ("cupy",), ("cupy_job.py",), 30, ("cupy",)),
-    Tool("numba", "Numba for CUDA", ("numba",), ("numba_cuda_job.py",), 30, ("numba_cuda",)),
-    Tool("warp", "Warp", ("warp",), ("warp_job.py",), 30, ("warp",)),
-    Tool("extension", "CUDA extension", ("torch-extensions",), ("extension_job.py",), 120, ("torch",), NVCC),
-    Tool("tvm-ffi", "tvm-ffi", ("tvm-ffi",), ("tvm_ffi_job.py",), 90, ("tvm_ffi", "torch"), NVCC),
-    Tool("flashinfer", "FlashInfer", ("flashinfer",), ("flashinfer_job.py",), 120, ("flashinfer", "torch"), NVCC),
-    Tool("quack", "CuTe DSL by QuACK", ("cute-dsl",), ("quack_job.py",), 60, ("quack", "cutlass", "torch")),
-    Tool("tilelang", "TileLang", ("tilelang",), ("tilelang_job.py",), 90, ("tilelang", "torch"), ("nvcc",)),
-    Tool("deepgemm", "DeepGEMM", ("deepgemm",), ("deepgemm_job.py",), 60, ("deep_gemm", "torch"), ("nvcc",)),
-    Tool("vllm", "vLLM", ("vllm", "inductor", "triton", "flashinfer"), ("vllm_job.py",), 400, ("vllm",)),
-    Tool("sglang", "SGLang", ("sglang", "inductor", "triton", "flashinfer"), ("sglang_job.py",), 400, ("sglang",)),
+    Tool("triton", ("triton",), ("triton_job.py",), 40, ("triton", "torch")),
+    Tool("inductor", ("inductor", "triton"), ("inductor_job.py",), 120, ("torch", "triton")),
+    Tool("jax", ("jax",), ("jax_job.py",), 60, ("jax",)),
+    Tool("cupy", ("cupy",), ("cupy_job.py",), 30, ("cupy",)),
+    Tool("numba", ("numba",), ("numba_cuda_job.py",), 30, ("numba_cuda",)),
+    Tool("warp", ("warp",), ("warp_job.py",), 30, ("warp",)),
+    Tool("extension", ("torch-extensions",), ("extension_job.py",), 120, ("torch",), NVCC),
+    Tool("tvm-ffi", ("tvm-ffi",), ("tvm_ffi_job.py",), 90, ("tvm_ffi", "torch"), NVCC),
+    Tool("flashinfer", ("flashinfer",), ("flashinfer_job.py",), 120, ("flashinfer", "torch"), NVCC),
+    Tool("quack", ("cute-dsl",), ("quack_job.py",), 60, ("quack", "cutlass", "torch")),
+    Tool("tilelang", ("tilelang",), ("tilelang_job.py",), 90, ("tilelang", "torch"), ("nvcc",)),
+    Tool("deepgemm", ("deepgemm",), ("deepgemm_job.py",), 60, ("deep_gemm", "torch"), ("nvcc",)),
+    Tool("vllm", ("vllm", "inductor", "triton", "flashinfer"), ("vllm_job.py",), 400, ("vllm",)),
+    Tool("sglang", ("sglang", "inductor", "triton", "flashinfer"), ("sglang_job.py",), 400, ("sglang",)),
 )
 
 
