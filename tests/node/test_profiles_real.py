@@ -1,20 +1,16 @@
 """Real tools: their entries are harvested, judged, and hit by another process at another path.
 
-Also what is found of damage (docs/reference/profiles.md), on these entries. The tests need no cluster and no GPU:
-Triton cross-compiles. Without a tool (`pip install warmstart[torch,tools]`) its tests fail in CI (CI=true) and are
-skipped elsewhere.
+The tests need no cluster and no GPU: Triton cross-compiles. Without a tool (`pip install warmstart[torch,tools]`) its
+tests fail in CI (CI=true) and are skipped elsewhere.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
-import zlib
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,18 +18,15 @@ from typing import Any
 
 import pytest
 
-from tests.lib.mutations import MUTATIONS
 from tests.lib.requirements import need_module
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.profiles import registry
 from warmstart.profiles.client import Validator
-from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 
 JOBS = Path(__file__).parents[1] / "tools" / "jobs"
 NEEDED_MODULE = {"numba": "numba", "inductor": "torch", "triton": "triton", "jax": "jax"}
 TOOLS = list(NEEDED_MODULE)
-MOST_FILES = 4  # of a kind that are damaged
 Entries = dict[str, list[str]]
 
 
@@ -160,94 +153,3 @@ def test_kernels_for_amd_are_valid(tmp_path: Path) -> None:
     entries = harvestable("triton", cache / "triton")
     assert len(entries) == 2
     assert set(judged("triton", cache / "triton", entries).values()) == {None}
-
-
-# The least share of mutations that each check must find. A hash finds all. Framing and headers cannot detect changes
-# inside a payload; from the harvest on SHA-256 guards those. A flipped bit in code is found only by chance.
-LEAST = {
-    "numba": {
-        "nbi": {"truncate": 1.0, "zero tail": 1.0, "zero page": 1.0, "bit flip": 0.1},
-        "nbc": {"truncate": 1.0, "zero tail": 1.0, "zero page": 0.1, "bit flip": 0.0},
-    },
-    "inductor": {
-        "graph": {"truncate": 1.0, "zero tail": 1.0, "zero page": 1.0, "bit flip": 1.0},
-        "py": {"truncate": 0.9, "zero tail": 1.0, "zero page": 1.0, "bit flip": 1.0},
-        "so": {"truncate": 1.0, "zero tail": 1.0, "zero page": 0.2, "bit flip": 0.0},
-    },
-    "triton": {
-        "cubin": {"truncate": 1.0, "zero tail": 0.9, "zero page": 0.2, "bit flip": 0.0},
-        "group": {"truncate": 1.0, "zero tail": 1.0, "zero page": 1.0, "bit flip": 0.2},
-        "json": {"truncate": 1.0, "zero tail": 1.0, "zero page": 1.0, "bit flip": 0.1},
-    },
-    "jax": {
-        "zlib": {"truncate": 1.0, "zero tail": 1.0, "zero page": 1.0, "bit flip": 1.0},
-        "zstd": {"truncate": 1.0, "zero tail": 1.0, "zero page": 0.1, "bit flip": 0.0},
-    },
-}
-
-
-def kind_of(name: str, content: bytes) -> str:
-    """Return the row of the table for a file."""
-    if name.endswith("-cache"):
-        return "zstd" if content.startswith(b"\x28\xb5\x2f\xfd") else "zlib"
-    if "/__grp__" in name:
-        return "group"
-    if name.startswith(("fxgraph/", "aotautograd/")):
-        return "graph"
-    return name.rpartition(".")[2]
-
-
-def is_same_content(one: bytes, other: bytes) -> bool:
-    """Return whether two zlib streams expand to the same: some bits before the checksum have no meaning (RFC 1951)."""
-    try:
-        return zlib.decompress(one) == zlib.decompress(other)
-    except zlib.error:
-        return False
-
-
-def detects(tool: str, directory: Path, entry: str, names: list[str]) -> bool:
-    """Return whether the profile's validator rejects the entry."""
-    with opened(directory) as fd:
-        try:
-            registry.get(tool).validate(EntryFiles(fd, entry, names))
-        except EntryInvalid:
-            return True
-    return False
-
-
-def test_damage_is_detected_as_documented(tool: str, cold: Path, tmp_path: Path) -> None:
-    """Each real file damaged in four ways, and the share that the validator finds."""
-    dice = random.Random(20)
-    found: Counter[tuple[str, str]] = Counter()
-    tried: Counter[tuple[str, str]] = Counter()
-    files_of_kind: Counter[str] = Counter()
-    for entry, names in harvestable(tool, cold).items():
-        for name in names:
-            content = (cold / name).read_bytes()
-            kind = kind_of(name, content)
-            files_of_kind[kind] += 1
-            if kind not in LEAST[tool] or files_of_kind[kind] > MOST_FILES:
-                continue
-            directory = tmp_path / f"{kind}{files_of_kind[kind]}"
-            for other in names:
-                (directory / other).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(cold / other, directory / other)
-                os.utime(directory / other, ns=(0, 0))
-            for mutation, (mutate, times) in MUTATIONS.items():
-                for _ in range(times):
-                    damaged = mutate(content, dice)
-                    if damaged != content and not (kind == "zlib" and is_same_content(damaged, content)):
-                        (directory / name).write_bytes(damaged)
-                        os.utime(directory / name, ns=(0, 0))
-                        tried[kind, mutation] += 1
-                        found[kind, mutation] += detects(tool, directory, entry, names)
-    table = {key: f"{found[key]}/{tried[key]}" for key in sorted(tried)}
-    print(table)  # noqa: T201 - the numbers of docs/reference/profiles.md, seen with pytest -s
-    missed = {
-        (kind, mutation): table[kind, mutation]
-        for kind, least in LEAST[tool].items()
-        if files_of_kind[kind] or kind not in {"zlib", "zstd"}
-        for mutation, share in least.items()
-        if found[kind, mutation] < share * tried[kind, mutation] or not tried[kind, mutation]
-    }
-    assert not missed, table

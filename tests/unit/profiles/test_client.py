@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,12 @@ from warmstart.profiles.client import Validator
 from warmstart.profiles.defined import DefinedProfile
 from warmstart.profiles.judge import Verdicts
 
-ME = Identity("me", os.getuid(), os.getgid())
-Ask = Callable[[object], Verdicts]
+# With this process's own identity the child is confined all the same.
+VALIDATOR = Validator(Identity("me", os.getuid(), os.getgid()))
 ANSWER = "WARMSTART_TEST_ANSWER"
-GENERATED = DefinedProfile("mine", {}, "relocatable", ("image",), ("*.bin",), (), (), {}, 100)
+OWN = DefinedProfile("mine", {}, "relocatable", ("image",), ("*.bin",), (), (), {}, 100)
+FAILED = {"a": "validator-failed", "b": "validator-failed"}
+LIES: list[object] = [None, [], {}, {"a": "rm -rf /"}, {"a": 1}, {"a": ["incomplete"]}]
 
 
 def lie(profile_name: str, stage: int, entries: dict[str, list[str]], defined: list[DefinedProfile]) -> Verdicts:
@@ -33,54 +34,34 @@ def lie(profile_name: str, stage: int, entries: dict[str, list[str]], defined: l
     return answer  # type: ignore[no-any-return]
 
 
-@pytest.fixture
-def validator() -> Validator:
-    """Return a validator with this process's own identity: the child is confined all the same."""
-    return Validator(ME)
-
-
-@pytest.fixture
-def lied(validator: Validator, stage_fd: int, monkeypatch: pytest.MonkeyPatch) -> Ask:
-    """Give a function that asks for `a` and `b` a validator that answers something."""
-    put_in_place(monkeypatch, judge, "judge", lie)
-
-    def ask(answer: object) -> Verdicts:
-        monkeypatch.setenv(ANSWER, json.dumps(answer))
-        return dict(validator.judge("numba", stage_fd, {"a": ["x"], "b": ["y"]}, defined=(), deadline=after(5)))
-
-    return ask
-
-
 @pytest.mark.parametrize(
-    "answer", [None, [], {}, {"a": "rm -rf /"}, {"a": 1}, {"a": True}, {"a": ["incomplete"]}, {"c": None}]
+    ("answer", "believed"),
+    [
+        *((told, FAILED) for told in LIES),
+        ({"a": None, "b": "incomplete", "c": None}, {"a": None, "b": "incomplete"}),
+    ],
 )
-def test_an_answer_out_of_form_is_not_believed(lied: Ask, answer: object) -> None:
-    """Only a valid entry's null and the known reasons count."""
-    assert lied(answer) == {"a": "validator-failed", "b": "validator-failed"}
+def test_only_known_answers_for_the_asked_entries_are_believed(
+    stage_fd: int, monkeypatch: pytest.MonkeyPatch, answer: object, believed: Verdicts
+) -> None:
+    put_in_place(monkeypatch, judge, "judge", lie)
+    monkeypatch.setenv(ANSWER, json.dumps(answer))
+    asked = {"a": ["x"], "b": ["y"]}
+    assert dict(VALIDATOR.judge("numba", stage_fd, asked, defined=(), deadline=after(30))) == believed
 
 
-def test_an_answer_in_form_is_taken_for_the_asked_entries_only(lied: Ask) -> None:
-    """The parent's list of entries decides, not the child's."""
-    assert lied({"a": None, "b": "incomplete", "c": None}) == {"a": None, "b": "incomplete"}
-
-
-def test_entries_are_judged_in_a_confined_child(validator: Validator, stage: Path, stage_fd: int) -> None:
-    """A built-in profile's entry, and one of a profile that the policy defines."""
+def test_entries_of_shipped_and_defined_profiles_are_judged_in_a_confined_child(stage: Path, stage_fd: int) -> None:
     files = numba_files(signatures=1)
     for name, content in {**files, "a.bin": b"x", "b.bin": b"x" * 101}.items():
         (stage / name).parent.mkdir(exist_ok=True)
         (stage / name).write_bytes(content)
     asked = {NUMBA_BASE: tuple(files)}
-    assert dict(validator.judge("numba", stage_fd, asked, defined=(), deadline=after(10))) == {NUMBA_BASE: None}
+    assert dict(VALIDATOR.judge("numba", stage_fd, asked, defined=(), deadline=after(60))) == {NUMBA_BASE: None}
     own = {"a.bin": ["a.bin"], "b.bin": ["b.bin"]}
-    answer = validator.judge("mine", stage_fd, own, defined=[GENERATED], deadline=after(10))
+    answer = VALIDATOR.judge("mine", stage_fd, own, defined=[OWN], deadline=after(60))
     assert dict(answer) == {"a.bin": None, "b.bin": "too-large"}
-
-
-def test_a_profile_that_is_not_there_is_an_error(validator: Validator, stage_fd: int) -> None:
-    """It says so, with its code."""
     with pytest.raises(WarmstartError, match="there is no profile"):
-        dict(validator.judge("none", stage_fd, {"a": ["x"]}, defined=(), deadline=after(5)))
+        dict(VALIDATOR.judge("none", stage_fd, own, defined=(), deadline=after(60)))
 
 
 def hang(profile_name: str, stage: int, entries: dict[str, list[str]], defined: list[DefinedProfile]) -> Verdicts:
@@ -91,12 +72,10 @@ def hang(profile_name: str, stage: int, entries: dict[str, list[str]], defined: 
 
 
 @pytest.mark.timed
-def test_what_was_judged_before_the_deadline_stands(
-    validator: Validator, stage_fd: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_judged_before_the_deadline_stands(stage_fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry that takes all of the time costs the ones before it nothing."""
     put_in_place(monkeypatch, judge, "judge", hang)
-    verdicts = validator.judge("numba", stage_fd, {"a": ["x"], "b": ["y"]}, defined=(), deadline=after(3))
+    verdicts = VALIDATOR.judge("numba", stage_fd, {"a": ["x"], "b": ["y"]}, defined=(), deadline=after(3))
     assert next(verdicts) == ("a", None)
     with pytest.raises(WorkerSilent):
         next(verdicts)

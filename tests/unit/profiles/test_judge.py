@@ -9,14 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.lib.cache_files import NUMBA_BASE, NUMBA_DATA, NUMBA_INDEX, numba_files
-from tests.lib.judging import Judge
+from tests.lib.judging import SAME_STAGE, Judge
 from warmstart.profiles import judge as judging
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
 from warmstart.profiles.defined import DefinedProfile
-from warmstart.profiles.entry_files import EntryFiles
+from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.judge import judge
 
 pytestmark = pytest.mark.threat(7)
@@ -111,6 +113,18 @@ def test_a_huge_sparse_file_costs_nothing(stage: Path, stage_fd: int) -> None:
     entries = write_entry(stage)
     os.truncate(stage / NUMBA_DATA, 1 << 40)
     assert judge("numba", stage_fd, entries) == {NUMBA_BASE: "too-large"}
+
+
+@SAME_STAGE
+@given(st.text("a./", max_size=8))
+def test_no_name_leads_out_of_the_stage(stage_fd: int, name: str) -> None:
+    """Not even one that the entry is said to have."""
+    files = EntryFiles(stage_fd, "e", [name])
+    with pytest.raises(EntryInvalid) as caught, files.open(name):
+        pass
+    parts = name.split("/")
+    odd = not all(parts) or {".", ".."} & {*parts}
+    assert caught.value.reason == ("unexpected-file" if odd else "not-a-file")
 
 
 def test_a_validator_that_fails_proves_nothing(verdict: Judge, monkeypatch: pytest.MonkeyPatch) -> None:

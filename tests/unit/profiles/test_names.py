@@ -233,13 +233,11 @@ ENTRIES = {
         f"{CUBINS}/fmha/x.cubin.lock": None,
         f"{CUBINS}/fmha/x.cubin.{'b' * 32}.tmp": None,
         ".cache/flashinfer/cubins/x.cubin": None,
+        **dict.fromkeys(
+            [f"{rank}/{CUBINS}/fmha/x.cubin" for rank in ("rank-", "rank-x", "rank_1", "rank-1/rank-2", "rank-1234567")]
+        ),
     },
 }
-
-
-def below(entry: str, path: str) -> bool:
-    """Tell whether a file lies where its entry may have files: below the directory that the entry lies in."""
-    return path.startswith(entry.rpartition("/")[0])
 
 
 CASES = [(tool, path, entry) for tool, cases in ENTRIES.items() for path, entry in cases.items()]
@@ -247,12 +245,10 @@ CASES = [(tool, path, entry) for tool, cases in ENTRIES.items() for path, entry 
 
 @pytest.mark.parametrize(("tool", "path", "entry"), CASES)
 def test_an_entry_is_the_smallest_thing_that_is_published_whole(tool: str, path: str, entry: str | None) -> None:
-    """Names as each tool writes them map to their entry, all others to none."""
     assert registry.get(tool).entry_of(path) == entry
 
 
 def test_every_profile_has_names_that_it_takes_and_names_that_it_leaves() -> None:
-    """No profile is without its examples here."""
     assert {*ENTRIES} == {*registry.names()}
     assert all(any(cases.values()) and None in cases.values() for cases in ENTRIES.values())
 
@@ -260,22 +256,13 @@ def test_every_profile_has_names_that_it_takes_and_names_that_it_leaves() -> Non
 @pytest.mark.parametrize("spoil", ["{}\n", "../{}", "./{}", "/{}", "{}/", "{}\udcff", "{}\0"])
 @pytest.mark.parametrize(("tool", "path", "entry"), [case for case in CASES if case[2]])
 def test_a_hostile_name_around_a_good_one_belongs_nowhere(spoil: str, tool: str, path: str, entry: str) -> None:
-    """Newlines, dots, other directories and bytes behind it are never harvested."""
     assert registry.get(tool).entry_of(spoil.format(path)) is None
 
 
-@given(st.sampled_from(registry.names()), st.text())
-def test_any_text_is_answered(tool: str, path: str) -> None:
-    """No string raises, and an entry's name never leaves the profile's directory."""
-    entry = registry.get(tool).entry_of(path)
-    assert entry is None or (below(entry, path) and ".." not in entry.split("/"))
-
-
 @given(st.data())
-def test_a_name_near_a_real_one_stays_inside_its_entry(data: st.DataObject) -> None:
-    """What one changed character leaves valid still starts with the entry that it names."""
+def test_any_name_and_any_near_a_real_one_stays_inside_its_entry(data: st.DataObject) -> None:
     tool, path, _ = data.draw(st.sampled_from([case for case in CASES if case[2]]))
     at = data.draw(st.integers(0, len(path) - 1))
-    changed = path[:at] + data.draw(st.characters()) + path[at + 1 :]
-    entry = registry.get(tool).entry_of(changed)
-    assert entry is None or (below(entry, changed) and entry.count("/") <= 8)
+    for name in (data.draw(st.text()), path[:at] + data.draw(st.characters()) + path[at + 1 :]):
+        entry = registry.get(tool).entry_of(name)
+        assert entry is None or (name.startswith(entry.rpartition("/")[0]) and ".." not in entry.split("/"))

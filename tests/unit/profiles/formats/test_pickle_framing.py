@@ -94,6 +94,10 @@ def test_any_opcodes_get_a_documented_reason(reason: Reason, opcodes: list[bytes
         (pickle.dumps(1, 3), "pickle-malformed"),
         (pickle.dumps(1, 0), "pickle-malformed"),
         (b"\x80\x05NN.", "pickle-malformed"),
+        (b"\x80\x05\x80\x05N.", "pickle-malformed"),
+        (b"\x80\x05K\x01K\x02\x93.", "pickle-malformed"),  # a global from numbers
+        (b"\x80\x05cos\nsystem\n.", "pickle-malformed"),  # protocol 0's global
+        (b"\x80\x05\x95\x01" + bytes(7) + b"K\x01.", "pickle-malformed"),  # an argument across its frame's end
         (b"\x80\x05h\x00.", "pickle-malformed"),
         (b"\x80\x05).", None),
         (b"\x80\x05(t.", None),

@@ -1,0 +1,464 @@
+"""What each profile's validator takes, as its tool writes it, and what it refuses. Its names are in test_names.
+
+What is wrong with a file of one format is in `formats/`; here a file is cut once, to show that the format is looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.lib.built_entries import (
+    BUILT,
+    BUILT_ELSEWHERE,
+    GEMM,
+    KERNEL,
+    NINJA_LOG,
+    OPS,
+    RANK,
+    SGLANG,
+    SGLANG_ROWS,
+    SHARED,
+    SOURCES,
+    TILE,
+    below,
+    operation,
+    tile,
+    tile_manifest,
+)
+from tests.lib.cache_files import (
+    CONTENT,
+    NUMBA_DATA,
+    NUMBA_INDEX,
+    STEM,
+    TRITON_RELEASES,
+    ZSTD,
+    cubin,
+    letters,
+    numba_files,
+    of_tool,
+    relocatable,
+    triton_kernel,
+    zstd,
+)
+from tests.lib.judging import MTIME, SAME_STAGE, Judge
+from warmstart.profiles import registry
+from warmstart.profiles.entry_files import REASONS
+from warmstart.profiles.judge import judge
+
+Files = dict[str, bytes]
+
+
+def named(files: Files, end: str) -> str:
+    """Return the one name of an entry that ends so."""
+    (name,) = (name for name in files if name.endswith(end))
+    return name
+
+
+def only(files: Files, *parts: str) -> Files:
+    """Return the files with one of these parts in their names."""
+    return {name: content for name, content in files.items() if any(part in name for part in parts)}
+
+
+def lack(files: Files, *ends: str) -> Files:
+    """Return an entry without the files that end so."""
+    return {name: content for name, content in files.items() if not name.endswith(ends)}
+
+
+def put(files: Files, end: str, content: bytes) -> Files:
+    """Return an entry with another content of the file that ends so."""
+    return files | {named(files, end): content}
+
+
+def cut(files: Files, end: str) -> Files:
+    """Return an entry with the file that ends so one byte shorter."""
+    return put(files, end, files[named(files, end)][:-1])
+
+
+def swap(files: Files, end: str, old: bytes, new: bytes) -> Files:
+    """Return an entry with other bytes in the file that ends so."""
+    content = files[named(files, end)]
+    assert old in content
+    return put(files, end, content.replace(old, new))
+
+
+def edit(files: Files, end: str, **changes: object) -> Files:
+    """Return an entry with other values in a JSON object; None takes a key away."""
+    data = json.loads(files[named(files, end)]) | changes
+    return put(files, end, json.dumps({key: value for key, value in data.items() if value is not None}).encode())
+
+
+def graph(content: bytes) -> str:
+    """Return the name of Inductor's file of a graph with this content."""
+    return f"fxgraph/ab/fab{'c' * 49}/{letters(content)}"
+
+
+def source(content: str) -> str:
+    """Return the name of a Python file that Inductor generates."""
+    hashed = letters(content.strip().encode())
+    return f"{hashed[:2]}/c{hashed}.py"
+
+
+def index(*pickles: object, protocol: int = 5) -> Files:
+    """Return Numba's files with another index."""
+    return numba_files(1) | {NUMBA_INDEX: b"".join(pickle.dumps(value, protocol) for value in pickles)}
+
+
+def extension(changes: Files | None = None, *missing: str) -> Files:
+    """Return an extension `x` as torch builds it, with changed files and without some."""
+    return lack(below("x/", BUILT | {"main.cpp": b"int x;\n"} | (changes or {})), *missing)
+
+
+CUDNN = of_tool("cudnn-frontend")
+PLAN, FLEX, ENVIRONMENT = (only(CUDNN, *parts) for parts in (("entry.json", "kernel.o"), ("flex",), ("manifest.json",)))
+CUPY = only(of_tool("cupy"), "7f2679cd")
+QUACK, FLASH = (only(of_tool("cute-dsl"), part) for part in ("quack/", "flash-attention/"))
+TIMED = b'{"key": [1], "configs_timings": [[{"tile": 128}, [0.1]]]}'
+QUACK_TIMES = {f"quack/{'A2' * 26}/gemm.autotune.json": TIMED}
+TWICE, CHOICE = (only(of_tool("flashinfer"), part) for part in ("_cute_dsl/", "/autotune/"))
+DOWNLOAD = {f".cache/flashinfer/cubins/{'a' * 40}/fmha/x.cubin": b"anything"}
+GENERATED = {f"{OPS}/generated/trtllm_export/gemm/a/x.h": b"x"}
+HELION = of_tool("helion")
+HYBRID_EP = of_tool("hybrid-ep")
+CPP = {f"{STEM}.main.cpp": b"// AOT ID\n#include <Python.h>\n", f"{STEM}.main.so": SHARED}
+CONSTANTS = f"ab/c{'d' * 51}.optimized.o"
+BEST = f"ab/{'0' * 64}.best_config"
+EXECUTABLE = f"jit__lambda-{'0' * 64}-cache"
+NUMBA, NUMBA_CUDA = numba_files(2), of_tool("numba-cuda")
+RTX = "runtime_cache.bin"
+TRITON = triton_kernel("3.9")
+KEY = next(iter(TRITON)).partition("/")[0]
+GROUP, META, CODE, PTX = "__grp__add_kernel.json", "/add_kernel.json", ".cubin", ".ptx"
+MODULE = f"{KEY}/cuda_utils.cpython-311-x86_64-linux-gnu.so"
+TIMES = f"{KEY}/f.autotune.json"
+AMD, OTHER_AMD = (only(of_tool("triton-amd"), key) for key in ("QRY7LU", "X2TRGT"))
+TVM_FFI = of_tool("tvm-ffi")
+WARP_CPU, WARP_GPU = (only(of_tool("warp"), part) for part in ("_3ece880/", "_583bcb4/"))
+WARP_STEM = named(WARP_GPU, ".meta").removesuffix(".meta")
+
+
+def target(**changes: object) -> dict[str, object]:
+    """Return a target of Triton's metadata."""
+    return {"backend": "cuda", "arch": 120, "warp_size": 32} | changes
+
+
+TAKEN: dict[str, list[Files]] = {
+    "cudnn-frontend": [PLAN, FLEX, ENVIRONMENT],
+    "cupy": [{name: content} for name, content in of_tool("cupy").items()],
+    "cute-dsl": [QUACK, FLASH, QUACK_TIMES],
+    "deepgemm": [GEMM, GEMM | {f"{KERNEL}/kernel.sass": b"MOV R1"}],
+    "flashinfer": [operation(BUILT), TWICE, CHOICE, DOWNLOAD, GENERATED],
+    "helion": [HELION, below("triton/0/", TRITON)],
+    "hybrid-ep": [HYBRID_EP],
+    "inductor": [
+        {graph(b"pickle"): b"pickle", graph(b"other guards"): b"other guards"},
+        {f"aotautograd/a{'c' * 51}/{letters(b'x')}": b"x"},
+        {source("\n\nimport torch  # é\n"): "\n\nimport torch  # é\n".encode()},
+        {f"{STEM}.cpp": b"int x;", f"{STEM}.so": SHARED},
+        CPP | {f"{STEM}.main.o": relocatable()},
+        {CONSTANTS: relocatable()},
+        {BEST: b'{"XBLOCK": 128, "num_warps": 4}'},
+        below("helion/", HELION),
+    ],
+    "jax": [{EXECUTABLE: content} for content in (zlib.compress(CONTENT), zstd(b"01234", b"56789"), ZSTD)],
+    "numba": [NUMBA, NUMBA_CUDA],
+    "sglang": [SGLANG, {f"cute_aot/{'a' * 64}.o": relocatable()}, below("triton/", TRITON)],
+    "tilelang": [tile(SOURCES)],
+    "torch-extensions": [
+        extension(),
+        extension(None, "main.cpp"),
+        # Sources may lie anywhere else: in a user's home, or in a run's other directories.
+        *(
+            extension({"build.ninja": b"build main.o: compile " + path + b"\nbuild x.so: link main.o\n"})
+            for path in (b"/home/a/17.0a1b2c3d/x.cpp", b"/x/cache/torch-extensions/x.cpp", b"/t/17.0a1b2c3d/tmp/x.cpp")
+        ),
+    ],
+    "triton": [*map(triton_kernel, TRITON_RELEASES), AMD, {MODULE: SHARED}, {TIMES: TIMED}],
+    "trt-rtx": [{RTX: content} for content in (b"x", b"RTX" + bytes(4095), bytes(9000) + b"x")],
+    "tvm-ffi": [TVM_FFI],
+    "vllm": [below(f"{RANK}/triton_cache/", TRITON), below(f"{RANK}/inductor_cache/", CPP), below("deep_gemm/", GEMM)],
+    "warp": [WARP_CPU, WARP_GPU],
+}
+REFUSED: dict[str, list[tuple[str, Files]]] = {
+    "cudnn-frontend": [
+        ("incomplete", lack(PLAN, "entry.json")),
+        ("incomplete", lack(PLAN, "kernel.o")),
+        ("json-malformed", cut(PLAN, "entry.json")),
+        ("field-malformed", edit(PLAN, "entry.json", schema="v1")),
+        ("field-malformed", edit(PLAN, "entry.json", key=None)),
+        ("field-malformed", edit(PLAN, "entry.json", symbol=7)),
+        ("field-malformed", edit(PLAN, "entry.json", wrapper=[])),
+        ("other-function", edit(PLAN, "entry.json", symbol="other")),
+        ("other-function", put(PLAN, "kernel.o", relocatable())),
+        ("elf-truncated", cut(PLAN, "kernel.o")),
+        ("name-not-hash", swap(ENVIRONMENT, "manifest.json", b"13000", b"13010")),
+        ("json-malformed", put(ENVIRONMENT, "manifest.json", b"[]")),
+        ("elf-truncated", cut(FLEX, ".o")),
+        ("other-function", put(FLEX, ".o", PLAN[named(PLAN, "kernel.o")])),
+    ],
+    "cupy": [
+        ("hash-differs", cut(CUPY, ".cubin")),
+        ("hash-differs", put(CUPY, ".cubin", CUPY[named(CUPY, ".cubin")][:-1] + b"\xfe")),
+        # CuPy would hand it to the driver: a hash of nothing.
+        ("hash-differs", put(CUPY, ".cubin", hashlib.sha1(b"").hexdigest().encode())),
+    ],
+    "cute-dsl": [
+        ("elf-truncated", cut(QUACK, ".o")),
+        ("other-function", swap(QUACK, ".o", b"__tvm_ffi_func\0", b"__tvm_ffi_fund\0")),
+        ("other-function", put(QUACK, ".o", relocatable(undefined=[b"__tvm_ffi_func"]))),
+        ("field-malformed", put(QUACK_TIMES, ".json", b"{}")),
+        ("json-malformed", put(QUACK_TIMES, ".json", b"{")),
+    ],
+    "deepgemm": [
+        ("incomplete", lack(GEMM, "kernel.cubin")),
+        ("incomplete", lack(GEMM, "kernel.cu")),
+        ("elf-truncated", cut(GEMM, "kernel.cubin")),
+        ("elf-malformed", put(GEMM, "kernel.cubin", SHARED)),
+        ("other-target", swap(GEMM, "kernel.cubin", b".text.", b".tuxt.")),
+        ("text-malformed", put(GEMM, "kernel.cu", b"")),
+    ],
+    "flashinfer": [
+        ("build-unfinished", operation(BUILT | {".ninja_log": NINJA_LOG[:-1]})),
+        *(("made-elsewhere", operation(BUILT | changes)) for changes in BUILT_ELSEWHERE),
+        ("text-malformed", put(GENERATED, "x.h", b"")),
+        ("blob-empty", put(DOWNLOAD, "x.cubin", b"")),
+        ("blob-zeroes", put(DOWNLOAD, "x.cubin", b"any" + bytes(8192))),
+        ("json-malformed", cut(TWICE, "meta.json")),
+        ("field-malformed", swap(TWICE, "meta.json", b"sm90a", b"sm100a")),
+        ("field-malformed", swap(TWICE, "meta.json", b'"source_sha256": "', b'"source_sha256": "x')),
+        ("field-malformed", put(TWICE, "meta.json", b'{"arch": "sm90a", "cute_dsl_version": 4}')),
+        ("elf-truncated", cut(TWICE, "n512.o")),
+        ("other-function", put(TWICE, "n512.o", TWICE[named(TWICE, "n1024.o")])),
+        ("unexpected-file", TWICE | {named(TWICE, "n512.o").replace("n512.o", "build.ninja"): b"x"}),
+        ("incomplete", lack(TWICE, "meta.json")),
+        ("incomplete", lack(TWICE, ".o")),
+        ("json-malformed", cut(CHOICE, ".json")),
+        ("name-not-hash", swap(CHOICE, ".json", b"twice", b"thrice")),
+        ("field-malformed", swap(CHOICE, ".json", b'"tactic"', b'"tactics"')),
+    ],
+    "helion": [
+        ("json-malformed", cut(HELION, ".best_config")),
+        ("json-malformed", edit(HELION, ".best_config", config="{")),
+        ("json-malformed", edit(HELION, ".best_config", config="[" * 100_000)),
+        ("json-malformed", edit(HELION, ".best_config", config="[1]")),
+        ("field-malformed", edit(HELION, ".best_config", config={"block_sizes": [16]})),
+        ("field-malformed", edit(HELION, ".best_config", key=None)),
+        ("field-malformed", edit(HELION, ".best_config", key={"fields": {}})),
+        ("field-malformed", edit(HELION, ".best_config", key={"fields": {"hardware": "x", "backend": 7}})),
+    ],
+    "hybrid-ep": [
+        ("elf-truncated", cut(HYBRID_EP, ".so")),
+        ("other-function", put(HYBRID_EP, ".so", SHARED)),
+        ("other-function", swap(HYBRID_EP, ".so", b"get_function_ptr\0", b"get_function_ptx\0")),
+        ("elf-malformed", put(HYBRID_EP, ".so", relocatable(defined=[b"get_function_ptr"]))),
+    ],
+    "inductor": [
+        ("name-not-hash", {graph(b"pickle"): b"pickled"}),
+        ("name-not-hash", {graph(b"pickle"): b"pickle", graph(b"x"): b"y"}),
+        ("name-not-hash", {source("import torch"): b"import torchs"}),
+        ("text-malformed", {source("import torch"): b"\xff"}),
+        ("incomplete", lack(CPP, ".so")),
+        ("incomplete", lack(CPP, ".cpp")),
+        ("incomplete", lack(CPP, ".so") | {f"{STEM}.main.o": relocatable()}),
+        ("incomplete", CPP | {f"{STEM}.cpp": b"int x;"}),
+        ("name-not-hash", CPP | {f"{STEM}.py": b""}),
+        ("text-malformed", put(CPP, ".cpp", b" \n")),
+        ("elf-truncated", cut(CPP, ".so")),
+        ("elf-malformed", put(CPP, ".so", relocatable())),
+        ("elf-malformed", {CONSTANTS: SHARED}),
+        ("json-malformed", {BEST: b"[1]"}),
+        ("too-large", {BEST: b" " * (2 << 20)}),
+        ("json-malformed", below("helion/", cut(HELION, ".best_config"))),
+    ],
+    "jax": [
+        ("compressed-malformed", {EXECUTABLE: zlib.compress(CONTENT)[:-1]}),
+        ("compressed-malformed", {EXECUTABLE: zlib.compress(b"\0\0\0\7")}),  # too little to be an executable
+        ("compressed-malformed", {EXECUTABLE: b"plain"}),
+    ],
+    "numba": [
+        ("incomplete", lack(NUMBA, ".nbi")),
+        ("incomplete", lack(NUMBA, ".1.nbc")),
+        ("incomplete", index("0.68", ("stamp", {}))),
+        ("incomplete", index("0.68", ("stamp", {1: "f.1.nbc", 2: "f.2.nbc"}))),
+        ("pickle-truncated", index("0.68")),
+        ("pickle-trailing", index("0.68", ("stamp", {1: "f.1.nbc"}), 1)),
+        ("pickle-malformed", index("0.68", 1, protocol=3)),
+        ("pickle-truncated", cut(NUMBA, ".1.nbc")),
+        # The ELF object inside of the data: here its section headers are gone.
+        ("elf-truncated", numba_files(1) | {NUMBA_DATA: pickle.dumps((b"key", relocatable()[:-64]), 5)}),
+        ("pickle-truncated", cut(NUMBA_CUDA, ".nbc")),
+        ("other-target", swap(NUMBA_CUDA, ".nbc", b".text.", b".tuxt.")),
+        ("two-writers", swap(NUMBA_CUDA, ".nbi", b"array(float32, 1d, C)", b"array(float64, 1d, C)")),
+    ],
+    "sglang": [
+        ("incomplete", lack(SGLANG, ".so")),
+        ("elf-truncated", cut(SGLANG, ".so")),
+        ("name-not-hash", put(SGLANG, ".json", json.dumps(SGLANG_ROWS[:1]).encode())),
+        ("json-malformed", put(SGLANG, ".json", b"[[1]]")),
+        ("elf-truncated", {f"cute_aot/{'a' * 64}.o": b""}),
+        ("elf-truncated", below("triton/", cut(TRITON, CODE))),
+    ],
+    "tilelang": [
+        ("incomplete", {f"{TILE}/params.json": b"{}"}),
+        ("incomplete", lack(tile(SOURCES), ".so")),
+        ("hash-differs", put(tile(SOURCES), "params.json", b'{"x": [2]}')),
+        ("hash-differs", cut(tile(SOURCES), "params.json")),
+        ("unexpected-file", tile(SOURCES | {"extra.json": b"{}"})),
+        ("field-malformed", tile(SOURCES, tile_manifest(SOURCES, version=2))),
+        ("field-malformed", tile(SOURCES, tile_manifest(SOURCES, files={}))),
+        ("field-malformed", tile({"a.json": b""}, tile_manifest({}, files={"a.json": "sha256"}))),
+        ("elf-truncated", tile({"k.so": b"x"}, tile_manifest({"k.so": b"x"}))),
+    ],
+    "torch-extensions": [
+        *(("incomplete", extension(None, name)) for name in ("x.so", "main.o", "build.ninja", ".ninja_log")),
+        ("build-unfinished", cut(extension(), ".ninja_log")),
+        ("build-unfinished", cut(extension(), ".ninja_deps")),
+        ("build-unfinished", extension({"other.o": relocatable()})),
+        ("incomplete", extension({"other.so": SHARED})),
+        ("elf-truncated", cut(extension(), "x.so")),
+        ("elf-malformed", put(extension(), "main.o", SHARED)),
+        ("text-malformed", put(extension(), "main.cpp", b"")),
+        *(("made-elsewhere", extension(changes)) for changes in BUILT_ELSEWHERE),
+    ],
+    "triton": [
+        *(("incomplete", lack(TRITON, name)) for name in sorted({*TRITON} - {f"{KEY}/{GROUP}"})),
+        ("incomplete", lack(TRITON, GROUP)),
+        ("json-malformed", cut(TRITON, GROUP)),
+        ("field-malformed", put(TRITON, GROUP, b'{"child_paths": ["add_kernel.cubin"]}')),
+        ("field-malformed", edit(TRITON, GROUP, child_paths={"add_kernel.json": "/etc/shadow"})),
+        ("field-malformed", edit(TRITON, GROUP, child_paths={"x": f"/c/{KEY}/../x"})),
+        ("unexpected-file", edit(TRITON, GROUP, child_paths={"add_kernel.json": f"/c/{KEY}/add_kernel.json"})),
+        ("name-not-hash", edit(TRITON, META, hash="0" * 64)),
+        ("name-not-hash", edit(TRITON, META, hash=None)),
+        ("name-not-hash", edit(TRITON, META, hash=7)),
+        ("field-malformed", edit(TRITON, META, target=None)),
+        ("other-vendor", edit(TRITON, META, target=target(backend="xpu"))),
+        ("field-malformed", edit(TRITON, META, target=target(backend="hip"))),
+        ("incomplete", edit(TRITON, META, target=target(backend="hip", arch="gfx90a"))),
+        ("field-malformed", edit(TRITON, META, target=target(backend=7))),
+        ("other-target", edit(TRITON, META, target=target(arch=90))),
+        ("field-malformed", edit(TRITON, META, target=target(arch=True))),
+        ("field-malformed", edit(TRITON, META, shared=-1)),
+        ("field-malformed", edit(TRITON, META, name="other")),
+        ("elf-truncated", cut(TRITON, CODE)),
+        ("elf-malformed", put(TRITON, CODE, TRITON[named(TRITON, CODE)] + b"\0")),
+        ("other-target", put(TRITON, CODE, cubin("3.4"))),
+        ("other-target", swap(TRITON, CODE, b".text.add_kernel", b".text.sub_kernel")),
+        ("other-target", swap(TRITON, PTX, b"sm_120", b"sm_90")),
+        ("other-target", swap(TRITON, PTX, b".entry add_kernel(", b".entry sub_kernel(")),
+        ("text-malformed", put(TRITON, PTX, b"")),
+        ("text-malformed", put(TRITON, ".ttir", b"\xff\xfe")),
+        ("unexpected-file", TRITON | {f"{KEY}/__grp__sub_kernel.json": TRITON[named(TRITON, GROUP)]}),
+        ("unexpected-file", TRITON | {f"{KEY}/sub_kernel.cubin": TRITON[named(TRITON, CODE)]}),
+        ("unexpected-file", TRITON | {MODULE: SHARED}),
+        ("elf-truncated", {MODULE: b""}),
+        ("incomplete", {MODULE: SHARED, TIMES: b"{}"}),
+        ("field-malformed", {TIMES: b"{}"}),
+        ("elf-truncated", cut(AMD, ".hsaco")),
+        ("elf-malformed", put(AMD, ".hsaco", AMD[named(AMD, ".hsaco")] + b"\0")),
+        ("elf-malformed", put(AMD, ".hsaco", SHARED)),
+        ("other-target", put(AMD, ".hsaco", OTHER_AMD[named(OTHER_AMD, ".hsaco")])),
+        ("other-function", swap(AMD, ".hsaco", b"\0add_kernel.kd\0", b"\0sub_kernel.kd\0")),
+        ("field-malformed", swap(AMD, META, b'"backend": "hip", "arch"', b'"backend": "cuda", "arch"')),
+        ("text-malformed", put(AMD, ".amdgcn", b"")),
+    ],
+    # Nobody has published the format: little can be proved.
+    "trt-rtx": [
+        ("blob-empty", {RTX: b""}),
+        ("blob-zeroes", {RTX: bytes(100)}),
+        ("blob-zeroes", {RTX: b"RTX" + bytes(4096)}),
+    ],
+    "tvm-ffi": [
+        *(("incomplete", lack(TVM_FFI, name)) for name in ("answer.so", "cpp_0.o", "build.ninja", ".ninja_log")),
+        ("elf-truncated", cut(TVM_FFI, "answer.so")),
+        ("build-unfinished", put(TVM_FFI, ".ninja_log", b"# ninja log v7\n")),
+        ("made-elsewhere", put(TVM_FFI, "build.ninja", b"build x: /w/n1/17.0a1b2c3d/cache/tvm-ffi/x.cpp\n")),
+        ("text-malformed", put(TVM_FFI, "main.cpp", b"")),
+        ("elf-truncated", TVM_FFI | {named(TVM_FFI, "answer.so").replace("answer.so", "kernel.cubin"): b""}),
+    ],
+    "vllm": [("incomplete", below(f"{RANK}/inductor_cache/", lack(CPP, ".so")))],
+    "warp": [
+        ("json-malformed", put(WARP_GPU, ".meta", b"")),
+        ("field-malformed", put(WARP_GPU, ".meta", b'{"f_smem_bytes": "1"}')),
+        ("elf-truncated", cut(WARP_GPU, ".sm90.cubin")),
+        ("other-target", put(WARP_GPU, ".sm90.cubin", WARP_GPU[f"{WARP_STEM}.sm80.cubin"])),
+        ("elf-truncated", WARP_GPU | {f"{WARP_STEM}.cpu01234567.o": b""}),
+        ("other-target", WARP_GPU | {f"{WARP_STEM}.sm75.ptx": b".version 8.0\n.target sm_80\n.visible .entry f()\n"}),
+        ("text-malformed", put(WARP_GPU, ".cu", b"\0")),
+        ("incomplete", lack(WARP_GPU, ".meta")),
+        ("incomplete", lack(WARP_GPU, ".cubin")),
+    ],
+}
+GOOD = [(profile, files) for profile, entries in TAKEN.items() for files in entries]
+
+
+def test_every_profile_has_entries_that_it_takes_and_some_that_it_refuses() -> None:
+    assert TAKEN.keys() == REFUSED.keys() == {*registry.names()}
+
+
+@pytest.mark.parametrize(("profile", "files"), GOOD)
+def test_what_the_tool_writes_is_taken(verdict: Judge, profile: str, files: Files) -> None:
+    assert verdict(profile, files) is None
+
+
+@pytest.mark.parametrize(
+    ("profile", "reason", "files"),
+    [(profile, reason, files) for profile, entries in REFUSED.items() for reason, files in entries],
+)
+def test_what_is_damaged_or_mixed_is_refused(verdict: Judge, profile: str, reason: str, files: Files) -> None:
+    assert verdict(profile, files) == reason
+
+
+@SAME_STAGE
+@given(
+    entry=st.sampled_from([(profile, files, name) for profile, files in GOOD for name in files]),
+    changes=st.lists(st.tuples(st.integers(0), st.integers(0, 255)), min_size=1, max_size=3),
+)
+def test_a_changed_file_gets_a_documented_reason(
+    verdict: Judge, entry: tuple[str, Files, str], changes: list[tuple[int, int]]
+) -> None:
+    profile, files, name = entry
+    content = bytearray(files[name])
+    for at, value in changes:
+        content[at % len(content)] = value
+    assert verdict(profile, files | {name: bytes(content)}) in {None, *REASONS} - {"validator-failed"}
+
+
+def test_a_file_younger_than_its_group_is_a_second_writers(verdict: Judge, stage: Path, stage_fd: int) -> None:
+    """Two processes' files in one group gave wrong numbers without an error (triton#11319)."""
+    assert verdict("triton", TRITON) is None
+    os.utime(stage / named(TRITON, CODE), ns=(MTIME, MTIME + 1))
+    assert judge("triton", stage_fd, {KEY: list(TRITON)}) == {KEY: "two-writers"}
+    os.utime(stage / named(TRITON, GROUP), ns=(MTIME, MTIME + 1))
+    assert judge("triton", stage_fd, {KEY: list(TRITON)}) == {KEY: None}
+
+
+def test_a_pickle_is_never_loaded(verdict: Judge, tmp_path: Path) -> None:
+    """One that would run a command is walked like any other: a validator does not make it safe."""
+
+    class Payload:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    assert verdict("numba", numba_files(1) | {NUMBA_DATA: pickle.dumps(Payload(), 5)}) is None
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("files", TAKEN["flashinfer"])
+def test_a_rank_has_a_workspace_of_its_own(verdict: Judge, files: Files) -> None:
+    """As TensorRT-LLM gives its ranks: all of it comes back, and is judged as what ranks share."""
+    of_rank = below("rank-13/", files)
+    entry_of = registry.get("flashinfer").entry_of
+    assert {entry_of(name) for name in of_rank} == {f"rank-13/{entry_of(name)}" for name in files}
+    assert verdict("flashinfer", of_rank) is None
+    refused = [verdict("flashinfer", dict.fromkeys(names, b"")) for names in (of_rank, files)]
+    assert refused[0] == refused[1] is not None
