@@ -88,7 +88,7 @@ def check(
     problems = [load.problem_at(document, fault) for fault in warnings(model, known)]
     ignored = source.ignored(path) if path != "-" else []
     problems += [Problem(other, 1, 1, "is not read: names in conf.d end in .yaml") for other in ignored]
-    critical = [] if offline else _unproven(policy, installation)
+    critical = None if offline else _unproven(policy, installation)
     # Before Slurm is told of warmstart it has no hooks to kill.
     is_compared = conf and (slurm_conf or not conf.values.keys().isdisjoint(("prolog", "epilog")))
     too_short = _timeouts(installation, policy, conf) if conf and is_compared else []
@@ -104,7 +104,7 @@ def _tell(
     error: PolicyError | None = None,
     rules: int = 0,
     warned: Sequence[Problem] = (),
-    critical: Sequence[TrustUnproven] = (),
+    critical: TrustUnproven | None = None,
     too_short: Sequence[Result] = (),
 ) -> None:
     """Print the result of a check: problems and warnings with their places, then one line."""
@@ -117,15 +117,15 @@ def _tell(
         answer: Json = {"file": path, "ok": is_ok, "rules": rules, "problems": rows}
         if error is not None:
             answer.update(code=error.code, hint=error.hint)
-        answer["critical"] = [problem.as_audit() for problem in critical]
+        answer["critical"] = critical and critical.as_audit()
         show_json({**answer, "timeouts": [result._asdict() for result in too_short]})
         return
     for line in [*map(str, problems)] or ([str(error)] if error else []):
         say(line)
     for problem in warned:
         say(str(problem._replace(problem=f"warning: {problem.problem}")))
-    for unproven in critical:
-        warn(f"critical: {unproven} ({unproven.hint})")
+    if critical:
+        warn(f"critical: {critical} ({critical.hint})")
     for result in too_short:
         warn(f"{result.check}: {result.found} ({result.change})")
     if error is None:
@@ -203,10 +203,10 @@ def _exists(find: Callable[[str], object]) -> Callable[[str], bool]:
     return exists
 
 
-def _unproven(policy: Policy, installation: Installation) -> list[TrustUnproven]:
+def _unproven(policy: Policy, installation: Installation) -> TrustUnproven | None:
     """Ask the running slurmctld whether it enforces what the policy declares."""
-    if not trust.declared(policy):
-        return []
+    if not trust.is_declared(policy):
+        return None
     return trust.refuted(policy, trust.enforced(policy, installation, os.environ.get("SLURM_CONF", "")))
 
 

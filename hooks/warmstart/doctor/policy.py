@@ -84,12 +84,12 @@ def switch(installation: Installation) -> Iterator[Finding]:
 def enforcement(installation: Installation) -> Iterator[Finding]:
     """Check that Slurm enforces what the policy declares enforced: rights rest on it (docs/threats.md, row 36)."""
     policy = current_policy(installation).policy
-    names = trust.declared(policy)
-    for problem in trust.problems(policy, installation.enforcement):
+    if problem := trust.problem(policy, installation.enforcement):
         yield Finding(CRITICAL, str(problem), problem.hint)
-    if not trust.unproven(policy):
-        found = f"Slurm enforces {' and '.join(names)}" if names else "the policy relies on nothing that users write"
-        yield Finding(OK, found)
+    elif trust.is_declared(policy):
+        yield Finding(OK, "Slurm enforces accounts")
+    else:
+        yield Finding(OK, "the policy relies on nothing that users write")
 
 
 def mode(installation: Installation) -> Iterator[Finding]:

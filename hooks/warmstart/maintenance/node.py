@@ -193,8 +193,8 @@ class _NodeMaintenance:
         session = self._session
         enforcement = self._installation.enforcement
         trust.remember(session.policy, self._installation, self._slurm_conf)
-        if problems := trust.problems(trust.proven(session.policy, enforcement), enforcement):
-            raise problems[0]
+        if problem := trust.problem(trust.proven(session.policy, enforcement), enforcement):
+            raise problem
 
     def _store(self) -> None:
         """Remember the store's id. Raises `StoreReplaced` if it is not the one that this host remembers."""

@@ -348,11 +348,9 @@ def registry_of(reference: str) -> str:
 
 def claimed(model: PolicyModel, match: Match, what: str, better: str) -> Iterator[Fault]:
     """Yield a fault for each key of a match that users can forge: `what` may not depend on it, but on `better`."""
-    remedies = {"job_name": ""}
+    remedies = {"job_name": "", "qos": ""}
     if model.trust.account != "enforced":
         remedies["account"] = ", or set trust.account: enforced where slurmctld enforces associations"
-    if model.trust.qos != "enforced":
-        remedies["qos"] = ", or set trust.qos: enforced where slurmctld enforces it"
     for key, remedy in remedies.items():
         if getattr(match, key) is not None:
             problem = f"{what} may not depend on a claimed attribute; match on {better}{remedy}"

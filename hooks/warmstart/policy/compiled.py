@@ -128,10 +128,9 @@ class Limits(NamedTuple):
 
 
 class Trust(NamedTuple):
-    """Which attributes Slurm enforces; each is "claimed" or "enforced", and "unproven" after `trust.proven`."""
+    """What Slurm enforces: "claimed" or "enforced", and "unproven" after `trust.proven`."""
 
     account: str
-    qos: str
 
 
 class OnError(NamedTuple):

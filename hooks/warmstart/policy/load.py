@@ -137,10 +137,7 @@ def _credentials(credentials: Credentials | None) -> compiled.Credentials | None
 
 
 def _unseen(model: PolicyModel) -> tuple[str, ...]:
-    credentials = model.images.credentials
-    matches = [rule.match for rule in model.rules]
-    matches += [item.match for item in credentials.repositories] if credentials else []
-    return tuple(key for key in checks.UNSEEN if any(getattr(match, key) for match in matches))
+    return tuple(key for key in checks.UNSEEN if any(getattr(rule.match, key) for rule in model.rules))
 
 
 def _rule(rule: Rule, place: str, users: checks.FindUser) -> compiled.Rule:

@@ -11,7 +11,7 @@ from warmstart.host.wire import Json
 from warmstart.job import Job
 from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, Sequence, fnmatchcase
 from warmstart.policy.compiled import Condition, Policy, Rule
-from warmstart.policy.trust import unproven
+from warmstart.policy.trust import is_doubted
 from warmstart.slurm import nodes
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def matching(policy: Policy, job: Job, groups: Groups) -> list[Matched]:
             known.append(groups())
         return known[0]
 
-    doubted = unproven(policy)
-    return [_match(rule, job, once, doubted if _grants_rights(rule) else frozenset()) for rule in policy.rules]
+    doubted = is_doubted(policy)
+    return [_match(rule, job, once, doubted and _grants_rights(rule)) for rule in policy.rules]
 
 
 def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
@@ -132,7 +132,7 @@ def private_repository(policy: Policy, job: Job, groups: Groups, repository: str
 
     Returns "" if none does or the job may not read them; then the site's credentials are not used.
     """
-    doubted = unproven(policy)
+    doubted = is_doubted(policy)
     for item in policy.images.credentials.repositories if policy.images.credentials else ():
         fits = fnmatchcase(repository, item.repository)
         if fits and all(_condition(condition, job, groups, doubted)[0] is True for condition in item.match):
@@ -203,7 +203,7 @@ def _grants_rights(rule: Rule) -> bool:
     return rule.scope in SCOPES[1:] or bool(rule.publishers or rule.own)
 
 
-def _match(rule: Rule, job: Job, groups: Groups, doubted: frozenset[str]) -> Matched:
+def _match(rule: Rule, job: Job, groups: Groups, doubted: bool) -> Matched:
     if not rule.match:
         return Matched(rule, True, "is for every job")
     reasons = []
@@ -218,11 +218,14 @@ def _match(rule: Rule, job: Job, groups: Groups, doubted: frozenset[str]) -> Mat
     return Matched(rule, not unknown, "; ".join(reasons), unknown)
 
 
-def _condition(condition: Condition, job: Job, groups: Groups, doubted: frozenset[str]) -> tuple[bool | None, str]:
-    """Return whether the condition holds (None if the node does not know the attribute, or doubts it), and why."""
+def _condition(condition: Condition, job: Job, groups: Groups, doubted: bool) -> tuple[bool | None, str]:
+    """Return whether the condition holds (None if the node does not know the attribute), and why.
+
+    `doubted`: the account does not count, as Slurm is not known to enforce it.
+    """
     attribute = condition.attribute
-    if attribute in doubted:
-        return None, f"{attribute} is only claimed: Slurm is not known to enforce it"
+    if doubted and attribute == "account":
+        return None, "account is only claimed: Slurm is not known to enforce it"
     values = groups() if attribute == "group" else [getattr(job, attribute)]
     for glob in condition.globs:
         for value in values:

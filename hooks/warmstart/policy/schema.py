@@ -244,8 +244,7 @@ class Match(Section):
     node: HostLists | None = key(None, "The node's Slurm name, as a host list: `n[01-16]`, `gpu*`. Verified.")
     qos: Globs | None = key(
         None,
-        "The job's QOS, which slurmd tells since 26.05 ([before](#what-slurmd-does-not-tell)). Claimed, unless "
-        "`trust.qos` is `enforced`.",
+        "The job's QOS, which slurmd tells since 26.05 ([before](#what-slurmd-does-not-tell)). Claimed.",
     )
     job_name: Globs | None = key(
         None, "The job's name, [which slurmd does not tell](#what-slurmd-does-not-tell). Claimed."
@@ -405,7 +404,6 @@ class Trust(Section):
         "claimed",
         "`enforced` only if `AccountingStorageEnforce` has `associations`.",
     )
-    qos: Literal["claimed", "enforced"] = key("claimed", "`enforced` only if `AccountingStorageEnforce` has `qos`.")
 
 
 class OnError(Section):

@@ -1,8 +1,8 @@
-"""Which attributes that the policy declares `enforced` Slurm is known to enforce. Hot path.
+"""Whether Slurm is known to enforce the accounts of jobs, if the policy declares that it does. Hot path.
 
 A declaration alone proves nothing: with AccountingStorageEnforce=none `sbatch -A trusted` is free text
 (docs/threats.md, row 36). Maintenance and a hook that compiles the policy read slurmctld's running configuration and
-remember it in root's directory, with the time. An attribute is verified only if the last answer names it and is not
+remember it in root's directory, with the time. The account is verified only if the last answer has `NEEDED` and is not
 older than `LONGEST_S`; otherwise it is `unproven`, and counts as claimed.
 """
 
@@ -20,15 +20,15 @@ from warmstart.policy import compiled
 from warmstart.policy.compiled import Policy
 
 ENFORCED, UNPROVEN = "enforced", "unproven"
-NEEDS = {"account": "associations", "qos": "qos"}  # attribute → word of AccountingStorageEnforce (slurm.conf(5))
+NEEDED = "associations"  # in AccountingStorageEnforce (slurm.conf(5)), or any job names any account
 LONGEST_S = 86400.0  # maintenance asks every half hour; an unreachable controller costs nothing for a day
 
 
 class TrustUnproven(PolicyError):
-    """The policy declares an attribute as enforced, and Slurm is not known to enforce it."""
+    """The policy declares accounts as enforced, and Slurm is not known to enforce them."""
 
     code = "trust-unproven"
-    template = "trust.{attribute} is enforced in the policy, but {problem}; it counts as claimed"
+    template = "trust.account is enforced in the policy, but {problem}; it counts as claimed"
     hint = (
         "set AccountingStorageEnforce in slurm.conf, restart slurmctld and run `warmstart maintain` on the nodes; or "
         "write `claimed`"
@@ -42,46 +42,38 @@ class _Known(NamedTuple):
     words: list[str]
 
 
-def declared(policy: Policy) -> list[str]:
-    """Return the attributes that the policy declares as enforced, proven or not."""
-    return [name for name in NEEDS if getattr(policy.trust, name) in (ENFORCED, UNPROVEN)]
+def is_declared(policy: Policy) -> bool:
+    """Return whether the policy declares accounts as enforced, proven or not."""
+    return policy.trust.account in (ENFORCED, UNPROVEN)
 
 
-def unproven(policy: Policy) -> frozenset[str]:
-    """Return the attributes of a policy from `proven` that are declared as enforced, and not known to be."""
-    return frozenset(name for name in NEEDS if getattr(policy.trust, name) == UNPROVEN)
+def is_doubted(policy: Policy) -> bool:
+    """Return whether a policy from `proven` declares accounts as enforced, and Slurm is not known to enforce them."""
+    return policy.trust.account == UNPROVEN
 
 
 def proven(policy: Policy, path: str) -> Policy:
-    """Return the policy with each attribute `unproven` that is declared as enforced, and is not known to be.
+    """Return the policy, its `trust.account` `unproven` if it is declared as enforced and not known to be.
 
-    `path` is the file that `remember` writes. Costs nothing for a policy that declares none.
+    `path` is the file that `remember` writes. Costs nothing for a policy that declares nothing.
     """
-    names = declared(policy)
-    if not names:
+    if not is_declared(policy):
         return policy
     known = _known(path)
-    current = known.words if known is not None and _is_recent(known) else []
-    trust = policy.trust
-    for name in names:
-        state = ENFORCED if NEEDS[name] in current else UNPROVEN
-        trust = trust._replace(account=state) if name == "account" else trust._replace(qos=state)
-    return policy._replace(trust=trust)
+    enforced = known is not None and _is_recent(known) and NEEDED in known.words
+    return policy._replace(trust=policy.trust._replace(account=ENFORCED if enforced else UNPROVEN))
 
 
-def problems(policy: Policy, path: str) -> list[TrustUnproven]:
-    """Return an error for each attribute that `proven` has found `unproven`."""
-    return [TrustUnproven(attribute=name, problem=_problem(name, _known(path))) for name in sorted(unproven(policy))]
+def problem(policy: Policy, path: str) -> TrustUnproven | None:
+    """Return the error of a policy from `proven` whose accounts are in doubt."""
+    return TrustUnproven(problem=_problem(_known(path))) if is_doubted(policy) else None
 
 
-def refuted(policy: Policy, words: list[str] | None) -> list[TrustUnproven]:
-    """Return an error for each declared attribute that an answer of slurmctld does not confirm; None: no answer."""
-    known = None if words is None else _Known(time.time(), words)
-    return [
-        TrustUnproven(attribute=name, problem=_problem(name, known))
-        for name in declared(policy)
-        if words is None or NEEDS[name] not in words
-    ]
+def refuted(policy: Policy, words: list[str] | None) -> TrustUnproven | None:
+    """Return an error if an answer of slurmctld does not confirm what is declared; `words` is None without one."""
+    if not is_declared(policy) or (words is not None and NEEDED in words):
+        return None
+    return TrustUnproven(problem=_problem(None if words is None else _Known(time.time(), words)))
 
 
 def remember(policy: Policy, installation: Installation, slurm_conf: str) -> None:
@@ -89,7 +81,7 @@ def remember(policy: Policy, installation: Installation, slurm_conf: str) -> Non
 
     `slurm_conf` is the path for Slurm's commands, "" where they find it. `OSError` if the file cannot be written.
     """
-    words = enforced(policy, installation, slurm_conf) if declared(policy) else None
+    words = enforced(policy, installation, slurm_conf) if is_declared(policy) else None
     if words is not None:
         directory, name = os.path.split(installation.enforcement)
         with files.opened_dir(directory) as fd:
@@ -119,9 +111,9 @@ def _is_recent(known: _Known) -> bool:
     return 0 <= time.time() - known.at < LONGEST_S
 
 
-def _problem(name: str, known: _Known | None) -> str:
+def _problem(known: _Known | None) -> str:
     if known is None:
         return "slurmctld's AccountingStorageEnforce could not be read"
     if not _is_recent(known):
         return f"slurmctld's AccountingStorageEnforce was last read {(time.time() - known.at) / 3600:.0f} hours ago"
-    return f"slurmctld's AccountingStorageEnforce is {','.join(known.words) or 'none'}, without {NEEDS[name]}"
+    return f"slurmctld's AccountingStorageEnforce is {','.join(known.words) or 'none'}, without {NEEDED}"

@@ -29,7 +29,7 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
     assert (images.proxy, images.credentials) == (None, None)
     assert (images.keep.high, images.keep.lease) == (85, 7 * 86400)
     assert (harvest.budget, harvest.max_size, harvest.deferred, harvest.only_successful) == (30, 5 << 30, 8, False)
-    assert (policy.limits.min_uid, policy.trust.qos) == (1000, "claimed")
+    assert (policy.limits.min_uid, policy.trust.account) == (1000, "claimed")
     assert policy.on_error.image == "fail-job"
     assert (policy.site_label, policy.constant_path, policy.constant_cache, policy.rules) == ("bare", "none", "", ())
     assert [profile.name for profile in policy.profiles] == ["files"]
@@ -234,21 +234,9 @@ def test_a_rule_on_what_no_node_knows_is_refused(site: Site, monkeypatch: pytest
     assert refusals(site, rule) == [found]
 
 
-def test_an_enforced_qos_may_grant_rights(compiled_of: Compile) -> None:
-    """Where slurmctld enforces it the QOS counts as verified, and the nodes know that they need it."""
-    text = ENFORCED.replace("account: enforced", "account: enforced, qos: enforced")
-    policy = compiled_of(f"{text}rules:\n  - {{name: a, scope: site, match: {{qos: ci}}}}\n")
-    assert policy.unseen == ("qos",)
-
-
-def test_credentials_can_need_what_slurmd_does_not_tell(compiled_of: Compile) -> None:
-    """What only they match on is looked for as well."""
-    images = (
-        "images:\n  registries: [a.org]\n  credentials:\n    file: /etc/warmstart/auth.json\n"
-        "    repositories: [{name: team, repository: a.org/team/x, match: {qos: team}}]\n"
-    )
-    policy = compiled_of(f"{MINIMAL}trust: {{qos: enforced}}\n{images}")
-    assert policy.unseen == ("qos",)
+def test_what_slurmd_does_not_tell_is_noted(compiled_of: Compile) -> None:
+    """The nodes know that they need it."""
+    assert compiled_of(f"{MINIMAL}rules:\n  - {{name: a, match: {{qos: ci}}}}\n").unseen == ("qos",)
 
 
 def test_a_claimed_account_may_choose_what_gives_no_right(compiled_of: Compile) -> None:

@@ -210,18 +210,10 @@ def test_a_claimed_account_is_no_scope(compiled_of: Compile) -> None:
     assert grant.read_scopes == ["site", *OWN]
 
 
-OF_QOS = HEAD.replace("trust: {account: enforced}\n", "trust: {account: enforced, qos: enforced}\n")
-
-
-def with_qos(compiled_of: Compile, rules: str) -> Policy:
-    """Return a policy of these rules on a site that enforces the QOS."""
-    return compiled_of(OF_QOS + rules)
-
-
 def test_what_slurmd_does_not_tell_is_matched_like_anything_else(compiled_of: Compile) -> None:
     """The QOS."""
     rules = "  - {name: a, match: {qos: 'hi*'}, env: {A: '1'}}\n"
-    policy = with_qos(compiled_of, rules)
+    policy = compiled_of(HEAD + rules)
     job = JOB._replace(qos="high")
     assert granted(policy, job).env == {"A": "1"}
     assert granted(policy, job._replace(qos="low")).env == {}
@@ -229,9 +221,9 @@ def test_what_slurmd_does_not_tell_is_matched_like_anything_else(compiled_of: Co
 
 def test_what_is_not_known_grants_nothing(compiled_of: Compile) -> None:
     """No rule on it applies, and the reason says why; a rule that fails anyway says that."""
-    policy = with_qos(
-        compiled_of,
-        "  - {name: a, match: {qos: '*', user: alice}, env: {A: '1'}}\n  - {name: b, match: {qos: '*', user: bob}}\n",
+    policy = compiled_of(
+        HEAD
+        + "  - {name: a, match: {qos: '*', user: alice}, env: {A: '1'}}\n  - {name: b, match: {qos: '*', user: bob}}\n",
     )
     found = matching(policy, JOB, no_groups)
     assert [(one.matched, one.unknown) for one in found] == [(False, True), (False, False)]
@@ -245,27 +237,29 @@ def test_what_is_not_known_grants_nothing(compiled_of: Compile) -> None:
     ("rules", "read", "publish"),
     [
         # What a rule would grant is not granted.
-        (ALL + "  - {name: q, match: {qos: hi}, scope: site}\n", OWN, OWN[0]),
+        (ALL + "  - {name: q, match: {group: hi}, scope: site}\n", OWN, OWN[0]),
         # What it would take away is taken away.
-        (SITE + "  - {name: q, match: {qos: low}, scope: user}\n", ["user-1500-svc_ci"], "user-1500-svc_ci"),
+        (SITE + "  - {name: q, match: {group: low}, scope: user}\n", ["user-1500-svc_ci"], "user-1500-svc_ci"),
         # Narrowed to a scope in which the job could publish if the rule were not there: it reads only.
         (
-            ACCOUNT + "  - {name: s, scope: site}\n  - {name: q, match: {qos: low}, scope: account}\n",
+            ACCOUNT + "  - {name: s, scope: site}\n  - {name: q, match: {group: low}, scope: account}\n",
             ["account-ml-1", "user-1500-svc_ci"],
             "user-1500-svc_ci",
         ),
         # It does not widen, and a later rule that is sure holds.
-        (ACCOUNT + "  - {name: q, match: {qos: low}, scope: site}\n", ["account-ml-1"], "account-ml-1"),
+        (ACCOUNT + "  - {name: q, match: {group: low}, scope: site}\n", ["account-ml-1"], "account-ml-1"),
         (
-            SITE + "  - {name: q, match: {qos: low}, scope: user}\n" + SITE.replace("site,", "again,", 1),
+            SITE + "  - {name: q, match: {group: low}, scope: user}\n" + SITE.replace("site,", "again,", 1),
             ["site"],
             "site",
         ),
     ],
 )
 def test_what_is_not_known_restricts(compiled_of: Compile, rules: str, read: list[str], publish: str) -> None:
-    """A user who keeps the spec from being written escapes no rule (docs/threats.md, row 14)."""
-    grant = granted(with_qos(compiled_of, rules), PUBLISHER if "svc_ci" in rules else JOB)
+    """A user whose groups or whose spec a node does not have escapes no rule (docs/threats.md, row 14)."""
+    job = PUBLISHER if "svc_ci" in rules else JOB
+    policy = compiled_of(HEAD + rules)
+    grant = combine(policy, matching(policy, job, lambda: [None]), job)
     assert (grant.read_scopes, grant.publish_scope) == (read, publish)
 
 
@@ -315,7 +309,7 @@ def test_the_last_rule_with_a_mode_decides(
 ) -> None:
     """Without one the policy's own does; profiles and the rest add up as ever."""
     for mode, expected in observed.items():
-        grant = granted(with_qos(compiled_of, MODES)._replace(mode=mode), a_job(**changes))
+        grant = granted(compiled_of(HEAD + MODES)._replace(mode=mode), a_job(**changes))
         assert (grant.observed, grant.profiles) == (expected, ["numba"])
 
 

@@ -23,7 +23,7 @@ def a_rule(match: dict[str, str], **changes: object) -> Rule:
 
 def a_policy(trust: str) -> PolicyModel:
     """Return a policy with prefixes in its section `wing`."""
-    trusted = SimpleNamespace(account=trust, qos=trust)
+    trusted = SimpleNamespace(account=trust)
     return cast("PolicyModel", SimpleNamespace(trust=trusted, wing=SimpleNamespace(prefixes=["/l"])))
 
 

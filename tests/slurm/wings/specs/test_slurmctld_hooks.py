@@ -21,14 +21,13 @@ from tests.lib.processes import wait_until
 from tests.lib.site import Site
 
 RULES = """\
-trust: {{qos: enforced}}
 slurmctld: {{spec_directory: {specs}, deadline: {deadline}, conf: {conf}}}
 rules:
   - {{name: all, profiles: [numba]}}
   - {{name: named, match: {{job_name: "night*"}}, env: {{NAMED: "yes"}}}}
 {more}
 """
-QOS = '  - {name: qos, match: {qos: high}, scope: site, env: {QOS: "high"}}'
+QOS = '  - {name: qos, match: {qos: high}, env: {QOS: "high"}}'
 JOB_IDS = count(900_000)
 SHOW = '#!/bin/sh\necho "named=$NAMED qos=$QOS"\n'
 # The tests' cluster has no accounting, so its slurmctld can enforce nothing.
