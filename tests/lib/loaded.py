@@ -56,6 +56,7 @@ def _serve(load: str, in_each: str) -> None:
         os.environ.clear()
         os.environ.update(environment)
         exec(in_each, names)
+        sys.path.insert(0, os.path.dirname(sys.argv[0]))
         runpy.run_path(sys.argv[0], run_name="__main__")
         os._exit(0)  # what the script printed is flushed
 

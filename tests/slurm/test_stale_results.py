@@ -72,6 +72,7 @@ def test_an_edited_extension_is_built_once(plugged: Site) -> None:
     """Ninja sees the edit. The job that builds the new version publishes it; the next one builds nothing."""
     need_module("torch")
     project = Project(plugged, "torch-extensions")
+    project.add("report.py")
     job = f"{plugged.cluster.python} {project.add('extension_job.py')}"
     source = project.add("extension_job.cpp")
     built = []

@@ -6,30 +6,24 @@ Numba's jobs do. Importing Numba takes longer than most such tests.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
+import time
 from pathlib import Path
+
+from report import report
 
 ENTRIES = Path(__file__).with_name("entries")  # the site writes them
 
-
-def main() -> None:
-    """Copy what is missing, and report."""
-    found = 0
-    indexes = list(ENTRIES.glob("*/*.nbi"))
-    cache = Path(os.environ["NUMBA_CACHE_DIR"])
-    for index in indexes:
-        if (cache / index.relative_to(ENTRIES)).exists():
-            found += 1
-            continue
-        for file in index.parent.glob(f"{index.stem}.*"):
-            target = cache / file.relative_to(ENTRIES)
-            target.parent.mkdir(exist_ok=True)
-            shutil.copyfile(file, target)
-    report = {"tool": "copy", "cache_hits": found, "cache_misses": len(indexes) - found}
-    print(json.dumps(report), flush=True)  # noqa: T201 - the job's output is its result
-
-
-if __name__ == "__main__":
-    main()
+started, found = time.perf_counter(), 0
+indexes = list(ENTRIES.glob("*/*.nbi"))
+cache = Path(os.environ["NUMBA_CACHE_DIR"])
+for index in indexes:
+    if (cache / index.relative_to(ENTRIES)).exists():
+        found += 1
+        continue
+    for file in index.parent.glob(f"{index.stem}.*"):
+        target = cache / file.relative_to(ENTRIES)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, target)
+report(started, found, len(indexes) - found)

@@ -5,7 +5,6 @@ The kernel runs in JAX's interpreter for Pallas, so no GPU is needed. Two config
 
 from __future__ import annotations
 
-import json
 import os
 import time
 
@@ -16,6 +15,7 @@ import torch
 from helion import language as hl
 from helion._utils import counters
 from helion.autotuner import FiniteSearch, LocalAutotuneCache
+from report import report
 
 
 def search(kernel: object, arguments: object, **_: object) -> LocalAutotuneCache:
@@ -32,19 +32,7 @@ def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def main() -> None:
-    """Tune, run and report."""
-    started = time.perf_counter()
-    ones = torch.ones(64)
-    assert (add(ones, ones) == 2).all()
-    report = {
-        "tool": "helion",
-        "seconds": round(time.perf_counter() - started, 3),
-        "cache_hits": counters["autotune"]["cache_hit"],
-        "cache_misses": counters["autotune"]["cache_miss"],
-    }
-    print(json.dumps(report), flush=True)  # noqa: T201 - the job's output is its result
-
-
-if __name__ == "__main__":
-    main()
+started = time.perf_counter()
+ones = torch.ones(64)
+assert (add(ones, ones) == 2).all()
+report(started, counters["autotune"]["cache_hit"], counters["autotune"]["cache_miss"])

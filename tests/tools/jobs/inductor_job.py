@@ -7,7 +7,6 @@ Inductor's configuration is part of its keys: all jobs that are to share entries
 
 from __future__ import annotations
 
-import json
 import os
 import time
 
@@ -16,6 +15,7 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 import torch  # reads the environment when it is imported
+from report import report
 from torch._dynamo.utils import counters
 
 
@@ -24,23 +24,10 @@ def model(x: torch.Tensor) -> torch.Tensor:
     return (x.sin() + 1.0).relu() * 0.5
 
 
-def main() -> None:
-    """Compile, run and report."""
-    torch.set_num_threads(1)  # part of the key of a CPU graph
-    started = time.perf_counter()
-    with torch.no_grad():
-        result = torch.compile(model)(torch.ones(64))
-    seconds = time.perf_counter() - started
-    assert torch.allclose(result, model(torch.ones(64)))
-    inductor = counters["inductor"]
-    report = {
-        "tool": "inductor",
-        "seconds": round(seconds, 3),
-        "cache_hits": inductor["fxgraph_cache_hit"],
-        "cache_misses": inductor["fxgraph_cache_miss"],
-    }
-    print(json.dumps(report), flush=True)  # noqa: T201 - the job's output is its result
-
-
-if __name__ == "__main__":
-    main()
+torch.set_num_threads(1)  # part of the key of a CPU graph
+started = time.perf_counter()
+with torch.no_grad():
+    result = torch.compile(model)(torch.ones(64))
+assert torch.allclose(result, model(torch.ones(64)))
+inductor = counters["inductor"]
+report(started, inductor["fxgraph_cache_hit"], inductor["fxgraph_cache_miss"])

@@ -6,7 +6,6 @@ of its own.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -16,24 +15,13 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 import jax
 import jax.numpy as jnp
+from report import report
 
-
-def main() -> None:
-    """Compile and call functions, and report."""
-    seen: dict[str, int] = {}
-    jax.monitoring.register_event_listener(lambda event, **_: seen.update({event: seen.get(event, 0) + 1}))
-    started = time.perf_counter()
-    for number in map(int, sys.argv[1:] or ["1"]):
-        values = jax.jit(lambda x, number=number: jnp.sort(jnp.tanh(x @ x)).sum() * number)(jnp.ones((64, 64)))
-        values.block_until_ready()
-    report = {
-        "tool": "jax",
-        "seconds": round(time.perf_counter() - started, 3),
-        "cache_hits": seen.get("/jax/compilation_cache/cache_hits", 0),
-        "cache_misses": seen.get("/jax/compilation_cache/cache_misses", 0),
-    }
-    print(json.dumps(report), flush=True)  # noqa: T201 - the job's output is its result
-
-
-if __name__ == "__main__":
-    main()
+seen: dict[str, int] = {}
+jax.monitoring.register_event_listener(lambda event, **_: seen.update({event: seen.get(event, 0) + 1}))
+started = time.perf_counter()
+for number in map(int, sys.argv[1:] or ["1"]):
+    values = jax.jit(lambda x, number=number: jnp.sort(jnp.tanh(x @ x)).sum() * number)(jnp.ones((64, 64)))
+    values.block_until_ready()
+CACHE = "/jax/compilation_cache"
+report(started, seen.get(f"{CACHE}/cache_hits", 0), seen.get(f"{CACHE}/cache_misses", 0))

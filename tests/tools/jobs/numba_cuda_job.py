@@ -6,13 +6,13 @@ numba-cuda's own look-up and storing run; only the driver is left out: the devic
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 import time
 from types import SimpleNamespace
 from typing import Any
 
 from numba import float32, types
+from report import report
 
 cuda: Any = importlib.import_module("numba.cuda")  # numba-cuda takes the place of Numba's own
 H100 = SimpleNamespace(compute_capability=(9, 0), id=0)
@@ -35,21 +35,9 @@ def without_driver() -> None:
     cuda.dispatcher._Kernel.bind = lambda kernel: kernel._codelibrary.get_cubin()
 
 
-def main() -> None:
-    """Compile for two types, and report."""
-    without_driver()
-    started = time.perf_counter()
-    for element in (float32, types.float64):
-        smooth.compile((types.Array(element, 1, "C"), types.Array(element, 1, "C")))
-    hits, misses = (sum(found.values()) for found in (smooth.stats.cache_hits, smooth.stats.cache_misses))
-    report = {
-        "tool": "numba",
-        "seconds": round(time.perf_counter() - started, 3),
-        "cache_hits": hits,
-        "cache_misses": misses,
-    }
-    print(json.dumps(report), flush=True)  # noqa: T201 - the job's output is its result
-
-
-if __name__ == "__main__":
-    main()
+without_driver()
+started = time.perf_counter()
+for element in (float32, types.float64):
+    smooth.compile((types.Array(element, 1, "C"), types.Array(element, 1, "C")))
+hits, misses = (sum(found.values()) for found in (smooth.stats.cache_hits, smooth.stats.cache_misses))
+report(started, hits, misses)

@@ -6,13 +6,13 @@ are functions that take the compiler seconds: it shows what a warm cache saves.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
+from report import report
 
 Floats = NDArray[np.float64]
 
@@ -54,26 +54,15 @@ def spread(values: Floats) -> Floats:
     return result
 
 
-def main() -> None:
-    """Call two functions once and report."""
-    started = time.perf_counter()
-    if sys.argv[1:] == ["array"]:
-        relax(np.ones((16, 16)), 3)
-        spread(np.linspace(0.0, 1.0, 64))
-    else:
-        values = np.ones(64)
-        halve(values)
-        assert total(values) == 32.0
-    seconds = time.perf_counter() - started
-    stats = [function.stats for function in (halve, total, relax, spread)]
-    report = {
-        "tool": "numba",
-        "seconds": round(seconds, 3),
-        "cache_hits": sum(sum(one.cache_hits.values()) for one in stats),
-        "cache_misses": sum(sum(one.cache_misses.values()) for one in stats),
-    }
-    print(json.dumps(report), flush=True)  # noqa: T201 - the job's output is its result
-
-
-if __name__ == "__main__":
-    main()
+started = time.perf_counter()
+if sys.argv[1:] == ["array"]:
+    relax(np.ones((16, 16)), 3)
+    spread(np.linspace(0.0, 1.0, 64))
+else:
+    values = np.ones(64)
+    halve(values)
+    assert total(values) == 32.0
+stats = [function.stats for function in (halve, total, relax, spread)]
+hits = sum(sum(one.cache_hits.values()) for one in stats)
+misses = sum(sum(one.cache_misses.values()) for one in stats)
+report(started, hits, misses)

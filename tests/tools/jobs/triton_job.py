@@ -6,12 +6,12 @@ argument `hip` they are for AMD's GPUs.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 
 import triton
 import triton.language as tl
+from report import report
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -29,23 +29,11 @@ def add_kernel(x, y, out, n, block: tl.constexpr):  # type: ignore[no-untyped-de
     tl.store(out + at, tl.load(x + at, mask=inside) + tl.load(y + at, mask=inside), mask=inside)
 
 
-def main() -> None:
-    """Compile for each target and report."""
-    hits: list[bool] = []
-    triton.knobs.compilation.listener = lambda **seen: hits.append(seen["cache_hit"])
-    signature = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32", "block": "constexpr"}
-    started = time.perf_counter()
-    for target in TARGETS[sys.argv[1] if sys.argv[1:] else "cuda"]:
-        source = ASTSource(fn=add_kernel, signature=signature, constexprs={"block": 256})
-        triton.compile(source, target=target)
-    report = {
-        "tool": "triton",
-        "seconds": round(time.perf_counter() - started, 3),
-        "cache_hits": sum(hits),
-        "cache_misses": len(hits) - sum(hits),
-    }
-    print(json.dumps(report), flush=True)  # noqa: T201 - the job's output is its result
-
-
-if __name__ == "__main__":
-    main()
+hits: list[bool] = []
+triton.knobs.compilation.listener = lambda **seen: hits.append(seen["cache_hit"])
+signature = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32", "block": "constexpr"}
+started = time.perf_counter()
+for target in TARGETS[sys.argv[1] if sys.argv[1:] else "cuda"]:
+    source = ASTSource(fn=add_kernel, signature=signature, constexprs={"block": 256})
+    triton.compile(source, target=target)
+report(started, sum(hits), len(hits) - sum(hits))
