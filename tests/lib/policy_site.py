@@ -49,8 +49,15 @@ def a_rule_of(keys: dict[str, object]) -> Rule:
     return _compiled(rules=[{"name": "r", **keys}]).rules[0]
 
 
-def _compiled(rules: list[dict[str, object]]) -> Policy:
-    model = whole().model_validate({"version": 1, "paths": {"store": "/shared/warmstart"}, "rules": rules})
+def offering(policy: Policy, **sections: object) -> Policy:
+    """Return a policy that has these sections of wings in place of its own."""
+    made = _compiled(rules=[], **sections)
+    return policy._replace(own={**policy.own, **made.own}, wings=made.wings)
+
+
+def _compiled(rules: list[dict[str, object]], **sections: object) -> Policy:
+    paths = {"store": "/shared/warmstart"}
+    model = whole().model_validate({"version": 1, "paths": paths, "rules": rules, **sections})
     return load.resolve(model, find_user, str)
 
 

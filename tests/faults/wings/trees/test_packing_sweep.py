@@ -15,8 +15,9 @@ import pytest
 
 from tests.lib import judge
 from tests.lib.faults import Done, Faults
+from tests.lib.node import NODE
 from tests.lib.sweeping import chosen
-from tests.lib.wings.trees.sites import NODE, TreeSite, a_tree_site
+from tests.lib.wings.trees.sites import TreeSite, a_tree_site
 from warmstart.cli.maintain import maintain
 from warmstart.entry import background
 from warmstart.host import process
@@ -63,7 +64,7 @@ def maintained(site: TreeSite) -> None:
 
     def maintain_all() -> NoReturn:
         for arguments in (["--store"], ["--node", NODE]):
-            maintain.main(args=arguments, obj=site.site.installation, standalone_mode=False)
+            maintain.main(args=arguments, obj=site.installation, standalone_mode=False)
         sys.exit(0)
 
     assert killed(site, maintain_all, later=LATER_S).status == 0

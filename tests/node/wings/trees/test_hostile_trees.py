@@ -10,14 +10,14 @@ import shutil
 import socket
 import stat
 import subprocess
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
 from tests.lib import mounts, odd_files
+from tests.lib.processes import wait_until
 from tests.lib.wings.trees.sites import ALICE, BOB, TreeSite, a_tree_site
 from warmstart.host import process, space
 from warmstart.host.deadline import Deadline
@@ -108,36 +108,23 @@ def many(tree: Path) -> None:
         (tree / str(number)).touch()
 
 
-KEPT = {
-    "links": (links, 0),
-    "special": (special, 4),
-    "names": (names, 0),
-    "hard links": (hard_links, 0),
-}
-TOO_LARGE = {"deep": deep, "sparse": sparse, "many": many}
-
-
-@pytest.mark.parametrize("case", KEPT)
-def test_odd_names_and_files(site: TreeSite, case: str) -> None:
+@pytest.mark.parametrize(("make", "left_out"), [(links, 0), (special, 4), (names, 0), (hard_links, 0)])
+def test_odd_names_and_files(site: TreeSite, make: Callable[[Path], None], left_out: int) -> None:
     """Files and links are in the copy as they are; the rest is left out, and nobody opens it."""
-    make, left_out = KEPT[case]
     tree = site.tree("hostile")
     make(tree)
     site.own(tree)
     assert packed(site, tree) == ("packed", left_out)
-    copy = site.copy()
-    kinds = {mode[0] for mode in copy.values()}
-    assert kinds <= {"-", "d", "l"}
-    if case == "links":
-        assert sum(mode[0] == "l" for mode in copy.values()) == 4
+    kinds = [mode[0] for mode, _ in site.copy().values()]
+    assert {*kinds} <= {"-", "d", "l"}
+    assert kinds.count("l") == (4 if make is links else 0)
 
 
-@pytest.mark.parametrize("case", TOO_LARGE)
-def test_more_than_a_tree_may_have(site: TreeSite, case: str) -> None:
-    """It is not packed, and takes no longer than what it may have."""
+@pytest.mark.parametrize("make", [deep, sparse, many])
+def test_more_than_a_tree_may_have_is_not_packed(site: TreeSite, make: Callable[[Path], None]) -> None:
     tree = site.tree("hostile")
-    TOO_LARGE[case](tree)
-    if case != "deep":
+    make(tree)
+    if make is not deep:
         site.own(tree)
     assert packed(site, tree)[0] == "tree-too-large"
     subprocess.run(["rm", "-rf", str(tree)], check=True)
@@ -187,10 +174,7 @@ def test_a_tree_that_hangs(site: TreeSite) -> None:
         site.pack()
     assert site.outcome(BOB) == ("packed", 0)
     assert site.outcome()[0] == "store-unresponsive"
-    until = time.monotonic() + 10
-    while site.left():
-        assert time.monotonic() < until, site.left()
-        time.sleep(0.05)
+    wait_until("the process", lambda: not site.left(), 10)
 
 
 @contextmanager
@@ -241,7 +225,6 @@ def test_directories_that_move_while_they_are_walked(site: TreeSite) -> None:
 
 
 def test_a_tree_that_goes_while_it_is_packed(site: TreeSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no copy of what is not there any more."""
     tree = site.tree("hostile")
 
     def take(stage: Stage, records: int) -> bool:
@@ -283,21 +266,16 @@ def test_a_user_who_asks_for_a_thousand_trees(site: TreeSite) -> None:
     assert site.ask(site.trees / "ordinary", BOB)
     site.pack()
     assert site.outcome(BOB) == ("packed", 0)
-    ends = [event["ts"] for event in site.events("tree.pack-failed")]
+    ends = [event["ts"] for event in site.told("tree.pack-failed")]
     assert len(ends) == requests.PACKS.most
-    assert sum(end < site.events("tree.packed", BOB)[0]["ts"] for end in ends) <= 1
+    assert sum(end < site.told("tree.packed", BOB)[0]["ts"] for end in ends) <= 1
     assert site.left() == []
-
-
-def incompressible(tree: Path, size: int) -> None:
-    """Write a file that takes as much packed."""
-    (tree / "weights").write_bytes(os.urandom(size))
 
 
 def test_a_node_whose_disk_is_full(site: TreeSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """The space is reserved before it is used, the disk's floor stays free, and a small tree still comes through."""
     tree = site.tree("hostile")
-    incompressible(tree, 20 << 20)
+    (tree / "weights").write_bytes(os.urandom(20 << 20))  # which takes as much packed
     site.own(tree)
     monkeypatch.setattr(space, "_STEP", 1 << 20)  # what a reservation is longer than what it holds
     free, real = [], Stage.take
@@ -319,12 +297,10 @@ def test_a_node_whose_disk_is_full(site: TreeSite, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(("quota", "code"), [("1GiB", "store-full"), ("1MiB", "cache-quota-exceeded")])
 def test_a_store_without_room(site: TreeSite, quota: str, code: str) -> None:
-    """The tree is not published, and another user's is."""
     tree = site.tree("hostile")
-    incompressible(tree, 10 << 20)
+    (tree / "weights").write_bytes(os.urandom(10 << 20))
     site.own(tree)
-    site.policy(quota=quota)
-    store = site.base / "store"
-    with mounts.tmpfs(store, "8m" if code == "store-full" else "32m"):
-        os.chown(store, site.site.owner.uid, site.site.owner.gid)
+    site.policy_of(quota=quota)
+    with mounts.tmpfs(site.store, "8m" if code == "store-full" else "32m"):
+        os.chown(site.store, site.owner.uid, site.owner.gid)
         assert packed(site, tree)[0] == code

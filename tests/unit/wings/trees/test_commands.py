@@ -11,165 +11,145 @@ from typing import Any
 import pytest
 
 from tests.lib.command_line import POLICY, answer, installed
-from tests.lib.node import NODE, SCOPE, Node, OsAs
-from tests.lib.wings.trees.asked import ask, offer_trees, packs
+from tests.lib.node import NODE, SCOPE, OsAs
+from tests.lib.wings.trees.sites import ME, TreeSite
 from warmstart import session as sessions
 from warmstart.host import detached
-from warmstart.store import bundles, reports
-from warmstart.wings.trees import commands as trees
-from warmstart.wings.trees import current, packing, place, requests
+from warmstart.store import reports
+from warmstart.wings.trees import packing, requests
 
-
-class Copied:
-    """A site with a copy of a tree, made by an account of this host."""
-
-    def __init__(self, site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.site = site
-        self.started: list[list[str]] = []
-        monkeypatch.setattr(detached, "start", lambda argv, **_: self.started.append(argv))
-        account = pwd.getpwuid(os.getuid())
-        monkeypatch.setattr(pwd, "getpwnam", {"ws-alice": account}.__getitem__)
-        self.tree = offer_trees(site, monkeypatch)
-        self.pack()
-
-    def pack(self, marker: str = "") -> None:
-        """Have the tree packed as it is now, as a job does."""
-        ask(self.site, self.tree, marker)
-        packs(self.site)
-
-    def change(self) -> None:
-        """Change the tree as an installation does."""
-        (self.tree / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
-
-    def rows(self, *options: str) -> list[dict[str, Any]]:
-        """Return the copies that are listed."""
-        found: list[dict[str, Any]] = self.site.json("trees", "list", *options)
-        return found
-
-    def offered(self) -> bool:
-        """Return whether a job would find a copy of the tree as it is now."""
-        seen = current.look(str(self.tree), [str(self.tree.parent)], "", [])
-        where = place.place_of(str(self.site.store), SCOPE, place.facts_of(seen, None))
-        return bool(bundles.offers(where.store, [SCOPE], where.profile, where.name, "n1-test").offers)
-
-    def waiting(self) -> list[tuple[str, str, int]]:
-        """Return what waits to be packed: tree, user, attempts."""
-        return [
-            (item.request.tree, item.request.user, item.errand.attempts) for item in requests.waiting(self.site.paths)
-        ]
+PACKAGES = "lib/python3.11/site-packages"
 
 
 @pytest.fixture
-def copied(node: Node, monkeypatch: pytest.MonkeyPatch) -> Copied:
-    """Return a site with a copy."""
-    return Copied(node, monkeypatch)
+def tree(node: TreeSite, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a tree of which there is a copy; its user is an account of this host."""
+    monkeypatch.setattr(detached, "start", lambda _argv, **_: None)
+    monkeypatch.setattr(pwd, "getpwnam", {ME.name: pwd.getpwuid(os.getuid())}.__getitem__)
+    tree = node.tree("env")
+    os.mkfifo(tree / "fifo")
+    pack(node, tree)
+    return tree
 
 
-def test_copies_are_listed(copied: Copied) -> None:
-    """With their sizes, who asked, when, and which of one tree's is never shown any more."""
-    copied.change()
-    copied.pack()
-    old, new = copied.rows()
-    assert [row["state"] for row in (old, new)] == ["older", "newest"]
-    assert (new["tree"], new["user"], new["scope"], new["node"]) == (str(copied.tree), "ws-alice", SCOPE, NODE)
-    assert (new["files"], new["bytes"], new["here"], new["packed"] > old["packed"]) == (5, 1, [], True)
-    head, first, second = copied.site.command("trees", "list").stdout.splitlines()
+def pack(node: TreeSite, tree: Path, marker: str = "") -> None:
+    assert node.ask(tree, marker=marker)
+    node.pack()
+
+
+def rows(node: TreeSite) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = node.json("trees", "list")
+    return found
+
+
+def test_copies_are_listed(node: TreeSite, tree: Path) -> None:
+    """Which of one tree's is never shown any more, too. STATE is by what jobs ask for: the tree, or a file in it."""
+    (tree / PACKAGES / "two").mkdir()
+    pack(node, tree)
+    pack(node, tree, "pyvenv.cfg")
+    old, new, named = rows(node)
+    assert [row["state"] for row in (old, new, named)] == ["older", "newest", "newest"]
+    assert (new["tree"], new["user"], new["scope"], new["node"]) == (str(tree), ME.name, SCOPE, NODE)
+    assert (new["files"], new["bytes"], new["here"], new["packed"] > old["packed"]) == (7, 20, [], True)
+    assert (new["left_out"], new["examples"], named["marker"]) == (1, "fifo: neither file nor directory", "pyvenv.cfg")
+    head, first, *_, last = node.command("trees", "list").stdout.splitlines()
     assert head.split() == ["ID", "USER", "SIZE", "FILES", "PACKED", "USED", "STATE", "NODE", "TREE"]
-    assert (first.split()[0], second.split()[-1]) == (old["id"], str(copied.tree))
-    assert copied.site.command("trees", "list", "--user", "bob").exit_code == 1
+    assert (first.split()[0], last.split()[-1]) == (old["id"], str(tree))
+    assert node.command("trees", "list", "--user", "bob").exit_code == 1
 
 
-def test_a_tree_with_and_without_a_named_file_has_two_newest_copies(copied: Copied) -> None:
-    """Jobs are shown the one that they ask for."""
-    copied.pack("pyvenv.cfg")
-    assert [(row["marker"], row["state"]) for row in copied.rows()] == [("", "newest"), ("pyvenv.cfg", "newest")]
-
-
-def test_what_waits_to_be_packed_is_listed(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the last attempt's problem; also where there is no copy yet."""
-    (copied.tree / "more").mkdir()
+def test_what_waits_to_be_packed_is_listed(node: TreeSite, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree / PACKAGES / "two").mkdir()
     monkeypatch.setattr(packing, "MOST_FILES", 3)
-    copied.pack()
-    other = copied.tree.parent / "other"
-    ask(copied.site, other)
-    listed = copied.site.command("trees", "list")
-    first, second = sorted(listed.stderr.splitlines(), key=len, reverse=True)
-    assert f"{copied.tree} waits on {NODE} to be packed for ws-alice: it has more than 3 files" in first
-    assert second.endswith(f"{other} waits on {NODE} to be packed for ws-alice")
-    assert "waits" not in copied.site.command("trees", "list", "--user", "bob").stderr
+    pack(node, tree)
+    other = tree.parent / "other"
+    assert node.ask(other)
+    first, second = sorted(node.command("trees", "list").stderr.splitlines(), key=len, reverse=True)
+    assert f"{tree} waits on {NODE} to be packed for {ME.name}: it has more than 3 files" in first
+    assert second.endswith(f"{other} waits on {NODE} to be packed for {ME.name}")
+    assert "waits" not in node.command("trees", "list", "--user", "bob").stderr
 
 
-def test_a_removed_copy_is_packed_anew_though_nothing_shows_a_change(copied: Copied) -> None:
-    """It is of no use from then on; what comes in its place has what is in the tree now."""
-    (old,) = copied.rows()
-    before = os.stat(copied.tree)
-    (copied.tree / "lib" / "empty.py").write_text("edited in place")
-    os.utime(copied.tree, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert copied.offered()
-    assert copied.site.json("trees", "rm", str(copied.tree)) == {"removed": [old["bundle"]], "withdrawn": 0}
-    assert not copied.offered()
-    copied.pack()
-    (new,) = copied.rows()
-    assert (new["bytes"], new["stamp"], copied.offered()) == (16, old["stamp"], True)
+def test_a_removed_copy_is_packed_anew_though_nothing_shows_a_change(node: TreeSite, tree: Path) -> None:
+    (old,) = rows(node)
+    (tree / PACKAGES / "one/__init__.py").write_text("edited in place")
+    assert node.bundles() == [old["bundle"]]
+    assert node.json("trees", "rm", str(tree)) == {"removed": [old["bundle"]], "withdrawn": 0}
+    (event,) = node.events("bundle.removed")
+    assert (event["tree"], event["bundle"], event["reason"]) == (str(tree), old["bundle"], "removed by root")
+    assert node.bundles() == []
+    pack(node, tree)
+    (new,) = rows(node)
+    assert (new["bytes"], new["stamp"], node.bundles()) == (31, old["stamp"], [new["bundle"]])
 
 
-def test_a_tree_is_removed(copied: Copied) -> None:
-    """All its copies, and what waits of it; not those of other users, if one is named."""
-    copied.change()
-    copied.pack()
-    ask(copied.site, copied.tree)
-    assert copied.site.command("trees", "rm", str(copied.tree), "--user", "bob").exit_code == 1
-    removed = copied.site.json("trees", "rm", f"{copied.tree}/")
-    assert (len(removed["removed"]), removed["withdrawn"], copied.waiting()) == (2, 1, [])
-    assert copied.site.command("trees", "list").exit_code == 1
-    assert {event["reason"] for event in copied.site.events("bundle.removed")} == {"removed by root"}
+def test_all_of_a_tree_is_removed_but_what_is_another_users(node: TreeSite, tree: Path) -> None:
+    (tree / PACKAGES / "two").mkdir()
+    pack(node, tree)
+    assert node.ask(tree)
+    assert node.command("trees", "rm", str(tree), "--user", "bob").exit_code == 1
+    removed = node.json("trees", "rm", f"{os.path.relpath(tree)}/")
+    assert (len(removed["removed"]), removed["withdrawn"], requests.waiting(node.paths)) == (2, 1, [])
+    assert node.command("trees", "list").exit_code == 1
 
 
-def test_a_path_of_no_copy_is_an_error_with_a_hint(copied: Copied) -> None:
+def test_a_path_of_no_copy_is_an_error_with_a_hint(node: TreeSite, tree: Path) -> None:
     """The usual reason is a link in it."""
-    (copied.tree.parent / "link").symlink_to("env")
-    result = copied.site.command("trees", "rm", str(copied.tree.parent / "link"))
+    (tree.parent / "link").symlink_to("env")
+    result = node.command("trees", "rm", str(tree.parent / "link"))
     assert (result.exit_code, result.stdout) == (1, "")
     assert "there is no copy of" in result.stderr
     assert "`realpath`" in result.stderr
 
 
-def test_the_store_is_for_root_alone(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `warmstart cache` is, but by its own name."""
-    monkeypatch.setattr(sessions, "os", OsAs(1000))
-    result = copied.site.command("trees", "rm", "/t")
-    assert (result.exit_code, "this needs root: warmstart trees" in result.stderr) == (2, True)
+def test_a_damaged_copy_is_found(node: TreeSite, tree: Path) -> None:
+    """A whole one stays, and is neither compacted nor given to others."""
+    (row,) = rows(node)
+    (squashfs,) = node.store.rglob("*.sqsh")
+    promote = node.command("cache", "promote", row["bundle"], "--to", "site")
+    assert [node.command("cache", what).exit_code for what in ("verify", "compact")] == [0, 0]
+    assert (promote.exit_code, squashfs.exists()) == (2, True)
+    squashfs.chmod(0o644)
+    with squashfs.open("r+b") as file:
+        file.write(b"x")
+    assert node.command("cache", "verify", row["bundle"]).exit_code == 1
+    assert not squashfs.exists()
 
 
-def test_users_list_the_trees_of_their_own_jobs(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_remove_nothing_and_list_the_trees_of_their_own_jobs(
+    node: TreeSite, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last use of each, as its job's report tells it."""
     monkeypatch.setattr(sessions, "os", OsAs(1000))
-    assert copied.site.command("trees", "list").exit_code == 1
-    uid = os.getuid()
+    result = node.command("trees", "rm", "/t")
+    assert (result.exit_code, "this needs root: warmstart trees" in result.stderr) == (2, True)
+    assert node.command("trees", "list").exit_code == 1
     for job, told in (7, {"/a": "packed copy", "/b": "the tree itself"}), (8, {"/a": "the tree itself"}):
-        known = {"hook": "prolog", "run_id": "0a", "node": "n1", "job_id": job, "uid": uid, "user": "ws-alice"}
+        known = {"hook": "prolog", "run_id": "0a", "node": "n1", "job_id": job, "uid": ME.uid, "user": ME.name}
         lines = [{"step": "tree", "told": told}, {"step": "ports", "told": {"/c": "no tree"}}]
         text = "".join(json.dumps({"ts": job, "event": "step.finished", **line, **known}) + "\n" for line in lines)
-        reports.leave(str(copied.site.store), uid, reports.name_of(job, "0a", "n1"), text, True)
-    assert [(row["tree"], row["job"], row["how"]) for row in copied.site.json("trees", "list")] == [
+        reports.leave(str(node.store), ME.uid, reports.name_of(job, "0a", "n1"), text, True)
+    assert [(row["tree"], row["job"], row["how"]) for row in rows(node)] == [
         ("/a", 8, "the tree itself"),
         ("/b", 7, "the tree itself"),
     ]
 
 
-def test_a_path_is_taken_as_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Relative to where the command runs."""
-    monkeypatch.chdir(tmp_path)
-    assert trees._named("env/../other/") == str(tmp_path / "other")
+RULE = "  - {name: all, trees: [{path: /lustre/*, owners: [root], scope: site}]}\n"
 
 
 @pytest.mark.report
 @pytest.mark.parametrize(
-    ("word", "said"),
-    [("env", "a path begins with /"), ("/home/alice/env", "it is below none of trees.prefixes")],
+    ("way", "word", "said"),
+    [
+        ("spank", "env", "a path begins with /"),
+        ("spank", "/home/alice/env", "it is below none of trees.prefixes"),
+        ("spank", "/lustre/env", "read-only, from a packed copy if there is one"),
+        ("link", "/lustre/env", "as it is: this node shows no copies"),
+        ("link", "/lustre/env", "Trees at /lustre/*, of root: one copy, in site (rule all)."),
+    ],
 )
-def test_a_plan_says_what_is_wrong_with_a_tree(tmp_path: Path, word: str, said: str) -> None:
-    """A relative path is refused, as the job's is; one elsewhere is read as it is."""
-    policy = POLICY + "constant_path: spank\ntrees: {prefixes: [/lustre]}\n"
+def test_a_plan_says_how_a_tree_is_read(tmp_path: Path, way: str, word: str, said: str) -> None:
+    policy = f"{POLICY}{RULE}constant_path: {way}\ntrees: {{prefixes: [/lustre]}}\n"
     plan = answer(installed(tmp_path, policy), "plan", "--user", "nobody", "--comment", f"warmstart: tree={word}")
     assert said in str(plan["verdict"]) + str(plan["remarks"])

@@ -28,8 +28,7 @@ def stamp(tree: Path, marker: str = "") -> str:
     return current.look(str(tree), [str(tree.parent)], marker, []).stamp
 
 
-def test_a_tree_stays_the_same(tree: Path) -> None:
-    """Files that programs write below packages are no change of the environment."""
+def test_files_that_programs_write_below_packages_are_no_change(tree: Path) -> None:
     before = stamp(tree)
     packages = tree / "lib" / "python3.12" / "site-packages"
     (packages / "one").mkdir()
@@ -53,7 +52,6 @@ def test_a_file_that_came_and_went_in_the_top_is_no_change(tree: Path) -> None:
 
 @pytest.mark.report
 def test_a_top_with_more_names_than_are_listed_counts_by_its_time(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment has a handful; nobody lists a million files in a prolog."""
     monkeypatch.setattr(current, "_MOST_IN_TOP", 1)
     before = stamp(tree)
     os.utime(tree, (2_000_000_000, 2_000_000_000))
@@ -116,8 +114,7 @@ def test_what_conda_does_is_seen(tree: Path) -> None:
     assert len({*seen}) == 7
 
 
-def test_a_file_that_the_job_names_is_looked_at(tree: Path) -> None:
-    """Also in a tree that is no environment."""
+def test_a_file_that_the_job_names_is_looked_at_in_any_directory(tree: Path) -> None:
     (tree / "pyvenv.cfg").unlink()
     (tree / "lib" / "python3.12" / "site-packages").rmdir()
     with pytest.raises(TreeUnusable, match="name a file"):
@@ -141,22 +138,20 @@ def test_of_a_tree_of_many_the_rule_says_what_shows_a_change(tree: Path) -> None
     assert (seen.marker, seen.stamp) == ("pyvenv.cfg", stamp(tree, "pyvenv.cfg"))
 
 
-def test_a_link_to_a_tree_is_the_tree(tree: Path, tmp_path: Path) -> None:
-    """It is named by its path without links, and must be below a prefix itself."""
+def test_a_link_to_a_tree_is_the_tree_at_its_path_without_links(tree: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(tree)
     assert current.look(str(link), [str(tree.parent)], "", []).path == str(tree)
 
 
 @pytest.mark.threat(51)
-def test_what_is_not_offered_is_no_tree(tree: Path, tmp_path: Path) -> None:
+def test_what_is_not_offered_is_no_tree(tree: Path) -> None:
     """A link out of the prefix, the prefix itself, a file, and what is missing."""
     out = tree.parent / "out"
     out.symlink_to("/etc")
     for name in (out, tree.parent, tree / "pyvenv.cfg", tree / "gone"):
         with pytest.raises(TreeUnusable):
             current.look(str(name), [str(tree.parent)], "", [])
-    assert tmp_path.exists()
 
 
 def test_who_may_read_it_is_part_of_what_it_looks_like(tree: Path) -> None:

@@ -4,154 +4,155 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.lib.node import NODE, SCOPE, Node
-from tests.lib.wings.trees.asked import ask, offer_trees, packs
-from tests.lib.wings.trees.values import offering
+from tests.lib.node import SCOPE
+from tests.lib.policy_site import offering
+from tests.lib.wings.trees.sites import ME, TreeSite
 from warmstart.errand import Errands
 from warmstart.host.deadline import Deadline
 from warmstart.policy.compiled import User
 from warmstart.policy.shared import SharedPath
-from warmstart.wings.trees import current, place, requests
+from warmstart.wings.trees import current, packing, place, requests
 from warmstart.wings.trees.offered import directory
-from warmstart.wings.trees.requests import TreeRequest
 
 
-@pytest.fixture
-def site(node: Node) -> Node:
-    """Return an installation with a node that hooks have used."""
-    os.makedirs(node.paths.state, mode=0o700)
-    return node
+def shared(node: TreeSite, tree: Path) -> SharedPath:
+    """Return a rule by which the site has one copy of a tree of its owner's."""
+    owners = (User("ws-nobody", 1), User("ws-owner", tree.stat().st_uid))
+    return SharedPath(f"{node.trees}/*", owners, "site", "", "everyone")
 
 
-@pytest.fixture
-def tree(site: Node, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Have a tree packed that a job of this account has asked for."""
-    path = offer_trees(site, monkeypatch, most_files=3)
-    ask(site, path)
-    return path
+def stored(node: TreeSite) -> list[Path]:
+    return [*node.store.rglob("*.sqsh")]
 
 
-def test_a_tree_is_packed_once(site: Node, tree: Path) -> None:
+def test_a_tree_is_packed_once(node: TreeSite) -> None:
     """Its copy has the tree below a directory that only its user enters; nothing stays, of a killed attempt either."""
-    Path(directory(site.paths), "stage", "tree").mkdir(parents=True)
-    Path(directory(site.paths), "packed.sqsh").write_text("half")
-    assert packs(site) == 0
-    (packed,) = site.events("tree.packed")
-    assert (packed["tree"], packed["files"], packed["bytes"], packed["left_out"]) == (str(tree), 3, 1, 0)
-    assert os.listdir(directory(site.paths)) == []
-    assert requests.waiting(site.paths) == []
-    (bundle,) = site.store.rglob("*.sqsh")
-    listed = subprocess.run(["/usr/bin/unsquashfs", "-lln", bundle], check=True, capture_output=True, text=True).stdout
-    found = {line.rpartition(" ")[2]: line.split()[:2] for line in listed.splitlines() if "squashfs-root" in line}
-    owner = f"{os.getuid()}/{os.getgid()}"
-    assert found["squashfs-root"] == ["drwx------", owner]
-    assert found["squashfs-root/tree/lib/empty.py"][1] == owner
-    ask(site, tree, job=8)
-    assert packs(site) == 0
-    assert len(site.events("tree.packed")) == 1
-    assert requests.waiting(site.paths) == []
+    tree = node.tree("env")
+    Path(directory(node.paths), "stage", "tree").mkdir(parents=True)
+    Path(directory(node.paths), "packed.sqsh").write_text("half")
+    for job in (7, 8):
+        assert node.ask(tree, job=job)
+        node.pack()
+        (packed,) = node.events("tree.packed")
+        assert requests.waiting(node.paths) == []
+    assert (packed["tree"], packed["files"], packed["bytes"], packed["left_out"]) == (str(tree), 6, 20, 0)
+    assert node.left() == []
+    copy, owner = node.copy(), f"{ME.uid}/{ME.gid}"
+    assert copy[""] == ("drwx------", owner)
+    assert copy["lib/python3.11/site-packages/one/__init__.py"][1] == owner
 
 
 @pytest.mark.threat(50)
-def test_what_cannot_be_packed_waits(site: Node, tree: Path) -> None:
-    """A tree that is too large, or that changes meanwhile, leaves nothing but the request for a later attempt."""
-    (tree / "more").write_text("")
-    assert (packs(site), packs(site)) == (0, 0)
-    (failed,) = site.events("tree.pack-failed")
+def test_what_cannot_be_packed_waits(node: TreeSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tree that is too large leaves nothing but the request for a later attempt."""
+    monkeypatch.setattr(packing, "MOST_FILES", 5)
+    assert node.ask(node.tree("env"))
+    node.pack()
+    node.pack()
+    (failed,) = node.events("tree.pack-failed")
     assert (failed["error"]["code"], failed["attempt"]) == ("tree-too-large", 1)
-    assert os.listdir(directory(site.paths)) == []
-    (item,) = requests.waiting(site.paths)
+    (item,) = requests.waiting(node.paths)
     assert (item.errand.attempts, item.request.refused) == (1, True)
-    assert list(site.store.rglob("*.sqsh")) == []
-
-
-def shared(site: Node, tree: Path, owner: User) -> None:
-    """Have a tree packed for the site, that one account may have files in; a job of another account asks."""
-    granted = SharedPath(f"{tree.parent}/*", (User("ws-nobody", 1), owner), "site", "", "everyone")
-    whose = ("site", "ws-bob", os.getuid(), os.getgid())
-    asked = TreeRequest(str(tree), "", *whose, "test", 9, NODE, shared=granted)
-    assert requests.ask(site.paths, asked)
+    assert (node.left(), stored(node)) == ([], [])
 
 
 @pytest.mark.threat(54)
-def test_the_copy_of_many_is_roots_and_its_producer_is_who_owns_the_tree(site: Node, tree: Path) -> None:
+def test_the_copy_of_many_is_roots_and_its_producer_is_who_owns_the_tree(node: TreeSite) -> None:
     """So that blocking who wrote it takes it away, and blocking who asked for it does not."""
-    owner = User("ws-alice", tree.stat().st_uid)
-    shared(site, tree, owner)
-    assert packs(site) == 0
-    packed = {(event["scope"], event["user"]) for event in site.events("tree.packed")}
-    assert packed == {(SCOPE, "ws-alice"), ("site", "ws-bob")}
-    (bundle,) = (site.store / "artifacts" / "site").rglob("*.sqsh")
-    listed = subprocess.run(["/usr/bin/unsquashfs", "-lln", bundle], check=True, capture_output=True, text=True).stdout
-    found = [line.split()[1] for line in listed.splitlines() if "squashfs-root" in line]
-    assert {*found} == {f"0/{tree.stat().st_gid}"}
-    made = json.loads(bundle.with_suffix(".json").read_text())
-    assert [made["producer"]["user"], made["producer"]["uid"]] == [*owner]
-    assert made["facts"]["owners"] == f"1 {owner.uid}"
+    tree = node.tree("env")
+    rule = shared(node, tree)
+    assert node.ask(tree)
+    assert node.ask(tree, shared=rule)
+    node.pack()
+    assert sorted(event["scope"] for event in node.events("tree.packed")) == ["site", SCOPE]
+    assert {owner for _, owner in node.copy("site").values()} == {f"0/{tree.stat().st_gid}"}
+    (made,) = (json.loads(path.read_text()) for path in (node.store / "artifacts/site").rglob("*-*.json"))
+    assert [made["producer"]["user"], made["producer"]["uid"]] == [*rule.owners[1]]
+    assert made["facts"]["owners"] == f"1 {rule.owners[1].uid}"
 
 
 @pytest.mark.threat(54)
-def test_what_cannot_be_shared_is_told_to_whoever_asks(site: Node, tree: Path) -> None:
+def test_what_cannot_be_shared_is_told_to_whoever_asks(node: TreeSite) -> None:
     """With the file and what is wrong with it; another user's wish does not have it tried again at once."""
+    tree = node.tree("env")
     (tree / "pyvenv.cfg").chmod(0o664)
-    shared(site, tree, User("ws-alice", tree.stat().st_uid))
-    assert packs(site) == 0
-    (failed,) = site.events("tree.pack-failed")
-    problem = "pyvenv.cfg: others than its owner may write it; so no copy is made of it"
-    assert failed["error"]["code"] == "tree-not-shared"
-    assert failed["error"]["reason"].endswith(problem)
-    (waiting,) = requests.waiting(site.paths)
-    other = requests.ask(site.paths, waiting.request._replace(uid=7, user="ws-carol", problem="", refused=False))
+    assert node.ask(tree, shared=shared(node, tree))
+    node.pack()
+    problem = "pyvenv.cfg: others than its owner may write it"
+    code, reason = node.outcome()
+    assert (code, problem in str(reason)) == ("tree-not-shared", True)
+    (waiting,) = requests.waiting(node.paths)
+    other = requests.ask(node.paths, waiting.request._replace(uid=7, user="ws-carol", problem="", refused=False))
     assert other is not None
-    assert other.request.problem.endswith(problem)
-    assert requests.due(site.paths) == []
+    assert problem in other.request.problem
+    assert requests.due(node.paths) == []
 
 
-def limit(site: Node, *, keep: int) -> None:
-    """Change how many bytes of trees a node keeps."""
-    site.write(offering(site.policy, keep=keep))
-
-
-def test_a_tree_that_no_node_may_keep_is_not_published(site: Node, tree: Path) -> None:
+def test_a_tree_that_no_node_may_keep_is_not_published(node: TreeSite) -> None:
     """Each job would be told that it cannot be fetched."""
-    limit(site, keep=100)
-    assert packs(site) == 0
-    (failed,) = site.events("tree.pack-failed")
-    assert failed["error"]["code"] == "tree-too-large"
-    assert "nodes keep 100 of all trees" in failed["error"]["reason"]
-    assert list(site.store.rglob("*.sqsh")) == []
+    node.write(offering(node.policy, trees={"prefixes": [str(node.trees)], "keep": "100B"}))
+    assert node.ask(node.tree("env"))
+    node.pack()
+    code, reason = node.outcome()
+    assert (code, "nodes keep 100 of all trees" in str(reason)) == ("tree-too-large", True)
+    assert stored(node) == []
 
 
-def test_a_pack_makes_room_in_the_quota_of_its_scope(site: Node, tree: Path) -> None:
+def test_a_pack_makes_room_in_the_quota_of_its_scope(node: TreeSite) -> None:
     """By the copy that no job has used for longest, at once: maintenance looks once a day. One in use stays."""
-    assert packs(site) == 0
-    (first,) = site.store.rglob("*.sqsh")
-    quota = site.policy.maintenance._replace(per_user=first.stat().st_size * 2)
-    site.write(site.policy._replace(maintenance=quota))
+    tree = node.tree("env")
+    assert node.ask(tree)
+    node.pack()
+    (first,) = stored(node)
+    quota = node.policy.maintenance._replace(per_user=first.stat().st_size * 2)
+    node.write(node.policy._replace(maintenance=quota))
     os.utime(tree / "pyvenv.cfg", (1, 1))
-    ask(site, tree)
-    assert packs(site) == 0
-    assert [event["error"]["code"] for event in site.events("tree.pack-failed")] == ["cache-quota-exceeded"]
+    assert node.ask(tree)
+    node.pack()
+    assert [event["error"]["code"] for event in node.events("tree.pack-failed")] == ["cache-quota-exceeded"]
     os.utime(first, (time.time() - 4 * 3600, time.time() - 4 * 3600))
-    (item,) = requests.waiting(site.paths)
-    Errands(site.paths, requests.PACKS).put(item.errand._replace(due=int(time.time()), attempts=0), item.request)
-    assert packs(site) == 0
-    (removed,) = site.events("bundle.removed")
+    (item,) = requests.waiting(node.paths)
+    Errands(node.paths, requests.PACKS).put(item.errand._replace(due=int(time.time()), attempts=0), item.request)
+    node.pack()
+    (removed,) = node.events("bundle.removed")
     assert (removed["bundle"], removed["tree"]) == (first.stem, str(tree))
-    assert [path != first for path in site.store.rglob("*.sqsh")] == [True]
+    (left,) = stored(node)
+    assert left != first
 
 
-def test_one_node_packs_a_tree(site: Node, tree: Path) -> None:
-    """Another one that is at it is enough."""
-    seen = current.look(str(tree), [str(tree.parent)], "", [])
-    where = place.place_of(str(site.store), SCOPE, place.facts_of(seen, None))
-    with site.client() as store, store.locked_namespace(where, Deadline(time.monotonic() + 9)) as is_ours:
-        assert is_ours
-        assert packs(site) == 0
-    assert site.events("tree.packed") == []
+@pytest.mark.threat(57)
+def test_an_old_copy_is_replaced_by_one_of_the_tree_as_it_is(node: TreeSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was edited in place and shows in no marker comes with it; a young copy stays."""
+    tree = node.tree("env")
+    edited = tree / "lib/python3.11/site-packages/one/__init__.py"
+    assert node.ask(tree)
+    node.pack()
+    (first,) = node.bundles()
+    edited.chmod(0o600)
+    assert node.ask(tree)
+    node.pack()
+    assert node.bundles() == [first]
+    monkeypatch.setattr(packing, "RENEWED_S", 0)
+    assert node.ask(tree)
+    node.pack()
+    (second,) = node.bundles()
+    assert second != first
+    (removed,) = node.events("bundle.removed")
+    assert (removed["bundle"], removed["reason"]) == (first, "packed anew")
+    assert node.copy()[str(edited.relative_to(tree))][0] == "-rw-------"
+
+
+def test_one_node_packs_a_tree(node: TreeSite) -> None:
+    tree = node.tree("env")
+    seen = current.look(str(tree), [str(node.trees)], "", [])
+    where = place.place_of(str(node.store), SCOPE, place.facts_of(seen, None))
+    assert node.ask(tree)
+    with node.client() as store, store.locked_namespace(where, Deadline(time.monotonic() + 9)) as is_ours:
+        assert is_ours  # as another node has it
+        node.pack()
+    assert node.events("tree.packed") == []

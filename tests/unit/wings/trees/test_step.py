@@ -11,20 +11,19 @@ from typing import cast
 
 import pytest
 
-from tests.lib.policy_site import defaults
+from tests.lib.policy_site import defaults, offering
 from tests.lib.runs import a_context, a_job, events
-from tests.lib.wings.trees.values import offering
 from warmstart import plan, view
 from warmstart.errand import Errands
 from warmstart.paths import NOTHING
-from warmstart.policy.compiled import Policy, User
+from warmstart.policy.compiled import User
 from warmstart.policy.match import Grant
 from warmstart.policy.shared import SharedPath
 from warmstart.request import Request, RequestInvalid
 from warmstart.runner import Prepared
 from warmstart.seed import node_cache, together
 from warmstart.seed.together import Cold, ProposedProfile, Settled
-from warmstart.steps.contract import Context
+from warmstart.steps.contract import Context, Outcome
 from warmstart.store import bundles
 from warmstart.store.bundles import FetchOverBudget
 from warmstart.store.manifest import Draft, File, Producer
@@ -36,6 +35,7 @@ from warmstart.wings.trees.requests import TreeRequest
 from warmstart.wings.trees.step import Options
 
 SCOPE = "user-64201-ws-alice"
+MEETING = Meeting("c.7.0", "tree", "n[1-2]")
 
 
 class Shown:
@@ -48,10 +48,9 @@ class Shown:
         if os.geteuid() == 0:
             os.chown(self.tree, 64201, 64201)
         (root / "store").mkdir()
-        context = a_context(root)
-        policy = context.policy
-        self.context: Context = context._replace(policy=offering(policy, self.tree.parent))
-        os.makedirs(context.record.run_directory)
+        self.context: Context = a_context(root)
+        self.keep("50GiB")
+        os.makedirs(self.context.record.run_directory)
         self.shared: SharedPath | None = None
         self.sources: list[str] = []  # of what the run shows
         self.started: list[object] = []
@@ -64,9 +63,17 @@ class Shown:
         assert os.path.exists(paths[0])
         return [os.open(self.tree, os.O_RDONLY)]
 
-    def policy(self, *, constant_path: str) -> None:
-        """Let the policy have another way."""
-        self.context = self.context._replace(policy=self.context.policy._replace(constant_path=constant_path))
+    def keep(self, size: str) -> None:
+        """Let the policy have another bound on what a node keeps of trees."""
+        policy = offering(self.context.policy, trees={"prefixes": [str(self.tree.parent)], "keep": size})
+        self.context = self.context._replace(policy=policy)
+
+    def policy(self, **changes: object) -> None:
+        self.context = self.context._replace(policy=self.context.policy._replace(**changes))  # type: ignore[arg-type]
+
+    def share(self) -> None:
+        """Have a rule name the tree for the site."""
+        self.shared = SharedPath(f"{self.tree.parent}/*", (User("ws-alice", 64201),), "site", "", "everyone")
 
     def publish(self, scope: str = SCOPE) -> None:
         """Publish a copy of the tree as it is."""
@@ -80,16 +87,23 @@ class Shown:
         assert bundles.publish_bundle(where, fd, draft, "n1-test").bundle
         os.close(fd)
 
-    def run(self, *, tree: str = "") -> tuple[str, ...]:
-        """Run the step; return its notices."""
+    def step(self, *, tree: str = "", meeting: Meeting | None = None) -> Outcome:
+        """Run the step."""
         shared = (self.shared,) if self.shared else ()
-        options = Options(tree or str(self.tree), "", SCOPE, shared=shared)
-        return step.run(self.context, options).notices
+        return step.run(self.context, Options(tree or str(self.tree), "", SCOPE, meeting=meeting, shared=shared))
+
+    def run(self) -> tuple[str, ...]:
+        """Run the step; return its notices."""
+        return self.step().notices
 
     def event(self) -> tuple[str, str]:
         """Return the last way of showing it, and the reason."""
         told = events(self.context, "tree.shown")[-1]
         return told["way"], told["reason"]
+
+    def asked(self) -> list[TreeRequest]:
+        """Return what is to be packed."""
+        return [item.request for item in requests.due(self.context.paths)]
 
 
 @pytest.fixture
@@ -101,15 +115,13 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
 
 
 def test_without_a_copy_one_is_asked_for(site: Shown) -> None:
-    """The job reads the tree itself, and is told."""
     (notice,) = site.run()
     assert notice.endswith("read-only; a copy is packed in the background")
     assert (site.event(), site.sources, len(site.started)) == (("itself", "no-copy"), [NOTHING], 1)
-    assert [item.request.tree for item in requests.due(site.context.paths)] == [str(site.tree)]
+    assert [asked.tree for asked in site.asked()] == [str(site.tree)]
 
 
 def test_a_copy_of_the_tree_as_it_is_is_shown(site: Shown) -> None:
-    """Not one of the tree as it was."""
     site.publish()
     assert (site.run(), site.event()) == ((), ("copy", ""))
     assert site.sources == [shown.SOURCE]
@@ -118,23 +130,13 @@ def test_a_copy_of_the_tree_as_it_is_is_shown(site: Shown) -> None:
     assert site.event() == ("itself", "no-copy")
 
 
-def asked_for(site: Shown) -> list[TreeRequest]:
-    """Return what is to be packed."""
-    return [item.request for item in requests.due(site.context.paths)]
-
-
-def share(site: Shown) -> None:
-    """Have a rule name the tree for the site."""
-    site.shared = SharedPath(f"{site.tree.parent}/*", (User("ws-alice", 64201),), "site", "", "everyone")
-
-
 def test_a_tree_of_the_site_has_one_copy(site: Shown) -> None:
     """The user's own is not looked at, and what is packed is the site's."""
     site.publish()
-    share(site)
+    site.share()
     site.run()
     assert site.event() == ("itself", "no-copy")
-    (asked,) = asked_for(site)
+    (asked,) = site.asked()
     assert (asked.scope, asked.shared, asked.uid) == ("site", site.shared, site.context.record.uid)
     site.publish("site")
     assert (site.run(), site.event()) == ((), ("copy", ""))
@@ -144,7 +146,7 @@ def test_a_tree_of_the_site_has_one_copy(site: Shown) -> None:
 
 def test_a_job_is_told_why_its_tree_was_not_packed(site: Shown) -> None:
     """And when; where it is tried again now, that it is."""
-    share(site)
+    site.share()
     site.run()
     again = rewrite(site, 60, problem="a/b: unreadable")
     (notice,) = site.run()
@@ -164,7 +166,6 @@ def rewrite(site: Shown, ago_s: float, **changes: str) -> str:
 
 
 def test_a_pack_that_never_ended_is_not_called_one_that_runs(site: Shown) -> None:
-    """Its process was killed, or is still at it: when it began, and when the next one may begin."""
     site.run()
     again = rewrite(site, 60)
     (notice,) = site.run()
@@ -174,14 +175,12 @@ def test_a_pack_that_never_ended_is_not_called_one_that_runs(site: Shown) -> Non
 
 
 def test_eight_trees_that_wait_are_a_reason(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job is told why nothing is packed for it."""
     monkeypatch.setattr(requests, "PACKS", requests.PACKS._replace(most=0))
     (notice,) = site.run()
     assert notice.endswith("read-only; too many of your trees wait to be packed already")
 
 
 def test_a_job_is_told_what_its_copy_lacks(site: Shown) -> None:
-    """Some of it by name, each with the reason."""
     lines = ["4", "fifo: neither file nor directory", "key: unreadable", "a: extended attributes", "b: unreadable"]
     (site.tree / place.LEFT_OUT).write_text("".join(f"{line}\n" for line in lines))  # the stand-in for a mounted copy
     site.publish()
@@ -193,31 +192,25 @@ def test_a_job_is_told_what_its_copy_lacks(site: Shown) -> None:
 def test_runtimes_are_told_of_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Where the policy leaves it to them, and as far as a variable and Apptainer can have the path."""
     site = Shown(tmp_path, monkeypatch, name)
-    site.policy(constant_path="containers")
     link = site.tree.with_name("link")
     link.symlink_to(site.tree)
-    options = Options(str(link), "", SCOPE)
+
+    def told(way: str) -> tuple[bool, dict[str, str]]:
+        site.policy(constant_path=way)
+        outcome = site.step(tree=str(link))
+        return "in containers read-only" in str(outcome.notices), outcome.environment
+
+    def named(source: str) -> dict[str, str]:
+        return {} if name == "\udcff" else {"WARMSTART_TREE": source}
+
+    assert told("containers") == (True, named(str(site.tree)))
+    site.publish()
     copy = f"{site.context.record.run_directory}/mounted/tree/tree"
-    said = "read from the shared file system, in containers read-only"
-    for published, source in ((False, str(site.tree)), (True, copy)):
-        if published:
-            site.publish()
-        outcome = step.run(site.context, options)
-        assert [said in notice for notice in outcome.notices] == ([] if published else [True])
-        assert outcome.environment == ({} if name == "\udcff" else named(source))
-    site.policy(constant_path="spank")
-    outcome = step.run(site.context, options)
-    assert outcome.environment == ({} if name == "\udcff" else named(copy))
+    assert told("containers") == told("spank") == (False, named(copy))
     site.context.store.close()
 
 
-def named(source: str) -> dict[str, str]:
-    """Return the variable that says where the tree is."""
-    return {"WARMSTART_TREE": source}
-
-
 def test_a_copy_that_does_not_come_in_time_is_not_shown(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job reads the tree itself, and that is no failure."""
     site.publish()
 
     def too_slow(*_: object, **__: object) -> None:
@@ -234,10 +227,9 @@ def test_a_copy_that_does_not_come_in_time_is_not_shown(site: Shown, monkeypatch
 def test_a_copy_larger_than_all_that_a_node_keeps_is_not_fetched(site: Shown) -> None:
     """The policy has changed since it was packed. What caches may take counts for nothing."""
     site.publish()
-    policy = site.context.policy
-    seed = policy.seed._replace(keep=1)
-    for keep, expected in ((7, ("itself", "fetch-over-budget")), (8, ("copy", ""))):
-        site.context = site.context._replace(policy=offering(policy, keep=keep)._replace(seed=seed))
+    for keep, expected in (("7B", ("itself", "fetch-over-budget")), ("8B", ("copy", ""))):
+        site.keep(keep)
+        site.policy(seed=site.context.policy.seed._replace(keep=1))
         site.run()
         assert site.event() == expected
 
@@ -265,9 +257,7 @@ class Nodes:
 
 def agreed(site: Shown) -> tuple[str, str]:
     """Run the step on the head node of a job on two nodes; return the way and the reason."""
-    options = Options(str(site.tree), "", SCOPE, meeting=Meeting("c.7.0", "tree", "n[1-2]"))
-    outcome = step.run(site.context, options)
-    assert outcome.topics == ("c.7.0/tree",)
+    assert site.step(meeting=MEETING).topics == ("c.7.0/tree",)
     return site.event()
 
 
@@ -281,7 +271,6 @@ def test_all_nodes_of_a_job_show_the_copy_or_none_does(site: Shown, monkeypatch:
 
 
 def test_a_node_that_sees_another_tree_says_so(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It changed between two prologs of the job."""
     site.publish()
     nodes = Nodes(monkeypatch)
     nodes.facts = {"path": str(site.tree), "stamp": "ab" * 32}
@@ -289,33 +278,28 @@ def test_a_node_that_sees_another_tree_says_so(site: Shown, monkeypatch: pytest.
 
 
 def test_the_head_node_without_a_copy_asks_for_it(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody votes."""
     nodes = Nodes(monkeypatch)
     assert (agreed(site), nodes.votes, nodes.own) == (("itself", "no-copy"), [], {})
-    assert [item.request.tree for item in requests.due(site.context.paths)] == [str(site.tree)]
+    assert [asked.tree for asked in site.asked()] == [str(site.tree)]
 
 
 def test_a_node_without_the_tree_lets_the_others_know(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     """They do not wait for it in vain."""
     nodes = Nodes(monkeypatch)
-    options = Options(f"{site.tree}/gone", "", SCOPE, meeting=Meeting("c.7.0", "tree", "n[1-2]"))
     with pytest.raises(TreeUnusable):
-        step.run(site.context, options)
+        site.step(tree=f"{site.tree}/gone", meeting=MEETING)
     assert (nodes.own, site.sources) == ({}, [])
 
 
 def test_a_store_that_fails_costs_the_copy_alone(site: Shown) -> None:
-    """The tree is shown all the same."""
     os.rmdir(site.context.store.path)
-    outcome = step.run(site.context, Options(str(site.tree), "", SCOPE))
-    assert [error.code for error in outcome.degraded] == ["store-failed"]
+    assert [error.code for error in site.step().degraded] == ["store-failed"]
     assert site.event() == ("itself", "store-failed")
 
 
 def test_what_is_no_tree_is_not_shown(site: Shown) -> None:
-    """The job runs as if it had not asked, and is told by the error."""
     with pytest.raises(TreeUnusable):
-        site.run(tree=f"{site.tree}/gone")
+        site.step(tree=f"{site.tree}/gone")
     assert site.sources == []
 
 
@@ -335,34 +319,24 @@ def test_an_old_copy_is_packed_anew(
 
 ASKED = Request((), (), words={"tree": "/lustre/envs/train/"})
 GRANT = Grant([], [], {}, "user", [SCOPE], SCOPE, "")
+OFFERED = offering(defaults(), trees={"prefixes": ["/lustre"]})._replace(constant_path="spank")
 
 
-def notices(policy: Policy, grant: Grant = GRANT, cache: str = "/w/cache") -> list[str]:
-    """Return what a job that asks for a tree is told by the step, which does not look at the tree; [] if it would."""
-    planned = step.planned(policy, a_job(), grant, ASKED)
+@pytest.mark.parametrize(("way", "cache", "words"), [("spank", "", "no workspace"), ("none", "/w", "constant_path")])
+def test_a_copy_needs_a_way_to_the_job_and_a_workspace(way: str, cache: str, words: str) -> None:
+    """Otherwise the step does not look at the tree, which the job reads as it is."""
+    planned = step.planned(OFFERED._replace(constant_path=way), a_job(), GRANT, ASKED)
     assert planned is not None
-    if cache and not step.why_not(policy):
-        return []
     context = SimpleNamespace(record=SimpleNamespace(cache=cache))
-    return list(planned.run(cast("Context", context)).notices)
-
-
-def test_a_copy_needs_a_way_to_the_job_and_a_workspace() -> None:
-    """Otherwise the job reads the tree itself, and is told."""
-    policy = offering(defaults(), "/lustre")._replace(constant_path="spank")
-    assert notices(policy) == []
-    (told,) = notices(policy, cache="")
+    (told,) = planned.run(cast("Context", context)).notices
     assert "/lustre/envs/train is read" in told
-    assert "no workspace" in told
-    (told,) = notices(policy._replace(constant_path="none"))
-    assert "constant_path" in told
+    assert words in told
 
 
 def test_only_jobs_that_ask_have_the_step() -> None:
     """Where no trees are offered, a job that asks is told, and runs."""
-    policy = offering(defaults(), "/lustre")._replace(constant_path="spank")
-    assert [step.name for step in plan.prolog(policy, a_job(), GRANT, ASKED)] == ["workspace", "tree"]
-    assert plan.prolog(policy, a_job(), GRANT, Request((), ())) == []
+    assert [step.name for step in plan.prolog(OFFERED, a_job(), GRANT, ASKED)] == ["workspace", "tree"]
+    assert plan.prolog(OFFERED, a_job(), GRANT, Request((), ())) == []
     assert [step.name for step in plan.prolog(defaults(), a_job(), GRANT, ASKED)] == ["workspace"]
     prepared = Prepared(cast("Context", SimpleNamespace(record=SimpleNamespace(cache=""))), [])
     last = plan.environment(defaults(), a_job(), GRANT, ASKED, prepared)
@@ -370,10 +344,22 @@ def test_only_jobs_that_ask_have_the_step() -> None:
     assert told.startswith("warmstart: tree=/lustre/envs/train/: read from the shared file system")
 
 
-def test_a_tree_is_an_absolute_path() -> None:
-    """And a file in it may follow, that changes when the tree does."""
-    assert step.asked(ASKED) == ("/lustre/envs/train", "")
-    assert step.asked(ASKED._replace(words={"tree": "/l/tools:etc/VERSION"})) == ("/l/tools", "etc/VERSION")
-    for text in ("/", "envs", "/a/../b", "/a:/b", "/a:../b"):
+@pytest.mark.parametrize(
+    ("word", "asked"),
+    [
+        ("/lustre/envs/train/", ("/lustre/envs/train", "")),
+        ("/l/tools:etc/VERSION", ("/l/tools", "etc/VERSION")),
+        ("/", None),
+        ("envs", None),
+        ("/a/../b", None),
+        ("/a:/b", None),
+        ("/a:../b", None),
+    ],
+)
+def test_a_tree_is_an_absolute_path_and_perhaps_a_file_in_it(word: str, asked: tuple[str, str] | None) -> None:
+    requested = ASKED._replace(words={"tree": word})
+    if asked:
+        assert step.asked(requested) == asked
+    else:
         with pytest.raises(RequestInvalid):
-            step.asked(ASKED._replace(words={"tree": text}))
+            step.asked(requested)
