@@ -189,8 +189,12 @@ def reference_of(requested: Request, text: str) -> Reference:
 
 def prolog_budget(policy: Policy) -> float:
     """Return the seconds that a prolog takes at most. Slurm's timeout has to be longer."""
-    unpacking = policy.images.unpack.wait if policy.paths.shelf and policy.images.registries else 0
-    return policy.images.wait + unpacking + policy.seed.fetch_budget + PROLOG_SECONDS
+    seconds = policy.images.wait + policy.seed.fetch_budget + PROLOG_SECONDS
+    if policy.paths.shelf and policy.images.registries:
+        from warmstart.images.store.layout import UNPACK_S
+
+        seconds += UNPACK_S
+    return seconds
 
 
 def epilog_budget(policy: Policy) -> float:

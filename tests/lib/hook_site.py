@@ -61,6 +61,7 @@ from warmstart.images.unpacked import ImageKey
 from warmstart.images.unpacks import UNPACKS
 from warmstart.paths import SPARE, Installation, NodePaths
 from warmstart.policy.current import current_policy
+from warmstart.steps import unpack
 
 NODE = "n1"
 JOB, NEIGHBOUR = 90_000_007, 90_000_008  # ids that no cluster of another test has
@@ -70,6 +71,7 @@ OTHER_IMAGE = "reg.example.com/team/other:1"  # which no job has
 KIND = f"{os.uname().machine}.oci2"
 MADE = "made"  # the copy of a site where nothing but its making has happened
 LATER_S = 2 * 86_400.0  # what those left that died stays for a day, at most
+UNPACK_S = 3.0  # that a prolog waits in vain, again and again
 SETTLED_S = 3600.0  # then what a job has written is harvested while it runs
 POLICY = """\
 version: 1
@@ -80,7 +82,7 @@ import_user: bin
 validate_user: sys
 constant_path: namespace
 images: {{registries: [reg.example.com], importer: oci, wait: 3s, tag_ttl: 30d,
-          unpack: {{wait: 3s, any_disk: true}}}}
+          unpack: {{any_disk: true}}}}
 seed: {{fetch_budget: 3s}}
 harvest: {{budget: 30s, while_running: 10m}}
 rules:
@@ -360,7 +362,8 @@ class HookSite:
         if name == "job-container":
             environment["SLURM_NS"] = f"/proc/{self._namespace.pid}/ns/mnt"
         seconds = later or {"maintain-store": LATER_S, "rounds": SETTLED_S}.get(name, 0.0)
-        return Faults(self.domains, fault, stop_at).run(acts[name], environment, seconds)
+        with mock.patch.object(unpack, "UNPACK_S", UNPACK_S):
+            return Faults(self.domains, fault, stop_at).run(acts[name], environment, seconds)
 
     def _import(self, prefix: str) -> int:
         choice.choose = self._importer  # type: ignore[assignment] # only in this child

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.lib.site import Site
 
-RULES = "  unpack: {{wait: 60s, keep: {keep}}}\nrules: [{{name: all, scope: user}}]\n"
+RULES = "  unpack: {{keep: {keep}}}\nrules: [{{name: all, scope: user}}]\n"
 SLEEP = "#!/bin/sh\necho began; while [ ! -e {go} ]; do sleep 0.1; done\n"
 
 

@@ -22,6 +22,7 @@ from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.detached import SYSTEMCTL, SYSTEMCTL_S, SYSTEMD
 from warmstart.host.files import read_small
+from warmstart.images.store.layout import UNPACK_S
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.slurm import nodes
@@ -342,7 +343,7 @@ TIMES = {
     "slurm.prolog-timeout": _fits(
         "prolog",
         plan.prolog_budget,
-        f"images.wait, images.unpack.wait if images are unpacked, seed.fetch_budget, {plan.PROLOG_SECONDS:.0f} s",
+        f"images.wait, seed.fetch_budget, {plan.PROLOG_SECONDS:.0f} s, and {UNPACK_S:.0f} s if images are unpacked",
     ),
     "slurm.epilog-timeout": _fits("epilog", plan.epilog_budget, f"harvest.budget, {plan.EPILOG_SECONDS:.0f} s"),
     "slurm.batch-start": batch_start,

@@ -30,7 +30,7 @@ UNPACKS = Kind("unpacks", most=16, backoff_s=60.0)
 WAITING = ".waiting"
 PAUSE_S = 0.02
 START_S = 2.0  # after which a program that was started is at work
-TOO_LONG = "it takes longer than the job waits (images.unpack.wait)"
+TOO_LONG = "it takes longer than the job waits"
 NO_DISKS = frozenset({"tmpfs", "ramfs", "overlay", "rootfs"})
 
 

@@ -75,7 +75,6 @@ class Credentials(NamedTuple):
 class Unpack(NamedTuple):
     """How images are unpacked on a node, and kept."""
 
-    wait: int  # seconds
     keep: int  # bytes
     any_disk: bool
 

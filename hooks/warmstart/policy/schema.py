@@ -288,10 +288,6 @@ class Credentials(Section):
 class Unpack(Section):
     """What a node with `paths.shelf` keeps [unpacked](images.md#unpacked-once)."""
 
-    wait: Duration = key(
-        "4m",
-        "How long a job waits for that; it goes on without the job. Adds to `images.wait`.",
-    )
     keep: Size = key(
         "200GiB", "Bytes of unpacked images on a node. The least recently used of the user who has most go first."
     )

@@ -7,7 +7,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.images.choice import recipe
 from warmstart.images.query import query_by_rules
 from warmstart.images.reference import Reference
-from warmstart.images.store.layout import image_name
+from warmstart.images.store.layout import UNPACK_S, image_name
 from warmstart.images.unpacked import ImageKey, shelf_of, take
 from warmstart.lean import TYPE_CHECKING, NamedTuple
 from warmstart.record import CLAIMED
@@ -44,7 +44,7 @@ def run(context: Context, options: Options) -> Outcome:
         return Outcome("skipped", detail={"reason": "the store has not its image"})
     kind = query_by_rules(options.reference, policy.images, recipe(policy.images.importer)).kind
     key = ImageKey(image_name(record.image, kind), options.private)
-    deadline = Deadline(context.deadline.at - options.later).within(policy.images.unpack.wait)
+    deadline = Deadline(context.deadline.at - options.later).within(UNPACK_S)
     problem = ""
     try:
         for module in policy.parts("unpack"):

@@ -14,7 +14,7 @@ from warmstart.errand import Errands
 from warmstart.images import unpacks
 from warmstart.images.choice import recipe
 from warmstart.images.reference import parse
-from warmstart.images.store.layout import image_name
+from warmstart.images.store.layout import UNPACK_S, image_name
 from warmstart.images.unpacked import ImageKey, shelf_of
 from warmstart.paths import NodePaths
 from warmstart.steps import unpack
@@ -80,4 +80,4 @@ def test_what_is_not_in_the_store_is_not_unpacked(context: Context, image: str) 
 
 def test_its_wait_is_a_part_of_the_budget(context: Context) -> None:
     without = context.policy._replace(paths=context.policy.paths._replace(shelf=None))
-    assert plan.prolog_budget(context.policy) == plan.prolog_budget(without) + context.policy.images.unpack.wait
+    assert plan.prolog_budget(context.policy) == plan.prolog_budget(without) + UNPACK_S

@@ -40,6 +40,7 @@ PRIVATE_STORES = "private"  # directory of the stores of private images (private
 LONGEST_KEY = 150
 LONGEST_POINTER = 4096
 IMPORT_S = 7200.0  # how long an import may take, from when it was first asked for, with all its attempts
+UNPACK_S = 20.0  # that a job waits until its image is unpacked; then it starts from the file
 DAY = 86400.0  # between two records of a use (uses.py)
 CLOCK_SKEW = 300.0  # seconds; a pointer from further in the future is ignored, since it would not expire
 

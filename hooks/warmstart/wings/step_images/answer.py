@@ -237,10 +237,10 @@ def _obtain(session: Session, job: Job, record: Record, question: Question) -> A
             session.failed(seed.NAME, why)
             notices.append(f"the container has no caches of its own: {why}")
     if record.cache:  # last: a node may take long, and other nodes need not wait for it
-        signal.alarm(int(policy.images.unpack.wait + ANSWER_S))
-        context = context._replace(deadline=after(policy.images.unpack.wait + ANSWER_S))
+        signal.alarm(int(layout.UNPACK_S + ANSWER_S))
+        context = context._replace(deadline=after(layout.UNPACK_S + ANSWER_S))
         with suppress(OSError, WarmstartError), other_namespaces(question.pid, record.job_id) as namespaces:
-            sets.provide_by_wings(context, found, namespaces, caches, policy.images.unpack.wait)
+            sets.provide_by_wings(context, found, namespaces, caches, layout.UNPACK_S)
     text = "".join(f"{line}\n" for line in notices)
     return Answer(THERE, path, text=text, caches=NO_CACHES if caches is None else caches)
 

@@ -23,7 +23,7 @@ from warmstart.errors import StoreError
 from warmstart.host import wire
 from warmstart.host.deadline import after
 from warmstart.images.reference import Reference
-from warmstart.images.store.layout import IMPORT_S
+from warmstart.images.store.layout import IMPORT_S, UNPACK_S
 from warmstart.policy.compiled import Images
 
 THERE, ALONE, BUSY, FAILED, BROKEN = "there", "alone", "busy", "failed", "broken"
@@ -36,7 +36,7 @@ MOST_BROKEN = 3  # lines that break off one after the other; then root's program
 LONGEST_LINE = 1 << 16  # bytes of a question
 LONGEST = 8192  # bytes of an answer
 LONGEST_TEXT = 2000  # characters of one text in it
-ANSWER_S = 60.0  # beyond `images.wait`, and `images.unpack.wait`, for what comes before and after the wait
+ANSWER_S = 60.0  # beyond `images.wait` and `UNPACK_S`, for what comes before and after the wait
 CONNECT_S = 5.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0
 _CREDENTIALS = struct.Struct("3i")
@@ -78,7 +78,7 @@ def obtain(
     end, pause = after(IMPORT_S if waits_on else rules.wait), FIRST_PAUSE_S
     broken = 0
     while True:
-        answer = ask(path, reference, rules.wait + rules.unpack.wait + ANSWER_S, nodes)
+        answer = ask(path, reference, rules.wait + UNPACK_S + ANSWER_S, nodes)
         broken = broken + 1 if answer.said == BROKEN else 0
         if broken == MOST_BROKEN:
             return Answer(ALONE)

@@ -38,7 +38,7 @@ from warmstart.wings.ready_roots.checks import HOOK
 
 RULES = """\
   max_size: 60GiB
-  unpack: {wait: 10m, keep: 60GiB}
+  unpack: {keep: 60GiB}
 rules: [{name: all, profiles: [numba], scope: user}]
 """
 SQUASHFUSE = "use_squashfuse=1 "

@@ -25,7 +25,7 @@ def test_a_container_starts_from_the_tree(site: Site, image: str, runtime: Runti
     (base / "shelf").mkdir(exist_ok=True)
     command = named[runtime.program].replace("COMMAND", f"sh -c '{IN_TREE}'")
     site.write_policy(
-        f"  unpack: {{wait: 60s}}\n{RULES}",
+        RULES,
         constant="containers",
         cache=CACHE,
         store=str(site.new_store(base / "store.root")),

@@ -17,7 +17,7 @@ from tests.slurm.test_constant_path import version
 
 # A cluster for each. Slurm 22.05 has no `Shared` (job_container.conf(5)): newer releases are tried with it.
 SHARING = [pytest.param("", marks=pytest.mark.sweep), *(["Shared=true"] if version() >= "24.11" else [])]
-RULES = "  unpack: {wait: 60s}\nrules: [{name: all, scope: user}]\n"
+RULES = "rules: [{name: all, scope: user}]\n"
 LOOK = """\
 #!/bin/sh
 echo "root $WARMSTART_ROOTFS $$"
