@@ -95,31 +95,27 @@ def test_an_archive_may_end_after_its_last_content(tmp_path: Path, end: bytes) -
     assert only(tmp_path, header(size=5) + b"hello" + end[: BLOCK * 2]).size == 5
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        header(size=6) + b"hello",
-        header()[:100],
-        END[:BLOCK] + header(),
-        header(size=b"8") + END,
-        header(kind=b"V") + END,
-        pax({b"path": b"n" * 256}) + header() + END,
-        header(kind=b"2") + END,
-        pax(b"8 size=1\n") + header() + END,
-        pax(record(b"size", b"-1")) + header() + END,
-        pax(record(b"mtime", b"now")) + header() + END,
-        pax(b"0 a=b\n") + header() + END,
-        pax({b"path": b"d/" * 201}) + header() + END,
-        pax({b"path": b"a\0b"}) + header() + END,
-    ],
-    ids=[
-        "cut content", "cut header", "one block of zeros", "no octal digit", "unknown type", "long component",
-        "no target", "wrong length", "negative size", "no time", "no length", "deep", "a zero byte in a name",
-    ],
-)  # fmt: skip
-def test_what_is_malformed(tmp_path: Path, data: bytes) -> None:
+MALFORMED = {
+    "cut content": header(size=6) + b"hello",
+    "cut header": header()[:100],
+    "one block of zeros": END[:BLOCK] + header(),
+    "no octal digit": header(size=b"8") + END,
+    "unknown type": header(kind=b"V") + END,
+    "no target": header(kind=b"2") + END,
+    "long component": pax({b"path": b"n" * 256}) + header() + END,
+    "deep": pax({b"path": b"d/" * 201}) + header() + END,
+    "a zero byte in a name": pax({b"path": b"a\0b"}) + header() + END,
+    "a record of a wrong length": pax(b"8 size=1\n") + header() + END,
+    "a record of no length": pax(b"0 a=b\n") + header() + END,
+    "negative size": pax(record(b"size", b"-1")) + header() + END,
+    "no time": pax(record(b"mtime", b"now")) + header() + END,
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_what_is_malformed_is_refused_whatever_pythons_release_makes_of_it(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidImage):
-        read(tmp_path, data)
+        read(tmp_path, MALFORMED[name])
 
 
 def test_frames_of_zstd(tmp_path: Path) -> None:
