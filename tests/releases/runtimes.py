@@ -237,7 +237,6 @@ def test_what_users_say_to_apptainer(site: Site, submit: Submit, runtime: Runtim
 
 
 def test_charliecloud_without_the_constant_path(site: Site, submit: Submit, runtime: Runtime) -> None:
-    """The short command of its guide: the cache is where the variables say."""
     if runtime.program != "ch-run":
         return
     (command,) = re.findall(r"`(ch-run --env-no-expand --set-env --bind=[^`]* COMMAND)`", runtime.guide())
@@ -247,7 +246,6 @@ def test_charliecloud_without_the_constant_path(site: Site, submit: Submit, runt
 
 
 def test_two_jobs_at_once(site: Site, submit: Submit, runtime: Runtime, seen: dict[str, list[str]]) -> None:
-    """Of two users and of one, on one node: each has its own cache."""
     for users in ((ALICE, BOB), (ALICE, ALICE)):
         meeting = site.cluster.base / f"meeting.{'.'.join(users)}"
         shutil.rmtree(meeting, ignore_errors=True)
@@ -262,7 +260,6 @@ def test_two_jobs_at_once(site: Site, submit: Submit, runtime: Runtime, seen: di
 
 
 def test_a_killed_job_leaves_nothing(site: Site, submit: Submit, runtime: Runtime, seen: dict[str, list[str]]) -> None:
-    """No process, no mount, no workspace."""
     marker = site.cluster.base / "marker"
     marker.mkdir(exist_ok=True)
     marker.chmod(0o777)

@@ -9,7 +9,6 @@ from tools.load.run import Load, prepared, record
 
 @pytest.mark.sweep
 def test_nothing_is_left_drained_or_untold(capable_host: None) -> None:
-    """300 jobs of all kinds, with faults; the figures go to build/reliability."""
     with prepared() as (site, registry, front):
         outcome = Load(site, registry, front, 300, 2).run(print)
     record(outcome)

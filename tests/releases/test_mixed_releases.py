@@ -224,7 +224,6 @@ def test_each_fetches_and_ends_what_the_other_began(capable_host: None, other: s
 
 
 def test_what_has_a_newer_format_is_refused_and_stays(capable_host: None) -> None:
-    """Its bundles are not used, and a run that it began waits for it."""
     with node_with("renumbered") as node:
         node.enter("other")
         node.job(1, 1, expected=0)

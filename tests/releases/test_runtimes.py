@@ -25,7 +25,6 @@ done
 
 @pytest.mark.parametrize("suite", PACKAGES)
 def test_runtimes_as_their_guides_say(capable_host: None, suite: str) -> None:
-    """On a cluster in a root file system that has them: tests/releases/runtimes.py."""
     argv = [str(HERE / "enter"), root_of(suite, *PACKAGES[suite]), "sh", "-euc", NODE]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=1200)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

@@ -13,6 +13,5 @@ pytestmark = pytest.mark.sweep
 
 
 def test_the_documents_are_a_site() -> None:
-    """It is not built with a broken anchor."""
     subprocess.run(["/usr/bin/make", "-s", "docs"], cwd=ROOT, check=True, timeout=300)
     assert 'href="start/ten-minutes/"' in (ROOT / "build/site/index.html").read_text()

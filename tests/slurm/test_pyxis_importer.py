@@ -71,28 +71,6 @@ def in_store(site: Site, fresh_image: Callable[[], str]) -> Iterator[str]:
 
 
 @pytest.fixture
-def refused(site: Site, fresh_image: Callable[[], str]) -> Iterator[str]:
-    """Return a cold image that job 7007 asks pyxis for; its prolog has refused the job for another reason."""
-    variables = site.variables(7007, SLURM_JOB_COMMENT="warmstart: bogus")
-    assert site.run_hook("prolog", variables).returncode == 0
-    yield fresh_image()
-    site.run_hook("epilog", variables)
-
-
-@pytest.fixture
-def in_vain(site: Site, fresh_image: Callable[[], str], registry: Registry) -> Iterator[str]:
-    """Return an image for which job 7007 has waited in vain; it has arrived since."""
-    image, policy = fresh_image(), site.etc / "policy.yaml"
-    policy.write_text(policy.read_text().replace("wait: 60s", "wait: 3s"))
-    variables = site.variables(7007, SLURM_JOB_COMMENT=f"warmstart: image={image}")
-    with registry.silent():
-        assert site.run_hook("prolog", variables).returncode == 0
-    site.wait_imports()
-    yield image
-    site.run_hook("epilog", variables)
-
-
-@pytest.fixture
 def own_place(site: Site) -> Iterator[Callable[[str], Path]]:
     """Return a function that finds a user's one directory in /var/tmp; all are removed before and after."""
 
@@ -125,24 +103,7 @@ def of_another_job(site: Site, fresh_image: Callable[[], str]) -> Iterator[str]:
         site.run_hook("epilog", site.variables(job))
 
 
-def test_an_image_of_the_store_is_served_as_it_is(site: Site, in_store: str) -> None:
-    """Each spelling of the reference finds the prolog's image, readable for the user; nothing is imported."""
-    registry, _, name = in_store.partition("/")
-    before = stored(site)
-    path = got(as_pyxis(site, "get", f"docker://{in_store}"))
-    assert path == got(as_pyxis(site, "get", f"docker://{registry}#{name}"))
-    assert path == got(as_pyxis(site, "get", f"docker://{in_store}", user=BOB))
-    assert Path(path).parent == site.store / "images"
-    digest = f"sha256:{Path(path).name.partition('.')[0]}"
-    assert path == got(as_pyxis(site, "get", f"docker://{in_store.rpartition(':')[0]}@{digest}"))
-    assert stored(site) == before
-    for _ in range(2):
-        assert as_pyxis(site, "release").returncode == 0
-    assert Path(path).exists()
-
-
 def test_no_variable_is_believed(site: Site, in_store: str, tmp_path: Path) -> None:
-    """Variables that name other policies, stores, modules or programs change nothing."""
     marker = tmp_path / "ran"
     tmp_path.chmod(0o777)
     for name in ("json.py", "sitecustomize.py", "usercustomize.py"):
@@ -169,33 +130,6 @@ def test_no_variable_is_believed(site: Site, in_store: str, tmp_path: Path) -> N
     )
     assert as_pyxis(site, "release", **lies).returncode == 0
     assert not marker.exists()
-
-
-def test_a_broken_policy_and_a_cold_one(site: Site, in_store: str) -> None:
-    """The last good policy serves users as it serves hooks; without one the user's own import works."""
-    path = got(as_pyxis(site, "get", f"docker://{in_store}"))
-    (site.etc / "policy.yaml").write_text("version: nonsense\n")
-    assert got(as_pyxis(site, "get", f"docker://{in_store}")) == path
-    site.write_policy()
-    (site.etc / "conf.d" / "50-new.yaml").write_text("rules: []\n")  # no hook has compiled it yet
-    try:
-        assert got(as_pyxis(site, "get", f"docker://{in_store}")) == path
-    finally:
-        (site.etc / "conf.d" / "50-new.yaml").unlink()
-
-
-def test_a_tag_that_moves_stays_the_jobs_own(site: Site, in_store: str, registry: Registry) -> None:
-    """All steps of a job have one image: the prolog's. Another job's step has what the tag means by now."""
-    path = got(as_pyxis(site, "get", f"docker://{in_store}"))
-    (pointer,) = (site.store / "images/tags").glob(f"*{in_store.rpartition('/')[2].replace(':', '=')}*")
-    kept = pointer.read_text()
-    pointer.write_text(kept.replace("sha256:", "sha256:0000"))
-    try:
-        assert got(as_pyxis(site, "get", f"docker://{in_store}")) == path
-        assert got(as_pyxis(site, "get", f"docker://{in_store}", SLURM_JOB_ID="7009")) != path
-    finally:
-        pointer.write_text(kept)
-        as_pyxis(site, "release", SLURM_JOB_ID="7009")
 
 
 def test_what_the_store_lacks_is_the_jobs_own(
@@ -282,17 +216,6 @@ def test_the_use_of_an_image_that_a_step_is_served_is_recorded(site: Site, of_an
     assert site.on_host("n1", got(as_pyxis(site, "get", f"docker://{of_another_job}"))) == path
 
 
-def test_a_short_jobs_use_is_recorded_by_its_epilog(site: Site, of_another_job: str) -> None:
-    """The job is over before maintenance runs."""
-    path = site.on_host("n1", got(as_pyxis(site, "get", f"docker://{of_another_job}")))
-    used = site.store / "images" / "used" / path.name.removesuffix(".sqsh")
-    forget_uses(site, used.name)
-    for known in (site.var / "n1" / "uses").iterdir():
-        known.unlink()
-    assert site.run_hook("epilog", site.variables(7007)).returncode == 0
-    assert [use.name for use in used.iterdir()] == [f"n1~{site.cluster.account(ALICE).uid}"]
-
-
 @pytest.mark.threat(34)
 def test_a_job_without_a_workspace_has_a_place_too(
     site: Site, own_place: Callable[[str], Path], fresh_image: Callable[[], str]
@@ -309,108 +232,13 @@ def test_a_job_without_a_workspace_has_a_place_too(
         assert not path.parent.exists()
 
 
-@pytest.mark.parametrize(
-    ("uri", "words"),
-    [
-        ("docker://registry.invalid/a:1", "registry registry.invalid is not one that this cluster allows"),
-        ("docker://UPPER", "is not an image reference"),
-        ("docker://podman://local", "is not an image reference"),
-        ("docker://a$(id)@b#c", "is not an image reference"),
-    ],
-)
-def test_says_in_a_sentence_what_it_refuses(site: Site, uri: str, words: str) -> None:
-    """Stderr, which pyxis shows, has one sentence and a hint, no traceback; stdout is empty."""
-    done = as_pyxis(site, "get", uri)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert words in done.stderr
-    assert all(line.startswith("warmstart: ") for line in done.stderr.splitlines())
-
-
-def test_a_refused_job_imports_nothing(site: Site, refused: str, registry: Registry) -> None:
-    """The importer runs before any task has read the verdict. It says the verdict, and no registry is asked."""
-    asked = registry.requests("GET", refused.partition("/")[2].partition(":")[0])
-    done = as_pyxis(site, "get", f"docker://{refused}")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "the job's comment has 'bogus', which is not a valid request" in done.stderr
-    assert "submit" not in done.stderr
-    assert registry.requests("GET", refused.partition("/")[2].partition(":")[0]) == asked
-    # Another user's importer cannot read it, and goes its own way.
-    other = as_pyxis(site, "get", "docker://registry.invalid/a:1", user=BOB)
-    assert "registry registry.invalid is not one that this cluster allows" in other.stderr
-
-
-def test_a_job_that_waited_in_vain_is_told_that_its_image_is_there(
-    site: Site, in_vain: str, registry: Registry
-) -> None:
-    """Its workspace is gone, so it cannot run; but the next one can."""
-    asked = registry.requests("GET", in_vain.partition("/")[2].partition(":")[0])
-    done = as_pyxis(site, "get", f"docker://{in_vain}")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"image {in_vain} is still missing after" in done.stderr
-    assert f"image {in_vain} is there now: submit the job again" in done.stderr
-    assert "later" not in done.stderr.splitlines()[-1]
-    assert registry.requests("GET", in_vain.partition("/")[2].partition(":")[0]) == asked
-
-
-def test_a_wrong_call_is_told_how(site: Site) -> None:
-    """Usage errors end with 2."""
-    for arguments in ((), ("get",), ("get", "a", "b"), ("release", "x"), ("put", "x")):
-        done = as_pyxis(site, *arguments)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith("usage: ")
-
-
 def test_an_image_that_does_not_exist_is_the_users_mistake(
     site: Site, own_place: Callable[[str], Path], registry: Registry
 ) -> None:
-    """The importer's own error reaches the user, and nothing remains."""
     done = as_pyxis(site, "get", f"docker://{registry.url}/test/nope:1", SLURM_JOB_ID="7009")
     assert (done.returncode, done.stdout) == (1, "")
     assert "does not exist" in done.stderr
     assert [name for name in os.listdir(own_place(ALICE)) if not name.endswith(".lock")] == []
-
-
-def test_an_image_of_the_docker_daemon_is_left_to_pyxis(site: Site) -> None:
-    """It is in no registry: no prolog refuses the job, and enroot is called, which is not installed here."""
-    image = "dockerd://local/a:1"
-    variables = site.variables(7007, SPANK__SLURM_SPANK_OPTION_pyxis_container_image=image)
-    assert site.run_hook("prolog", variables).returncode == 0
-    try:
-        done = as_pyxis(site, "get", image)
-    finally:
-        site.run_hook("epilog", variables)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "enroot" in done.stderr
-    assert as_pyxis(site, "release").returncode == 0
-
-
-def test_a_job_with_no_warm_has_its_image_from_pyxis(site: Site, in_store: str) -> None:
-    """Whatever the store has, and of whatever registry: enroot is called, which is not installed here."""
-    variables = site.variables(7008, SPANK_NO_WARM="1")
-    assert site.run_hook("prolog", variables).returncode == 0
-    try:
-        done = as_pyxis(site, "get", f"docker://{in_store}", SLURM_JOB_ID="7008")
-        other = as_pyxis(site, "get", f"docker://{in_store}", user=BOB, SLURM_JOB_ID="7008")
-    finally:
-        site.run_hook("epilog", variables)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "enroot" in done.stderr
-    assert got(other)  # another user's job cannot be told so
-    assert as_pyxis(site, "release", SLURM_JOB_ID="7008").returncode == 0
-
-
-def test_switched_off_it_is_no_more_than_pyxis_itself(site: Site, in_store: str) -> None:
-    """With the file `off` the store is not used: enroot is called, and it is not installed here."""
-    (site.etc / "off").touch()
-    try:
-        done = as_pyxis(site, "get", f"docker://{in_store}", SLURM_JOB_ID="7009")
-    finally:
-        (site.etc / "off").unlink()
-    # The stand-in for enroot is not where pyxis looks for the real one.
-    assert done.returncode == 1
-    assert "enroot" in done.stderr
-    assert as_pyxis(site, "release", SLURM_JOB_ID="7009").returncode == 0
-    assert not list(Path("/var/tmp").glob("warmstart-step-*-7009.*"))
 
 
 def test_in_a_real_job(site: Site, fresh_image: Callable[[], str]) -> None:

@@ -136,7 +136,6 @@ def check(site: Site, tool: Tool, publisher: str, reader: str, tmp_path: Path) -
 def test_cold_on_one_node_warm_on_another(
     plugged: Site, name: str, publisher: str, reader: str, tmp_path: Path
 ) -> None:
-    """What one user's job compiled, another user's finds on another node."""
     tool = HERE[name]
     need_module(tool.distributions.split()[0])
     check(plugged, tool, publisher, reader, tmp_path)
@@ -146,7 +145,6 @@ def test_cold_on_one_node_warm_on_another(
 @pytest.mark.tool
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_tools_that_the_tests_do_not_bring(plugged: Site, name: str, tmp_path: Path) -> None:
-    """The same with the large ones, and with the newest release of PyTorch."""
     if not TOOLS_PYTHON:
         pytest.skip("WARMSTART_TOOLS_PYTHON names no interpreter (tools/README.md)")
     distribution = ELSEWHERE[name].distributions.split()[0]

@@ -86,7 +86,6 @@ def test_the_log_is_current(systemd: Systemd) -> None:
 
 
 def test_a_hook_that_runs_is_left_alone(systemd: Systemd) -> None:
-    """A shell looks; what is killed is moved, and says so."""
     with systemd.process("echo $$; exec sleep 300") as living:
         assert living.stdout is not None
         pid = living.stdout.readline().strip()

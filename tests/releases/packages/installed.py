@@ -88,7 +88,6 @@ def installed(cluster: Cluster, registry: Registry) -> Site:
 
 
 def test_what_an_admin_finds() -> None:
-    """Accounts, directories, a policy, units, manual pages, completion, what is to be copied."""
     assert [pwd.getpwnam(name).pw_uid for name in (STORE, IMPORT, VALIDATE)] == [901, 902, 903]
     assert [(os.stat(place).st_uid, os.stat(place).st_mode & 0o7777) for place in DIRECTORIES] == [(0, 0o755)] * 2
     assert VERSION in said("warmstart", "--version")

@@ -46,7 +46,6 @@ def packages(debian: Suite) -> Iterator[Path]:
 
 
 def test_two_builds_are_identical(packages: Path) -> None:
-    """Byte by byte."""
     names = sorted(path.name for path in packages.glob("*.deb"))
     assert [name.partition("_")[0] for name in names] == ["warmstart-spank", "warmstart"]
     for name in names:
@@ -54,7 +53,6 @@ def test_two_builds_are_identical(packages: Path) -> None:
 
 
 def test_lintian_has_nothing_to_say(packages: Path) -> None:
-    """But what packaging/package/lintian-overrides excepts, and says why."""
     if shutil.which("lintian") is None:
         unavailable("lintian is not installed")
     for package in packages.glob("*.deb"):
@@ -62,22 +60,19 @@ def test_lintian_has_nothing_to_say(packages: Path) -> None:
 
 
 def test_installed_without_a_network(debian: Suite, packages: Path) -> None:
-    """It comes by apt with what it depends on, and tests/releases/packages/installed.py runs there."""
     with debian.fresh() as root:
         root.apt(*packages.glob("warmstart_*.deb"))
         root.apt(*NODE, *packages.glob("warmstart-spank_*.deb"))
         assert " passed" in root.pytest("installed.py", packages)
 
 
-def test_a_release_is_tried_so(debian: Suite, packages: Path) -> None:
-    """What .github/workflows/release.yml does on a bare host of each distribution: tests/releases/packages/works."""
+def test_what_a_release_runs_on_a_bare_host(debian: Suite, packages: Path) -> None:
     with debian.fresh() as root:
         said = root.run(HERE / "works", packages)
         assert ["n1", "1", "hook.finished", "ok"] in [line.split()[1:5] for line in said.splitlines()], said[-2000:]
 
 
 def test_ten_minutes(debian: Suite, packages: Path) -> None:
-    """The page of that name, word for word: tests/releases/packages/ten_minutes.py."""
     with debian.fresh() as root:
         root.apt(*NODE)
         root.apt(*packages.glob("warmstart_*.deb"))
@@ -85,7 +80,6 @@ def test_ten_minutes(debian: Suite, packages: Path) -> None:
 
 
 def test_the_audit_log_is_current(debian: Suite, packages: Path) -> None:
-    """By a path unit of systemd: tests/releases/packages/current_audit.py."""
     with debian.fresh() as root:
         root.apt("systemd", "python3", "procps", "passwd", *packages.glob("warmstart_*.deb"))
         assert " passed" in root.pytest("current_audit.py", packages)
@@ -93,7 +87,6 @@ def test_the_audit_log_is_current(debian: Suite, packages: Path) -> None:
 
 @pytest.mark.report
 def test_a_restarted_slurmd_finishes_a_prolog(debian: Suite, packages: Path) -> None:
-    """By what the package has for slurmd's unit: tests/releases/packages/slurmd_stop.py."""
     with debian.fresh() as root:
         root.apt("systemd", *NODE, "passwd", *packages.glob("warmstart_*.deb"))
         assert " passed" in root.pytest("slurmd_stop.py", packages)
@@ -101,14 +94,12 @@ def test_a_restarted_slurmd_finishes_a_prolog(debian: Suite, packages: Path) -> 
 
 @pytest.mark.parametrize("path", OF_WINGS)
 def test_a_wings_units_do_their_work(debian: Suite, packages: Path, path: str) -> None:
-    """Under systemd, on a node that runs Slurm."""
     with debian.fresh() as root:
         root.apt("systemd", *NODE, "passwd", *packages.glob("warmstart_*.deb"))
         assert " passed" in root.pytest(path, packages)
 
 
-def test_an_ansible_role_does_it(debian: Suite, packages: Path) -> None:
-    """From a bare node to a warm job: tests/releases/packages/by_ansible.py."""
+def test_the_ansible_role(debian: Suite, packages: Path) -> None:
     with debian.fresh() as root:
         root.apt(*NODE, "ansible-core", "python3-apt", "squashfs-tools", "systemd")
         assert " passed" in root.pytest("by_ansible.py", packages)

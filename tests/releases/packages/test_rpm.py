@@ -32,7 +32,6 @@ def packages(capable_host: None) -> Iterator[Path]:
 
 
 def test_two_builds_are_identical(packages: Path) -> None:
-    """Byte by byte."""
     names = sorted(path.name for path in packages.glob("*.rpm"))
     assert [name.partition("-0")[0] for name in names] == ["warmstart", "warmstart-spank"]
     for name in names:
@@ -40,7 +39,6 @@ def test_two_builds_are_identical(packages: Path) -> None:
 
 
 def test_rpmlint_has_nothing_to_say(packages: Path) -> None:
-    """But what packaging/package/rpmlint.toml filters, and says why."""
     said = run("rpmlint", "--config", "packaging/package/rpmlint.toml", *packages.glob("*.rpm"))
     assert "0 errors, 0 warnings" in said
 

@@ -33,7 +33,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", ["*.whl", "*.tar.gz"])
 def test_a_clean_venv_has_a_working_command_line(built: Path, tmp_path: Path, kind: str) -> None:
-    """The locked packages, then `pip install warmstart[cli]`, which finds them."""
     package = next(built.glob(kind))
     run(sys.executable, "-m", "venv", tmp_path)
     for name in ("hooks", "cli"):
@@ -53,7 +52,6 @@ def test_a_clean_venv_has_a_working_command_line(built: Path, tmp_path: Path, ki
 
 
 def test_the_wheel_holds_the_package_alone(built: Path) -> None:
-    """No tests, no installer."""
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
         tops = {name.partition("/")[0] for name in wheel.namelist()}
     assert {top.partition("-")[0] for top in tops} == {"warmstart"}

@@ -78,7 +78,6 @@ def rendered(
 
 @pytest.mark.parametrize("where", ["constant", "own"])
 def test_the_cache_is_at_the_constant_path(context: Context, container: Container, where: str) -> None:
-    """Whether bare steps of the node have it there or not."""
     run = context.record.run_directory
     cache = CONSTANT if where == "constant" else f"{run}/cache"
     rendered(context, {"NUMBA_CACHE_DIR": f"{cache}/numba"}, WARMSTART_CACHE=cache, TMPDIR=f"{run}/tmp")
@@ -145,7 +144,6 @@ def test_a_container_that_the_caches_are_not_for_has_the_tools_own_places(
 
 
 def test_a_container_in_which_nothing_is_left_is_as_without_us(context: Context, container: Container) -> None:
-    """Nor is what the image, the user or the policy has set taken away."""
     profiles = {"A": f"{CONSTANT}/a", "B": f"{CONSTANT}/b", "C": f"{CONSTANT}/c", "D": "0"}
     rendered(context, profiles, "", {"A": "~/a", "B": "~/b", "D": "1"})
     container.environ.write_text("B=image\nD=0\n")
@@ -154,7 +152,6 @@ def test_a_container_in_which_nothing_is_left_is_as_without_us(context: Context,
 
 
 def test_what_pyxis_brings_of_the_steps_is_not_the_images(context: Context, container: Container) -> None:
-    """--container-env=NAME writes the step's value among the image's."""
     rendered(context, {"A": f"{CONSTANT}/a"}, "", {"A": "~/a"})
     container.environ.write_text(f"A={CONSTANT}/a\n")
     container.start(A=f"{CONSTANT}/a", HOME="/h")
@@ -190,7 +187,6 @@ def show(context: Context, *shown: Shown) -> None:
 
 
 def test_a_file_is_at_its_own_path(context: Context, container: Container) -> None:
-    """The mount point that enroot makes is a file."""
     source = f"{context.record.run_directory}/mounted/model-0/tree/0"
     os.makedirs(os.path.dirname(source))
     Path(source).touch()
@@ -245,7 +241,6 @@ def test_what_stays_is_named_for_root(context: Context, container: Container, im
 
 
 def test_what_the_policy_overrides_is_neither_the_users_nor_the_images(context: Context, container: Container) -> None:
-    """The last line of a name holds."""
     options = Options({"A": "ours", "B": "ours", "C": "ours"}, {}, (), frozenset({"A", "B"}))
     environment.run(context, options)
     container.environ.write_text("A=image\n")
@@ -356,7 +351,6 @@ VALUES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["C
 @given(value=VALUES)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 def test_values_arrive_byte_for_byte_and_are_never_run(context: Context, container: Container, value: str) -> None:
-    """Quotes, dollars, backslashes, blanks: the line after `=` is the value."""
     rendered(context, {"X": value})
     make_removable(f"{context.paths.view}/{context.record.view_id}")  # for the next example
     container.environ.write_text("")

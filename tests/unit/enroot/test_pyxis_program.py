@@ -98,7 +98,6 @@ def test_other_images_are_left_to_python(place: Path, uri: str) -> None:
 
 @pytest.mark.parametrize("case", ["off", "gone", "another job", "no job", "a forged job", "no view of ours"])
 def test_without_a_view_or_an_image_python_decides(place: Path, case: str) -> None:
-    """It says what is wrong, or imports."""
     job = {"another job": "8", "no job": "", "a forged job": "../view/7"}.get(case, "7")
     if case == "off":
         (place / "etc/off").touch()
@@ -135,7 +134,6 @@ def made() -> Iterator[Path]:
 
 
 def test_release_starts_python_only_if_there_is_something_to_remove(place: Path, made: Path) -> None:
-    """Only what is the step's own counts."""
     assert run(place, "release", job="4000000008", step="3") == ""
     assert run(place, "release", job="4000000007", step="3") == "python release"
     assert run(place, "release", job="4000000007", step="33") == ""
@@ -145,5 +143,4 @@ def test_release_starts_python_only_if_there_is_something_to_remove(place: Path,
 
 @pytest.mark.parametrize("arguments", [[], ["get"], ["get", "a", "b"], ["put", "a"], ["release", "a"]])
 def test_wrong_usage_is_pythons(place: Path, arguments: list[str]) -> None:
-    """It prints how it is called."""
     assert run(place, *arguments) == " ".join(["python", *arguments])

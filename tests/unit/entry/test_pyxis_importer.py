@@ -33,26 +33,36 @@ HEX = "ab" * 32
 BY_DIGEST = f"docker://reg.example.com/a@sha256:{HEX}"
 
 
-@pytest.fixture
-def imported(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Collect what is imported for the user, with the login; a job's step is set."""
-    calls: list[tuple[str, str]] = []
+class Step:
+    """A step of job 7 on a node, and what is imported for its user: references, each with the login."""
 
-    def obtain(reference: Reference, _directory: Directory, importer: Importer, login: str, _deadline: object) -> str:
+    def __init__(self, node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+        self.imported: list[tuple[str, str]] = []
+        self._prefix = node.installation.prefix
+        self._capsys = capsys
+
+    def get(self, uri: str) -> tuple[int, str, str]:
+        """Ask for an image as pyxis does."""
+        status = pyxis_importer.main(self._prefix, ["get", uri])
+        shown = self._capsys.readouterr()
+        return status, shown.out, shown.err
+
+    def obtain(
+        self, reference: Reference, _directory: Directory, importer: Importer, login: str, _deadline: object
+    ) -> str:
+        """Stand in for the user's own import."""
         assert importer.identity.uid == os.getuid()
-        calls.append((reference.canonical(), login))
+        self.imported.append((reference.canonical(), login))
         return "/own.sqsh"
 
+
+@pytest.fixture
+def step(node: Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Step:
+    """Give a step that is about to start."""
+    made = Step(node, capsys)
     node.environ(SLURM_JOB_ID="7", SLURM_STEP_ID="0")
-    monkeypatch.setattr(own_images, "obtain", obtain)
-    return calls
-
-
-def get(site: Node, capsys: pytest.CaptureFixture[str], uri: str) -> tuple[int, str, str]:
-    """Ask for an image as pyxis does."""
-    status = pyxis_importer.main(site.installation.prefix, ["get", uri])
-    shown = capsys.readouterr()
-    return status, shown.out, shown.err
+    monkeypatch.setattr(own_images, "obtain", made.obtain)
+    return made
 
 
 def stored(site: Node) -> str:
@@ -64,20 +74,14 @@ def stored(site: Node) -> str:
     return str(path)
 
 
-def test_the_stores_image_is_used(
-    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One line on stdout; where it is held, no copy is made."""
+def test_the_stores_image_is_used(node: Node, step: Step) -> None:
     path = stored(node)
     uses.record(str(node.store), Path(path).name.removesuffix(".sqsh"), NODE)
-    assert get(node, capsys, BY_DIGEST) == (0, f"{path}\n", "")
-    assert imported == []
+    assert step.get(BY_DIGEST) == (0, f"{path}\n", "")
+    assert step.imported == []
 
 
-def test_an_image_that_may_go_is_copied(
-    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_an_image_that_may_go_is_copied(node: Node, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was not used for long, so it may be evicted while the job runs."""
     path = stored(node)
 
@@ -86,14 +90,12 @@ def test_an_image_that_may_go_is_copied(
         return "/copy.sqsh"
 
     monkeypatch.setattr(own_images, "copied", copied)
-    status, out, err = get(node, capsys, BY_DIGEST)
-    assert (status, out, "copying it for you alone" in err, imported) == (0, "/copy.sqsh\n", True, [])
+    status, out, err = step.get(BY_DIGEST)
+    assert (status, out, "copying it for you alone" in err, step.imported) == (0, "/copy.sqsh\n", True, [])
 
 
 @pytest.mark.parametrize("case", ["missing", "damaged", "login"])
-def test_what_the_store_does_not_serve_is_the_users_own(
-    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str], case: str
-) -> None:
+def test_what_the_store_does_not_serve_is_the_users_own(node: Node, step: Step, case: str) -> None:
     """Imported with his own rights, and he is told; his login sees what he may see."""
     path = stored(node)
     if case == "missing":
@@ -101,22 +103,25 @@ def test_what_the_store_does_not_serve_is_the_users_own(
     elif case == "damaged":
         Path(path).write_bytes(b"x")
     uri = BY_DIGEST.replace("docker://", "docker://carol@").replace("/a@", "#a@") if case == "login" else BY_DIGEST
-    status, out, err = get(node, capsys, uri)
+    status, out, err = step.get(uri)
     assert (status, out, "importing it for you alone" in err) == (0, "/own.sqsh\n", True)
-    assert imported == [(f"reg.example.com/a@sha256:{HEX}", "carol" if case == "login" else "")]
+    assert step.imported == [(f"reg.example.com/a@sha256:{HEX}", "carol" if case == "login" else "")]
 
 
-@pytest.mark.parametrize("case", ["off", "observed", "no rule", "observed, odd variables", "in no registry"])
+@pytest.mark.parametrize("case", ["off", "no warm", "observed", "no rule", "observed, odd variables", "in no registry"])
 def test_where_warmstart_stays_out_of_the_way_enroot_imports(
-    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, case: str,
-) -> None:  # fmt: skip
+    node: Node, step: Step, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
     """With the user's own settings, whatever the store has and the policy allows; `release` leaves nothing."""
     stored(node)
     elsewhere = NUMBA._replace(match=(Condition("node", ("n2",)),))
     policy = node.policy
     if case == "off":
         Path(node.installation.off_switch).touch()
+    elif case == "no warm":
+        wish = Path(node.paths.view, "7", view.LEFT_ALONE)
+        wish.parent.mkdir(parents=True)
+        wish.touch()
     elif case == "no rule":
         node.write(policy._replace(rules=(elsewhere,)))
     elif "observed" in case:
@@ -130,57 +135,56 @@ def test_where_warmstart_stays_out_of_the_way_enroot_imports(
     monkeypatch.setattr(own_images, "FALLBACK", str(node.base))
     node.environ(ENROOT_OWN="mine")
     uri = "dockerd://local/a:1" if case == "in no registry" else "docker://elsewhere.example.org#a:1"
-    status, out, err = get(node, capsys, uri)
+    status, out, err = step.get(uri)
     path = Path(out.strip())
-    assert (status, err, imported) == (0, "", [])
+    assert (status, err, step.imported) == (0, "", [])
     assert path.read_text() == f"mine import --output {path} {uri}\n"
     assert path.parent.name.startswith(f"warmstart-step-{os.getuid()}-7.0-")
-    for step, remains in (("1", True), ("0", False), ("0", False)):
-        node.environ(SLURM_STEP_ID=step)
+    for number, remains in (("1", True), ("0", False), ("0", False)):
+        node.environ(SLURM_STEP_ID=number)
         assert pyxis_importer.main(node.installation.prefix, ["release"]) == 0
         assert path.parent.exists() is remains
     program.write_text("#!/bin/sh\necho '[ERROR] no such image' >&2\nexit 1\n")
-    status, out, err = get(node, capsys, uri)
+    status, out, err = step.get(uri)
     assert (status, out, "no such image" in err) == (1, "", True)
 
 
-def test_a_rule_for_this_node_serves_from_the_store(
-    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of hosts with one node the job need not say which it is."""
+def test_a_rule_for_this_node_serves_from_the_store(node: Node, step: Step) -> None:
     canary = NUMBA._replace(match=(Condition("node", (NODE,)),), mode="enforce")
     node.write(node.policy._replace(rules=(canary,), mode="observe"))
     path = stored(node)
     uses.record(str(node.store), Path(path).name.removesuffix(".sqsh"), NODE)
     os.makedirs(node.paths.state)
     node.environ(SLURMD_NODENAME="n2")
-    assert get(node, capsys, BY_DIGEST) == (0, f"{path}\n", "")
+    assert step.get(BY_DIGEST) == (0, f"{path}\n", "")
 
 
-def test_without_a_policy_it_does_what_pyxis_would(
-    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Any registry, as the user."""
+def test_without_a_policy_it_does_what_pyxis_would(node: Node, step: Step) -> None:
     os.unlink(node.installation.compiled_policy)
-    status, out, err = get(node, capsys, "docker://elsewhere.example.org/a:1")
+    status, out, err = step.get("docker://elsewhere.example.org/a:1")
     assert (status, out, "without a policy" in err) == (0, "/own.sqsh\n", True)
-    assert imported == [("elsewhere.example.org/a:1", "")]
+    assert step.imported == [("elsewhere.example.org/a:1", "")]
 
 
-def test_what_the_policy_does_not_allow_is_refused(
-    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With the sentence that a job gets."""
-    status, out, err = get(node, capsys, "docker://evil.example.com/a:1")
-    assert (status, out, imported) == (1, "", [])
-    assert "evil.example.com" in err
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("docker://evil.example.com/a:1", "registry evil.example.com is not one that this cluster allows"),
+        ("docker://UPPER", "is not an image reference"),
+        ("docker://podman://local", "is not an image reference"),
+        ("docker://a$(id)@b#c", "is not an image reference"),
+    ],
+)
+def test_what_the_policy_does_not_allow_is_refused(step: Step, uri: str, words: str) -> None:
+    """Pyxis shows stderr: a sentence and a hint."""
+    status, out, err = step.get(uri)
+    assert (status, out, step.imported) == (1, "", [])
+    assert words in err
+    assert all(line.startswith("warmstart: ") for line in err.splitlines())
 
 
 @pytest.mark.parametrize("has", [True, False])
-def test_a_wing_may_have_a_way_to_an_image(
-    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, has: bool,
-) -> None:  # fmt: skip
+def test_a_wing_may_have_a_way_to_an_image(node: Node, step: Step, monkeypatch: pytest.MonkeyPatch, has: bool) -> None:
     """Whatever it makes is the job's, and its use is noted; what it has none for the user imports."""
     made = "/store/a.sqsh"
 
@@ -192,8 +196,8 @@ def test_a_wing_may_have_a_way_to_an_image(
     monkeypatch.setattr(wing, "load", {"x.maker": maker}.get)
     noted: list[str] = []
     monkeypatch.setattr(pyxis_importer, "_note_use", lambda _, path: noted.append(path))
-    assert get(node, capsys, BY_DIGEST)[:2] == (0, f"{made if has else '/own.sqsh'}\n")
-    assert (noted, len(imported)) == ([made] if has else [], not has)
+    assert step.get(BY_DIGEST)[:2] == (0, f"{made if has else '/own.sqsh'}\n")
+    assert (noted, len(step.imported)) == ([made] if has else [], not has)
 
 
 class Job:
@@ -239,37 +243,32 @@ class Job:
         return path.read_text() if path.exists() else None
 
 
-def test_the_hook_is_told_which_caches_a_step_has(
-    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_the_hook_is_told_which_caches_a_step_has(node: Node, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of an image that the store has. A later step reads it in the view, and asks nobody."""
     path, job = stored(node), Job(node, monkeypatch)
     uses.record(str(node.store), Path(path).name.removesuffix(".sqsh"), NODE)
     job.made = Made(path, "c0ffee00")
-    assert get(node, capsys, BY_DIGEST)[1] == f"{path}\n"
+    assert step.get(BY_DIGEST)[1] == f"{path}\n"
     assert (job.note, job.asked) == ("c0ffee00\n", 1)
     job.show(f"0ddba11d {path}\n")
-    assert get(node, capsys, BY_DIGEST)[1] == f"{path}\n"
-    assert (job.note, job.asked, imported) == ("0ddba11d\n", 1, [])
+    assert step.get(BY_DIGEST)[1] == f"{path}\n"
+    assert (job.note, job.asked, step.imported) == ("0ddba11d\n", 1, [])
     monkeypatch.setenv("SLURM_STEP_NODELIST", "n[1-2]")
-    assert get(node, capsys, BY_DIGEST)[1] == f"{path}\n"
+    assert step.get(BY_DIGEST)[1] == f"{path}\n"
     assert (job.note, job.asked) == ("c0ffee00\n", 2)  # what a step on other nodes has may differ
 
 
 @pytest.mark.parametrize("made", [Made("/made", "c0ffee00"), Made("/made"), None, StoreFailed(what="x", problem="y")])
 def test_a_step_that_may_get_more_asks_and_has_no_less(
-    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, made: Made | WarmstartError | None,
-) -> None:  # fmt: skip
-    """Where root has no answer, it has what an earlier step was told."""
+    node: Node, step: Step, monkeypatch: pytest.MonkeyPatch, made: Made | WarmstartError | None
+) -> None:
     path, job = stored(node), Job(node, monkeypatch)
     job.show(f"0ddba11d {path}\n{view.MORE}")
     job.made = made
     has_caches = isinstance(made, Made) and made.caches
     expected = ("/made\n", "c0ffee00\n") if has_caches else (f"{path}\n", "0ddba11d\n")
-    assert (get(node, capsys, BY_DIGEST)[1], job.note) == expected
-    assert (job.asked, imported) == (1, [])
+    assert (step.get(BY_DIGEST)[1], job.note) == expected
+    assert (job.asked, step.imported) == (1, [])
 
 
 COLD = (
@@ -280,7 +279,6 @@ COLD = (
 HAS = "=A=~/a\nA=~/own\n"  # of a profile of ours
 
 
-@pytest.mark.usefixtures("imported")
 @pytest.mark.parametrize(
     ("case", "told"),
     [
@@ -296,10 +294,8 @@ HAS = "=A=~/a\nA=~/own\n"  # of a profile of ours
     ],
 )
 def test_what_would_make_an_image_warm_is_noted(
-    node: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    case: tuple[str, Made | None, str, str], told: str | None,
-) -> None:  # fmt: skip
-    """For the SPANK plugin, which tells it once: no later step writes it again."""
+    node: Node, step: Step, monkeypatch: pytest.MonkeyPatch, case: tuple[str, Made | None, str, str], told: str | None
+) -> None:
     monkeypatch.setattr(own_images, "plain", lambda *_: "/plain.sqsh")
     job = Job(node, monkeypatch)
     uri, job.made, known, profiles = case
@@ -307,49 +303,41 @@ def test_what_would_make_an_image_warm_is_noted(
         (job.view / "images").write_text(known)
     with (job.view / "environment").open("a") as file:
         file.write(f"{profiles}!WARMSTART_CACHE=/constant\n")
-    assert get(node, capsys, uri)[0] == 0
+    assert step.get(uri)[0] == 0
     assert job.left(".cold") == told
     if told:
         (job.root / "tmp/warmstart-images/.cold").write_text("first\n")
-        assert get(node, capsys, uri.replace("/a", "/c"))[0] == 0
+        assert step.get(uri.replace("/a", "/c"))[0] == 0
         assert job.left(".cold") == "first\n"
 
 
-def test_many_short_steps_ask_root_nothing(
-    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """Once a set is made, each finds it in the job's view."""
+def test_many_short_steps_ask_root_nothing(node: Node, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
     path, job = stored(node), Job(node, monkeypatch)
     job.show(f"0ddba11d {path}\n")
-    for step in range(1000):
-        node.environ(SLURM_JOB_ID="7", SLURM_STEP_ID=str(step))
-        assert get(node, capsys, BY_DIGEST)[1] == f"{path}\n"
-        assert job.told(step) == "0ddba11d\n"
-    assert (job.asked, imported, job.left(".cold")) == (0, [], None)
+    for number in range(1000):
+        node.environ(SLURM_JOB_ID="7", SLURM_STEP_ID=str(number))
+        assert step.get(BY_DIGEST)[1] == f"{path}\n"
+        assert job.told(number) == "0ddba11d\n"
+    assert (job.asked, step.imported, job.left(".cold")) == (0, [], None)
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_stored_image_needs_no_caches(
-    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, fails: bool,
-) -> None:  # fmt: skip
+def test_a_stored_image_needs_no_caches(node: Node, step: Step, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
     """The step has it where nobody makes caches, or making them fails; without an image the failure is the step's."""
     path, job = stored(node), Job(node, monkeypatch)
     uses.record(str(node.store), Path(path).name.removesuffix(".sqsh"), NODE)
     job.made = StoreFailed(what="x", problem="y") if fails else None
-    assert get(node, capsys, BY_DIGEST)[1] == f"{path}\n"
+    assert step.get(BY_DIGEST)[1] == f"{path}\n"
     os.unlink(path)
-    status, out, _ = get(node, capsys, BY_DIGEST)
+    status, out, _ = step.get(BY_DIGEST)
     assert (status, out) == ((1, "") if fails else (0, "/own.sqsh\n"))
-    assert (job.note, len(imported)) == (None, 0 if fails else 1)
+    assert (job.note, len(step.imported)) == (None, 0 if fails else 1)
 
 
 @pytest.mark.parametrize("days", [0, 2])
 def test_root_notes_the_use_of_a_job_that_can_leave_no_note(
-    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, days: int,
-) -> None:  # fmt: skip
+    node: Node, step: Step, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
     """It has no workspace: a wing is asked for a stored image, too, unless a use was recorded within a day.
 
     The step is served what it would be without, whether somebody answers or nobody has time.
@@ -364,14 +352,12 @@ def test_root_notes_the_use_of_a_job_that_can_leave_no_note(
     os.utime(node.store / "images/leases" / name, (used, used))
     for made in (Made("/other.sqsh"), None, StoreFailed(what="x", problem="y")):
         job.asked, job.made = 0, made
-        assert get(node, capsys, BY_DIGEST)[:2] == (0, f"{path}\n")
-        assert (job.asked, imported) == (1 if days else 0, [])
+        assert step.get(BY_DIGEST)[:2] == (0, f"{path}\n")
+        assert (job.asked, step.imported) == (1 if days else 0, [])
     assert all(find() == path for find in job.finds)
 
 
-def test_a_registry_that_the_policy_lost_is_not_there_now(
-    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_registry_that_the_policy_lost_is_not_there_now(node: Node, step: Step) -> None:
     """The image is in the store, and another submission would be refused as this one was."""
     stored(node)
     images = node.policy.images._replace(registries=("other.example.com",))
@@ -380,20 +366,16 @@ def test_a_registry_that_the_policy_lost_is_not_there_now(
     view.mkdir(parents=True)
     told = f"warmstart: image reg.example.com/a@sha256:{HEX} is refused: …\nwarmstart: use an image …\n"
     (view / "verdict").write_text(told)
-    assert get(node, capsys, BY_DIGEST) == (1, "", told)
-    assert imported == []
+    assert step.get(BY_DIGEST) == (1, "", told)
+    assert step.imported == []
 
 
-def test_whoever_names_a_login_asks_nobody(
-    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_whoever_names_a_login_asks_nobody(node: Node, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
     """The image that the user's own credentials give access to is not the one that all may read."""
     monkeypatch.setattr(wing, "with_part", lambda _: pytest.fail("asked"))
-    assert get(node, capsys, "docker://carol@reg.example.com#a:1")[1] == "/own.sqsh\n"
+    assert step.get("docker://carol@reg.example.com#a:1")[1] == "/own.sqsh\n"
 
 
-@pytest.mark.usefixtures("imported")
 @pytest.mark.parametrize(
     ("known", "uri", "noted"),
     [
@@ -405,7 +387,7 @@ def test_whoever_names_a_login_asks_nobody(
     ],
 )
 def test_a_container_that_the_caches_are_not_for_is_noted(
-    node: Node, capsys: pytest.CaptureFixture[str], known: str | None, uri: str, noted: bool
+    node: Node, step: Step, known: str | None, uri: str, noted: bool
 ) -> None:
     """They belong to the first image that the prolog knew."""
     job, view = node.base / "7.0a1b2c3d", Path(node.paths.view, "7")
@@ -414,7 +396,7 @@ def test_a_container_that_the_caches_are_not_for_is_noted(
     (view / "environment").write_text(f"{node.base}\n/constant\n{job}/cache\n")
     if known is not None:
         (view / "images").write_text(known)
-    assert get(node, capsys, uri)[0] == 0
+    assert step.get(uri)[0] == 0
     assert (job / "cache/.steps/0").exists() is noted
 
 
@@ -428,10 +410,7 @@ SENTENCES = {
 
 
 @pytest.mark.parametrize(("sentence", "waited"), SENTENCES.items())
-def test_a_job_that_must_fail_imports_nothing(
-    node: Node, imported: list[tuple[str, str]], capsys: pytest.CaptureFixture[str], sentence: str,
-    waited: bool,
-) -> None:  # fmt: skip
+def test_a_job_that_must_fail_imports_nothing(node: Node, step: Step, sentence: str, waited: bool) -> None:
     """It is told why; and if that was for want of this image, that it is there now, in the place of the advice.
 
     So it is after warmstart was switched off, too: its tasks are told the verdict then.
@@ -442,34 +421,22 @@ def test_a_job_that_must_fail_imports_nothing(
     (view / "verdict").write_text(f"warmstart: {sentence}\nwarmstart: submit the job again later\n")
     arrived = f"image reg.example.com/a@sha256:{HEX} is there now: submit the job again"
     told = f"warmstart: {sentence}\nwarmstart: {arrived if waited else 'submit the job again later'}\n"
-    assert get(node, capsys, BY_DIGEST) == (1, "", told)
+    assert step.get(BY_DIGEST) == (1, "", told)
     Path(node.installation.off_switch).touch()
-    assert get(node, capsys, BY_DIGEST) == (1, "", told)
-    assert imported == []
+    assert step.get(BY_DIGEST) == (1, "", told)
+    assert step.imported == []
 
 
-def test_so_it_does_where_the_states_disk_is_full(
-    node: Node, imported: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    """Its view lies elsewhere then."""
+def test_a_verdict_is_found_where_the_states_disk_is_full(
+    node: Node, step: Step, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("warmstart.view.SPARE", str(tmp_path / "run"))
     os.makedirs(node.paths.view)
     spare = Path(f"{tmp_path}/run{node.paths.view}/7")
     spare.mkdir(parents=True)
     (spare / "verdict").write_text("warmstart: no\n")
-    assert get(node, capsys, BY_DIGEST) == (1, "", "warmstart: no\n")
-    assert imported == []
-
-
-def test_a_job_is_told_its_own_directory(node: Node) -> None:
-    """By its view, whichever node of this host it is on; anything of another shape is none."""
-    assert pyxis_importer._job_tmp(node.installation) == ""
-    view = Path(node.paths.view, "7")
-    view.mkdir(parents=True)
-    for content, expected in (("", ""), ("a\nb\n/w/7/cache\n", "/w/7/tmp"), ("a\nb\n/w/7\n", ""), ("\xff\n", "")):
-        (view / "environment").write_bytes(content.encode("latin-1"))
-        assert pyxis_importer._job_tmp(node.installation) == expected
+    assert step.get(BY_DIGEST) == (1, "", "warmstart: no\n")
+    assert step.imported == []
 
 
 @pytest.mark.parametrize(
@@ -482,19 +449,8 @@ def test_a_forged_step_leads_nowhere(node: Node, job: str, step: str, expected: 
     assert pyxis_importer._step() == expected
 
 
-def test_release_gives_up_what_get_made(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And may come twice."""
-    released: list[str] = []
-    node.environ(SLURM_STEP_ID="3")
-    monkeypatch.setattr(own_images, "release", released.append)
-    for _ in range(2):
-        assert pyxis_importer.main(node.installation.prefix, ["release"]) == 0
-    assert released == ["7.3"] * 2
-
-
 @pytest.mark.parametrize("arguments", [[], ["get"], ["get", "a", "b"], ["put", "a"]])
 def test_wrong_usage(node: Node, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    """Status 2 and how it is called."""
     before = os.umask(0o022)
     assert pyxis_importer.main(node.installation.prefix, arguments) == 2
     os.umask(before)
@@ -518,7 +474,6 @@ def test_a_login_is_part_of_enroots_form_only(uri: str, reference: str, login: s
 
 @given(st.text("docker://@#$:ab.é\n", max_size=40))
 def test_any_text_is_a_reference_or_refused(text: str) -> None:
-    """Whatever a user writes."""
     try:
         found = parse_uri(f"docker://{text}")
     except WarmstartError:

@@ -54,7 +54,6 @@ def listing(turns: list[str], then: Callable[[Turn], Outcome] = lambda _: DONE) 
 
 
 def test_what_is_done_is_gone(session: Session) -> None:
-    """What is not stays for another process, with its attempt counted."""
     errands = ask(session, KIND, "a1", "a2")
     turns: list[str] = []
     work = Work(KIND, listing(turns, lambda turn: DONE if turn.errand.key == "a1" else LATER))
@@ -144,7 +143,6 @@ def test_one_process_of_a_node_does_a_kind(session: Session) -> None:
 
 
 def test_what_was_withdrawn_is_not_begun(session: Session) -> None:
-    """Between the look at what is due and its turn."""
     errands = ask(session, KIND, "a1")
     turns: list[str] = []
 

@@ -65,7 +65,6 @@ def test_owners_take_turns(paths: NodePaths, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.threat(38)
 def test_who_has_the_fewest_at_work_is_next(paths: NodePaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the others have waiting."""
     node = OwnProcesses(paths, apart(3), lambda e: LONG_S if e.owner == "a" else SHORT_S, monkeypatch)
     ask(node, "a0", "a1", "a2", "a3", ago_s=100)
     ask(node, "b0", "b1")
@@ -75,7 +74,6 @@ def test_who_has_the_fewest_at_work_is_next(paths: NodePaths, monkeypatch: pytes
 
 @pytest.mark.threat(38)
 def test_who_asks_for_one_after_the_other_has_no_more_turns(paths: NodePaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its turn comes after those of the others."""
     node = OwnProcesses(paths, apart(2), all_short, monkeypatch)
     ask(node, *(f"{owner}{number}" for owner in "bcd" for number in range(3)), ago_s=50)
     ask(node, "a0")
@@ -150,7 +148,6 @@ def test_nobody_is_held_back_by_a_stranger_who_wants_the_same(
 
 
 def test_one_at_a_time_about_the_same(paths: NodePaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next in line goes first."""
     node = OwnProcesses(paths, apart(8, lambda key: key[1]), all_short, monkeypatch)
     ask(node, "1a", "2a", "3b", ago_s=9)
     node.run()
@@ -195,7 +192,6 @@ def test_what_is_withdrawn_is_ended(paths: NodePaths, monkeypatch: pytest.Monkey
 
 
 def test_nothing_begins_while_warmstart_is_off(paths: NodePaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is at work goes on."""
     node = OwnProcesses(paths, apart(1), all_short, monkeypatch)
     ask(node, "a0", "a1", ago_s=9)
     node.each = lambda: setattr(node.installation, "is_off", True)

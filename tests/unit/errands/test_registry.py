@@ -31,7 +31,6 @@ KIND = Kind("polishes")
 
 
 def test_each_kind_is_done() -> None:
-    """Under the name that it waits under."""
     assert {kind: registry.load(kind).kind.name for kind in registry.kinds()} == {k: k for k in registry.kinds()}
 
 
@@ -56,7 +55,6 @@ def test_a_wing_may_have_kinds(node: Node, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_nothing_does_any_more_stays_a_day(node: Node) -> None:
-    """Then it goes. What a known kind has stays."""
     Path(node.paths.root).mkdir(parents=True)
     errands = Errands(node.paths, KIND)
     for key, age in (("new", 0), ("old", KEPT_S + 5)):

@@ -15,7 +15,6 @@ IN_TREE = "busybox stat -c %u:%g /tool; busybox touch /new || echo read-only"
 
 
 def test_a_container_starts_from_the_tree(site: Site, image: str, runtime: Runtime) -> None:
-    """Its files are the job's, and cannot be written."""
     commands = dict(re.findall(r"`((\S+) [^`]*\$WARMSTART_ROOTFS[^`]*)`", PAGE.read_text()))
     named = {program: command for command, program in commands.items()}
     assert named.keys() == {"apptainer", "ch-run"}

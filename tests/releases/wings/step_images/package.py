@@ -123,7 +123,6 @@ def test_a_step_starts_the_service(node: Node) -> None:
 
 
 def test_the_service_ends_when_nobody_asks_and_is_started_again(node: Node) -> None:
-    """By the next connection."""
     program = Path(f"{USR.lib}/python/warmstart/wings/step_images/server.py")
     text = program.read_text()
     hurried = text.replace(f"IDLE_S = {server.IDLE_S}", "IDLE_S = 2.0")
@@ -138,7 +137,6 @@ def test_the_service_ends_when_nobody_asks_and_is_started_again(node: Node) -> N
 
 
 def test_removing_the_package_ends_it(node: Node) -> None:
-    """Socket and service; jobs run on."""
     node.said(node.submit(node.image()))
     assert node.state("service") == "active"
     node.systemd.run("dpkg", "--remove", "warmstart")

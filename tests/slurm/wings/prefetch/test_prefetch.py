@@ -13,7 +13,6 @@ SHOW = '#!/bin/sh\nunsquashfs -s "$WARMSTART_IMAGE" > /dev/null && echo found\n'
 
 
 def test_a_job_finds_its_image(site: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:
-    """One import is made before the job starts, and the job waits for nothing."""
     image = fresh_image()
     site.write_policy(f"prefetch: {{images: ['docker://{image}']}}\n{RULES}")
 

@@ -118,7 +118,6 @@ def test_a_step_is_told_why_root_has_no_image_for_it(asked: Site, fresh_image: C
 def test_a_cancelled_job_does_not_hold_its_step(
     asked: Site, registry: Registry, fresh_image: Callable[[], str]
 ) -> None:
-    """The importer ends with it, root's process, too, while the registry is still silent."""
     image = fresh_image()
     with registry.silent():
         job = asked.cluster.submit(naming(asked, image), ALICE, "--nodelist=n1")
@@ -243,7 +242,6 @@ def test_what_a_container_compiles_does_not_land_in_the_hosts_namespace(site: Si
 
 
 def test_a_container_of_the_jobs_own_image_has_the_jobs_caches(site: Site, fresh_image: Callable[[], str]) -> None:
-    """By tag and by digest. What it compiles is published, as ever."""
     image = fresh_image()
     with a_job(site, JOB + 1, comment=f"warmstart: image={image}") as job:
         path = get(job, image, "0").stdout.strip()

@@ -151,7 +151,6 @@ def test_a_node_that_is_lost_costs_the_others_a_while(warm: Site, fresh_image: C
 
 @pytest.mark.sweep
 def test_a_first_step_that_is_cancelled_costs_the_next_one_nothing(warm: Site, fresh_image: Callable[[], str]) -> None:
-    """Wherever its nodes were: before the proposal, between votes and choice, or done."""
     for delay in (0.2, 0.5, 0.7, 0.9, 1.1, 1.3, 1.7):
         image = fresh_image()
         make(warm, image)
@@ -165,7 +164,6 @@ def test_a_first_step_that_is_cancelled_costs_the_next_one_nothing(warm: Site, f
 def test_a_tag_that_moves_between_two_steps_means_one_image(
     warm: Site, registry: Registry, fresh_image: Callable[[], str]
 ) -> None:
-    """On other nodes of the job, too: what its first step has found counts."""
     image, go = fresh_image(), warm.cluster.base / "moved"
     number = image.rpartition("number")[2].partition(":")[0]
     first = f"step -N1 -n1 --nodelist=n1 $show {image} first\nwhile [ ! -e {go} ]; do sleep 0.1; done\n"

@@ -104,7 +104,6 @@ def test_an_image_has_one_namespace_however_it_was_named(asked: Site, fresh_imag
 
 
 def test_each_image_of_a_job_has_its_own(asked: Site, fresh_image: Callable[[], str]) -> None:
-    """Two that steps name, beside the one that the job named."""
     images, container = [fresh_image() for _ in range(3)], Container(asked, 753)
     named = (f"--comment=warmstart: image={images[0]}",)
     assert found(container.job(*images, options=named)) == ["cold"] * 3

@@ -222,7 +222,6 @@ def test_a_user_of_many_uids_stops_nobody(asked: Site, fresh_image: Callable[[],
 
 
 def test_a_stopped_server_holds_no_step(site: Site, fresh_image: Callable[[], str]) -> None:
-    """The step imports for itself after a few seconds, not after minutes."""
     image = fresh_image()
     with served(site) as process:
         process.send_signal(signal.SIGSTOP)
@@ -240,7 +239,6 @@ def test_a_stopped_server_holds_no_step(site: Site, fresh_image: Callable[[], st
 def test_without_roots_socket_the_step_imports_for_itself(
     site: Site, fresh_image: Callable[[], str], kind: str
 ) -> None:
-    """As without one: what another user listens at is not asked."""
     image, path = fresh_image(), socket_of(site, "n1")
     with served(site) as process, ExitStack() as stack:
         if kind == "removed":
@@ -270,7 +268,6 @@ def test_without_roots_socket_the_step_imports_for_itself(
 
 @pytest.mark.parametrize("mode", ["observe", "off"])
 def test_a_job_that_is_left_alone_gets_nothing_of_root(asked: Site, fresh_image: Callable[[], str], mode: str) -> None:
-    """As in its prolog, whatever the step says."""
     site, image = asked, fresh_image()
     if mode == "observe":
         site.write_policy(f"mode: observe\n{RULES}")

@@ -32,7 +32,6 @@ def session(node: Node, folder: Path) -> Iterator[Session]:
 
 
 def test_links_that_a_killed_eviction_left_go(session: Session, folder: Path) -> None:
-    """Other links stay."""
     (folder / "gone.sqsh").symlink_to(f"{session.store.path}/images/gone.sqsh")
     (folder / "theirs.sqsh").symlink_to("/nowhere/gone.sqsh")
     assert StoreMaintenance(session).all().failed == 0

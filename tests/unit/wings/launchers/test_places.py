@@ -51,7 +51,6 @@ def taken(lock: Path) -> bool:
 
 
 def test_an_import_holds_their_lock(folder: Path, store: ImageStoreClient) -> None:
-    """From its begin to its end; the file stays."""
     (there,) = launchers(folder, lock=True)()
     with there.held(REFERENCE, store, after(30), print) as problem:
         assert problem == ""
@@ -75,7 +74,6 @@ def test_a_lock_that_is_held_costs_a_part_of_the_time(
 
 
 def test_without_a_lock_nothing_is_touched(folder: Path, store: ImageStoreClient) -> None:
-    """A directory alone is one for links."""
     (there,) = launchers(folder)()
     with there.held(REFERENCE, store, after(30), print) as problem:
         assert problem == ""
@@ -83,7 +81,6 @@ def test_without_a_lock_nothing_is_touched(folder: Path, store: ImageStoreClient
 
 
 def test_links_come_and_go(folder: Path, store: ImageStoreClient) -> None:
-    """With the images of the store."""
     (there,) = launchers(folder)()
     path = Path(store.path, "images", "x.sqsh")
     path.touch()
@@ -96,7 +93,6 @@ def test_links_come_and_go(folder: Path, store: ImageStoreClient) -> None:
 
 
 def test_the_policy_says_where_they_are(compiled_of: Compile) -> None:
-    """And no other site's imports load this."""
     policy = compiled_of(f"{MINIMAL}launchers: {{directory: /images, lock: true}}\n")
     assert places.of_policy(policy) == Launchers("/images", True)
     assert policy.parts("places") == ["launchers.places"]
@@ -107,7 +103,6 @@ def test_the_policy_says_where_they_are(compiled_of: Compile) -> None:
 def test_their_functions_run_as_the_stores_owner_where_the_policy_uses_them(
     compiled_of: Compile, tmp_path: Path, used: bool
 ) -> None:
-    """Elsewhere root refuses before anything runs."""
     policy = compiled_of(MINIMAL + ("launchers: {directory: /images}\n" if used else ""))
     policy = policy._replace(store_user=Identity("me", os.getuid(), os.getgid()))
     refused: AbstractContextManager[object] = (

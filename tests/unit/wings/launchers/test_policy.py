@@ -19,7 +19,6 @@ from warmstart.policy.invalid import PolicyInvalid
     ],
 )
 def test_what_cannot_hold_is_refused(site: Site, text: str, refusal: str) -> None:
-    """With its place."""
     site.write(f"{MINIMAL}launchers: {text}\n")
     with pytest.raises(PolicyInvalid, match=re.escape(refusal)):
         site.compiled()
@@ -30,6 +29,5 @@ def test_what_cannot_hold_is_refused(site: Site, text: str, refusal: str) -> Non
     [("", False), ("launchers: {}\n", False), ("launchers: {directory: /images}\n", True)],
 )
 def test_it_is_used_where_a_directory_is_named(compiled_of: Compile, text: str, used: bool) -> None:
-    """No other site's imports load it."""
     policy = compiled_of(f"{MINIMAL}{text}")
     assert [known.used for known in policy.wings if known.name == "launchers"] == [used]

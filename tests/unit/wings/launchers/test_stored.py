@@ -27,7 +27,6 @@ LOCK = f"{NAME}.sqsh.lock"
     ],
 )
 def test_names_are_what_launchers_make_of_a_reference(text: str, names: list[str]) -> None:
-    """`sed 's/[/:@#]/_/g'` of each spelling."""
     assert stored.names_of(parse(text)) == names
 
 
@@ -109,7 +108,6 @@ def test_no_links_where_others_can_write(tmp_path: Path) -> None:
 
 
 def test_a_launchers_own_file_is_not_replaced(tmp_path: Path) -> None:
-    """A real image under that name stays."""
     tmp_path.chmod(0o755)
     (tmp_path / "a.sqsh").write_text("theirs")
     assert stored.link(str(tmp_path), ["a"], "/store/1.sqsh") == 0

@@ -22,7 +22,6 @@ def test_a_prefetch_starts_the_command() -> None:
 
 
 def test_images_of_other_registries_are_refused(site: Site) -> None:
-    """With their place."""
     site.write(f"{MINIMAL}prefetch: {{images: [docker://a.org/b]}}\n")
     with pytest.raises(
         PolicyInvalid, match=r"3:21: prefetch\.images\[0\]: registry a\.org is not in images\.registries"
@@ -31,7 +30,6 @@ def test_images_of_other_registries_are_refused(site: Site) -> None:
 
 
 def test_the_compiled_policy_has_them(compiled_of: Compile) -> None:
-    """And says that the site uses the wing."""
     used = compiled_of(f"{MINIMAL}images: {{registries: [a.org]}}\nprefetch: {{images: [docker://a.org/b]}}\n")
     assert used.own == {"prefetch": ["docker://a.org/b"]}
     assert [known.used for known in used.wings if known.name == "prefetch"] == [True]

@@ -70,7 +70,6 @@ def publish(site: Node, age_s: float) -> None:
 
 
 def test_private_images_come_from_their_own_store(site: Node) -> None:
-    """By their repository alone."""
     private = PrivateRepository("team", "reg.example.com/team/app", (Condition("user", ("alice",)),))
     images = site.policy.images._replace(credentials=Credentials("/etc/auth.json", (private,)))
     policy = site.policy._replace(images=images, own={work.KEY: ["reg.example.com/team/app:1", IMAGE]})
@@ -81,7 +80,6 @@ def test_private_images_come_from_their_own_store(site: Node) -> None:
 
 
 def test_a_request_is_nobodys(site: Node) -> None:
-    """No job's, and in no quota; a second run leaves it alone."""
     assert [run(site), run(site)] == [[REQUESTED]] * 2
     (request,) = written(site)
     assert (request.reference, request.user, request.uid, request.job_id) == (IMAGE, "", -1, 0)
@@ -115,7 +113,6 @@ def test_what_has_failed_waits_an_hour(site: Node, age: float, uid: int, result:
 
 
 def test_the_command(site: Node) -> None:
-    """One event says what was asked for; what is there, or waits, needs none."""
     shown = site.command("prefetch")
     assert (shown.exit_code, REQUESTED in shown.stdout, IMAGE in shown.stdout) == (0, True, True)
     assert [event["images"] for event in site.events("image.prefetched")] == [[IMAGE]]

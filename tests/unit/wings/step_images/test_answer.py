@@ -48,14 +48,12 @@ def recorded(here: Installation, node: str) -> Record:
 
 
 def test_the_record_says_which_node(here: Installation) -> None:
-    """A host may have several."""
     record = recorded(here, "n2")
     assert find_asker(here, 1, UID) == Asker("n2", 7, UID, record)
 
 
 @pytest.mark.threat(49)
 def test_another_users_job_is_not_the_askers(here: Installation) -> None:
-    """A process of another uid in the job's step, by `su` for instance."""
     recorded(here, "n1")
     assert find_asker(here, 1, UID + 1) is None
 
@@ -70,14 +68,12 @@ def test_a_record_of_an_earlier_boot_is_no_jobs(here: Installation) -> None:
 
 
 def test_a_damaged_record_is_nobodys(here: Installation) -> None:
-    """Nothing is granted on it."""
     recorded(here, "n1")
     (Path(here.node("n1").state) / "7" / records.NAME).write_text("{")
     assert find_asker(here, 1, UID) is None
 
 
 def test_what_is_in_no_step_is_nobodys(here: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is anything on a host where no hook has run."""
     monkeypatch.setattr(answer, "daemon_of", lambda _: None)
     assert find_asker(here, 1, UID) is None
     monkeypatch.setattr(answer, "daemon_of", lambda _: Daemon(os.getpid(), 7))
@@ -155,7 +151,6 @@ def talk(here: Installation, text: bytes) -> bytes:
 @pytest.mark.threat(49)
 @pytest.mark.parametrize("text", [b"", b"a:1", b"x" * (LONGEST_LINE + 1), b"x" * LONGEST_LINE + b"\n"])
 def test_what_is_no_line_gets_no_answer(here: Installation, text: bytes) -> None:
-    """Half a line, or one that is too long."""
     assert talk(here, text) == b""
 
 

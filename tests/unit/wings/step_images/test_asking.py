@@ -98,7 +98,6 @@ def test_a_stopped_server_holds_no_step(path: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_answer_is_bounded() -> None:
-    """However long the sentence of an error is."""
     line = Answer(FAILED, "", "store", "c", "\x1b" * 100_000, "y" * 100_000).encode()
     assert len(line) < 20_000
     assert line.count(b"\n") == 1
@@ -109,13 +108,11 @@ def test_an_answer_is_bounded() -> None:
     "said", [b"", b"there", b"[]\n", b'["there",1]\n', b"\xff\n", b"x" * 100_000, b"[" * 9000 + b"\n"]
 )
 def test_what_is_no_answer_is_asked_again(path: str, said: bytes) -> None:
-    """Root's process was ended, or is of another release."""
     with Root(path, [said]):
         assert asking.ask(path, REFERENCE, 30).said == BROKEN
 
 
 def test_without_a_socket_the_step_is_alone(path: str) -> None:
-    """None, a file, one that nobody listens at."""
     assert asking.ask(path, REFERENCE, 30).said == ALONE
     Path(path).touch()
     assert asking.ask(path, REFERENCE, 30).said == ALONE
@@ -126,7 +123,6 @@ def test_without_a_socket_the_step_is_alone(path: str) -> None:
 
 
 def test_a_socket_of_somebody_else_is_not_asked(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel tells whose it is."""
     monkeypatch.setattr(asking, "peer", lambda _: (1, 64201, 64201))
     with Root(path, [b""]) as root:
         assert asking.ask(path, REFERENCE, 30).said == ALONE
@@ -134,7 +130,6 @@ def test_a_socket_of_somebody_else_is_not_asked(path: str, monkeypatch: pytest.M
 
 
 def test_the_kernel_names_the_other_end() -> None:
-    """As unix(7) says."""
     ours, its = socket.socketpair()
     with ours, its:
         assert asking.peer(ours) == (os.getpid(), os.getuid(), os.getgid())
@@ -156,7 +151,6 @@ def test_a_step_asks_again_while_the_policy_lets_it_wait(path: str) -> None:
 
 
 def test_a_program_that_is_out_of_order_is_asked_a_few_times(path: str) -> None:
-    """Then the step is alone, as without a socket."""
     with Root(path, [b""] * asking.MOST_BROKEN):
         assert asking.obtain(path, REFERENCE, RULES, lambda: "", waits_on=True) == Answer(ALONE)
 
@@ -171,13 +165,11 @@ def test_a_program_that_is_out_of_order_is_asked_a_few_times(path: str) -> None:
     ],
 )
 def test_what_ends_the_wait(path: str, rules: Images, waits_on: bool, said: bytes) -> None:
-    """The policy's time is over, or root's word is final."""
     with Root(path, [said]):
         assert asking.obtain(path, REFERENCE, rules, lambda: "", waits_on=waits_on).encode() == said
 
 
 def test_a_step_waits_as_long_as_an_import_may_take(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for ever."""
     monkeypatch.setattr(asking, "IMPORT_S", 0.0)
     with Root(path, [expired()]):
         assert asking.obtain(path, REFERENCE, RULES, lambda: "", waits_on=True).encode() == expired()

@@ -18,7 +18,6 @@ from warmstart.wings.step_images.checks import CHECKS
 
 
 def test_steps_can_ask_for_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where pyxis imports through warmstart; only root's own socket counts."""
     site = installed(tmp_path / "prefix", POLICY)
     conf, plugstack = tmp_path / "slurm.conf", tmp_path / "plugstack.conf"
     conf.write_text("ClusterName=c\n")
@@ -50,6 +49,5 @@ def test_steps_can_ask_for_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_page_has_the_check() -> None:
-    """By its name, as the page of the core's."""
     page = Path(__file__).resolve().parents[4] / "docs" / "wings" / "step_images.md"
     assert re.findall(r"^\| `([a-z]+\.[a-z-]+)` \|", page.read_text(), re.MULTILINE) == [*CHECKS.slurm]

@@ -10,7 +10,6 @@ from warmstart.wings.step_images import job
 
 
 def test_whose_a_process_is_the_nearest_step_daemon_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Init has no parent, and a process may be gone."""
     for pid, parent in ((1, 0), (10, 1), (11, 10), (12, 11), (21, 1)):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "status").write_text(f"Name:\tx\nPPid:\t{parent}\n")

@@ -99,7 +99,6 @@ def wait_for(number: int, pid: int) -> None:
 
 
 def test_each_connection_is_answered_by_a_process_of_its_own(place: Path) -> None:
-    """One after the other, however many."""
     with served(place, ANSWERS):
         assert [ask(place) for _ in range(2 * MOST_PER_USER)] == [b"hello\n"] * 2 * MOST_PER_USER
 
@@ -130,7 +129,6 @@ def test_a_place_is_taken_for_a_while_however_soon_its_answer_came(
 
 
 def test_all_users_together_have_a_bound(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not only each of them."""
     monkeypatch.setattr(server, "MOST", 1)
     with served(place, WAITS) as pid, connect(place) as line:
         line.sendall(b"hello\n")
@@ -155,7 +153,6 @@ def test_who_waits_for_other_nodes_has_no_place(place: Path, monkeypatch: pytest
 
 @pytest.mark.threat(49)
 def test_who_goes_on_has_a_place_again(place: Path) -> None:
-    """Even where others have taken it meanwhile."""
     with served(place, GOES_ON) as pid, ExitStack() as lines:
         for _ in range(MOST_PER_USER):
             line = lines.enter_context(connect(place))
@@ -168,7 +165,6 @@ def test_who_goes_on_has_a_place_again(place: Path) -> None:
 
 @pytest.mark.threat(49)
 def test_silence_has_no_place_and_ends(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It starts no process, and of many silent connections the oldest end at once."""
     monkeypatch.setattr(server, "MOST_SILENT", MOST_PER_USER)
     monkeypatch.setattr(server, "SILENT_S", 600.0)
     with served(place, ANSWERS) as pid, ExitStack() as lines:
@@ -183,14 +179,12 @@ def test_silence_has_no_place_and_ends(place: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.threat(49)
 def test_a_silent_connection_ends_soon(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few there are."""
     monkeypatch.setattr(server, "SILENT_S", 0.0)
     with served(place, ANSWERS), connect(place) as line:
         assert line.recv(1) == b""
 
 
 def test_a_node_without_processes_ends_the_connection(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The step is heard once, and asks again; the server goes on."""
     real = _Server.run
 
     def fails() -> NoReturn:
@@ -260,7 +254,6 @@ def test_when_it_ends(place: Path, end: str) -> None:
 
 
 def test_who_calls_it_by_hand_is_told_how(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Only root, and without arguments."""
     assert server.main("/nonexistent", ["x"]) == server.WRONG_USAGE
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert server.main("/nonexistent", []) == server.NOT_ROOT

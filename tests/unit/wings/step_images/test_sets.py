@@ -53,14 +53,12 @@ def test_an_image_has_one_set(run: Run) -> None:
 
 
 def test_the_image_of_the_first_set_needs_no_other(run: Run) -> None:
-    """A step that names by digest what the job named by tag."""
     assert run.provide(IMAGE._replace(digest=FIRST)) == ""
     assert (run.sets, run.directories, run.shown()) == ([], [], " /store/a.sqsh\n")
 
 
 @pytest.mark.threat(60)
 def test_a_ninth_image_has_none(run: Run) -> None:
-    """Those that have one keep it."""
     images = [IMAGE._replace(reference=f"r/{number}:1", digest=f"sha256:{number:064x}") for number in range(MOST + 1)]
     keys = [run.provide(image) for image in images[:MOST]]
     with pytest.raises(TooManySets):
@@ -71,7 +69,6 @@ def test_a_ninth_image_has_none(run: Run) -> None:
 
 @pytest.mark.parametrize("changed", [None, {"run_id": "ffffffff"}, {"cache": ""}])
 def test_a_run_that_is_over_gets_no_set(run: Run, changed: dict[str, str] | None) -> None:
-    """Its epilog has come, the job was requeued, or it has no caches."""
     if changed is None:
         records.forget(run.state, 7)
     else:
@@ -82,7 +79,6 @@ def test_a_run_that_is_over_gets_no_set(run: Run, changed: dict[str, str] | None
 
 
 def test_a_run_that_ends_meanwhile_keeps_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its epilog forgot it while the set was made: the maker undoes it."""
     real = seed.run
 
     def ends(context: Context, options: seed.Options) -> Outcome:
@@ -110,7 +106,6 @@ def killed_in(act: Callable[[], object]) -> None:
 @pytest.mark.threat(60)
 @pytest.mark.parametrize("place", ["save_set", "ensure_dir", "_build", "seed", "save_set again", "_show"])
 def test_a_maker_that_dies_costs_the_next_one_nothing(run: Run, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    """What it has begun is undone, and made anew under another key."""
 
     def dies(*_: object, **__: object) -> None:
         os._exit(0)
@@ -140,7 +135,6 @@ def test_a_maker_that_dies_costs_the_next_one_nothing(run: Run, monkeypatch: pyt
 
 
 def test_the_end_of_a_run_ends_who_makes_a_set(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is made in a directory that is being removed."""
     reads, writes = os.pipe()
 
     def stays(*_: object) -> None:
@@ -163,7 +157,6 @@ def test_the_end_of_a_run_ends_who_makes_a_set(run: Run, monkeypatch: pytest.Mon
 
 
 def test_who_asks_while_it_is_made_waits(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both have the one set."""
     real, begun, go = seed.run, threading.Event(), threading.Event()
 
     def slow(context: Context, options: seed.Options) -> Outcome:
@@ -208,7 +201,6 @@ def test_a_step_asks_again_while_something_is_on_its_way(run: Run, monkeypatch: 
 
 
 def test_what_cannot_be_seeded_is_undone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's quota, for instance; the next step tries again."""
 
     def refuse(_: Context) -> seed.CacheWithheld:
         return seed.CacheWithheld(problem="quota")
@@ -220,7 +212,6 @@ def test_what_cannot_be_seeded_is_undone(run: Run, monkeypatch: pytest.MonkeyPat
 
 
 def test_overlays_that_steps_would_not_see_are_extracted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no namespace of the job's can be joined."""
     dropped: list[str] = []
     monkeypatch.setattr(overlay, "discard", lambda _fd, name: dropped.append(name))
     context = run.context._replace(record=run.context.record._replace(key="c0ffee00"))
@@ -273,7 +264,6 @@ def test_a_set_serves_steps_on_its_nodes(job: dict[str, Run]) -> None:
 
 
 def test_a_step_on_other_nodes_has_a_set_of_its_own(job: dict[str, Run]) -> None:
-    """Those on more nodes have not seen what the set shows."""
     assert asked(job, "n2", on="n2") == {"n2": "n2"}
     assert asked(job, "n1", "n2", on="n[1-2]") == {"n1": "n[1-2]", "n2": "n[1-2]"}
     assert asked(job, "n2", "n3", on="n[2-3]") == {"n2": "n[2-3]", "n3": "n[2-3]"}
@@ -307,7 +297,6 @@ def test_a_step_that_is_cancelled_leaves_no_other_waiting_for_its_nodes(
 @pytest.mark.threat(60)
 @pytest.mark.parametrize("said", ["", "n[1-4]", "n[2-3]", "n9", "n[1-9][1-9]", "x" * 9000, "n[1-"])
 def test_nodes_that_are_not_the_jobs_count_as_one(job: dict[str, Run], said: str) -> None:
-    """Whoever lies harms only that job: the step shows what its node has found."""
     assert asked(job, "n1", on=said) == {"n1": "n1"}
     assert not os.path.exists(f"{job['n1'].context.policy.paths.store}/runs")
 

@@ -13,7 +13,6 @@ UNITS = Path(step_images.__file__).with_name("systemd")
 
 
 def test_the_socket_for_steps_is_where_they_ask() -> None:
-    """Everybody may connect. Its program ends by itself, and a stop ends no import."""
     listens = dict(re.findall(r"^(\w+)=(.*)$", (UNITS / "warmstart-step-images.socket").read_text(), re.MULTILINE))
     usr = Installation("/usr")
     assert listens["ListenStream"].replace("@VAR@", usr.var) == socket_of(usr)
