@@ -233,9 +233,9 @@ class PodDaemons(Daemons):
 
     def _make_volume(self, node: str) -> None:
         """Make a node's volume, whose directories are outside where a host's are."""
-        for part, place in (("state", self._state), ("jobs", self._workspace)):
+        for part, place, of_node in (("state", self._state, node), ("jobs", self._workspace, "")):
             (self.volume(node) / part).mkdir(parents=True)
-            (place / node).symlink_to(self.volume(node) / part / node)
+            (place / node).symlink_to(self.volume(node) / part / of_node)
 
     def _make_files(self, node: str, server: str, cpus: int, prefix: Path) -> None:
         """Make what an image and Kubernetes give a pod: the supervisor's files, hosts, and Slurm's key."""

@@ -20,7 +20,7 @@ from tests.lib.wings.step_images.steps import answering, served
 from tools.real.claims import SHOW, check
 
 CONF = Path("/etc/enroot/enroot.conf.d/tests.conf")
-IMAGES = ("alone", "step", "het", "late", "numba", "numba2", "inductor", "inductor2", "nodes", "live")
+IMAGES = ("alone", "step", "het", "late", "numba", "numba2", "inductor", "inductor2", "nodes")
 # Shows what the cache has of a profile of which a step's nodes show the same, and adds to it.
 RULE = "rules: [{name: all, profiles: [alpha]}]\n"
 TOGETHER = f"{profiles(alpha='*.bin')}    in_step: true\n{RULE}"
@@ -81,7 +81,6 @@ def run(site: Site, registry: Registry) -> None:
             check(f"a job that is cancelled while its step waits leaves its node after {seconds:.0f} s", seen=True)
         site.wait_imports()
         check_nodes(site, f"{registry.url}/team/nodes:1")
-        check_live(site, f"{registry.url}/team/live:1")
 
 
 def check_sets(site: Site, tool: str, python: Path, mine: str, other: str) -> None:
@@ -142,23 +141,6 @@ def check_nodes(site: Site, image: str) -> None:
     check("then warm on all", seen=shown == [f"n{number}: a.bin" for number in (1, 2, 2, 3, 3)])
     agreed = [event for event in site.events(second, "cache.agreed") if not event["cold"]]
     check("as they agreed", seen=sorted(event["node"] for event in agreed) == ["n1", "n2", "n3"])
-
-
-def check_live(site: Site, image: str) -> None:
-    """Check that what a container has compiled is there for others while its job goes on, at the container's word."""
-    site.write_policy(LIVE, constant="enroot")
-    step = f"srun --container-image={image} --no-container-mount-home sh -c '{ADD} && : >$WARMSTART_CACHE/.harvest'"
-    sys.stdout.write(f'\n$ sbatch <<< "{step}; sleep 600"      # {ALICE}\n')
-    job = site.cluster.submit(f"#!/bin/sh\n{step}\necho serves\nsleep 600\n", ALICE, "--nodelist=n1")
-    wait_until("serves", lambda: "serves" in site.cluster.job(job).output, 120)
-    time.sleep(1.5)  # what was written has settled then
-    site.background("rounds")
-    harvested = [event for event in site.events(job, "cache.harvested") if event.get("running") and event.get("set")]
-    check("the set of its image is harvested", seen=[event["entries"] for event in harvested] == [1])
-    second = site.cluster.wait(site.cluster.submit(f"#!/bin/sh\n{step}\n", ALICE, "--nodelist=n2"), 120)
-    check("and warm in a container of another job", seen="n2: a.bin" in second.output)
-    site.cluster.cancel(job)
-    site.finish(job)
 
 
 def check_heterogeneous(site: Site, image: str) -> None:

@@ -134,33 +134,6 @@ def test_a_node_that_cannot_be_warm_makes_the_step_cold(warm: Site, fresh_image:
     }
 
 
-@pytest.mark.parametrize("lost", ["n1", "n3"])
-def test_a_node_that_is_lost_costs_the_others_a_while(warm: Site, fresh_image: Callable[[], str], lost: str) -> None:
-    """The first one proposes nothing, another one does not vote: the others go on cold, all alike."""
-    image = fresh_image()
-    make(warm, image)
-    warm.write_policy(f"seed: {{fetch_budget: 3s}}\n{RULES}")
-    step = f"sh -c '[ $SLURMD_NODENAME = {lost} ] || exec $0 $@' $show {image} one"
-    job, shown = run(warm, f"step -N3 {step}\n", "--nodelist=n[1-3]")
-    there = {"n1", "n2", "n3"} - {lost}
-    assert entries(shown) == {"one": dict.fromkeys(there, COLD)}
-    seconds = [event["duration_ms"] / 1000 for event in warm.events(job, "step.finished") if event.get("set")]
-    assert len(seconds) == 2
-    assert max(seconds) < 3 + 15
-
-
-@pytest.mark.sweep
-def test_a_first_step_that_is_cancelled_costs_the_next_one_nothing(warm: Site, fresh_image: Callable[[], str]) -> None:
-    for delay in (0.2, 0.5, 0.7, 0.9, 1.1, 1.3, 1.7):
-        image = fresh_image()
-        make(warm, image)
-        first = f"step -N2 $show {image} first &\nsleep {delay}\nscancel $SLURM_JOB_ID.0\nwait\n"
-        job, shown = run(warm, f"{first}step -N2 $show {image} second\n", "--nodelist=n1,n2")
-        assert entries(shown)["second"] == dict.fromkeys(("n1", "n2"), "first.bin"), delay
-        assert left(warm, job) == []
-    assert warm.leftovers() == []
-
-
 def test_a_tag_that_moves_between_two_steps_means_one_image(
     warm: Site, registry: Registry, fresh_image: Callable[[], str]
 ) -> None:

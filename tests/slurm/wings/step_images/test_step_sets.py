@@ -110,20 +110,6 @@ def test_each_image_of_a_job_has_its_own(asked: Site, fresh_image: Callable[[], 
     assert found(container.job(*images, *images, node="n4", options=named)) == ["warm"] * 6
 
 
-def test_later_steps_ask_nobody(site: Site, fresh_image: Callable[[], str]) -> None:
-    """What the first one got is in the job's view; the socket is gone by then."""
-    image, container = fresh_image(), Container(site, 757)
-    go = site.cluster.base / "go"
-    script = f"#!/bin/sh\nsrun {container.program} {image}\nwhile [ ! -e {go} ]; do sleep 0.1; done\n"
-    steps = f"for step in 1 2 3; do srun {container.program} {image}; done\n"
-    with served(site):
-        job = site.cluster.submit(script + steps, ALICE, "--nodelist=n1")
-        output = site.cluster.account(ALICE).home / f"slurm-{job}.out"
-        wait_until("the first step", lambda: output.exists() and "cold" in output.read_text(), 60)
-    go.touch()
-    assert found(site.finish(job)) == ["cold", "warm", "warm", "warm"]
-
-
 def test_a_step_on_two_nodes_has_caches_on_each(asked: Site, fresh_image: Callable[[], str]) -> None:
     """What each node has compiled is published as a whole, and warm on both of the next job."""
     image, container = fresh_image(), Container(asked, 758)
@@ -233,13 +219,3 @@ def test_a_namespace_of_slurms_shows_them_too(contained: Site, fresh_image: Call
     (seeded,) = contained.events(second.job_id, "cache.seeded")
     assert (seeded["way"], seeded["entries"]) == ("overlay", 1)
     assert contained.leftovers() == []
-
-
-def test_without_the_socket_a_step_has_no_caches(site: Site, fresh_image: Callable[[], str]) -> None:
-    """It runs as it would without warmstart, and the plugin has a note to tell."""
-    step, image = f"srun {Container(site, 754).program}", fresh_image()
-    script = f"#!/bin/sh\n{step} {image}\n{step} {image}\ncat $TMPDIR/warmstart-images/.cold\n"
-    ended = site.finish(site.cluster.submit(script, ALICE, "--nodelist=n1"))
-    assert found(ended) == ["none", "none"]
-    assert ended.output.count("warmstart: image") == 1, ended.output
-    assert f"warmstart: image {image} has no caches of its own on n1: " in ended.output

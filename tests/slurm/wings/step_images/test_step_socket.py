@@ -6,10 +6,8 @@ import array
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -219,51 +217,6 @@ def test_a_user_of_many_uids_stops_nobody(asked: Site, fresh_image: Callable[[],
     ended = site.finish(job)
     assert ended.output.strip().startswith(str(site.store)), ended
     assert most <= server.MOST_PER_USER + 1
-
-
-def test_a_stopped_server_holds_no_step(site: Site, fresh_image: Callable[[], str]) -> None:
-    image = fresh_image()
-    with served(site) as process:
-        process.send_signal(signal.SIGSTOP)
-        try:
-            job = site.cluster.submit(naming(site, image), ALICE, "--nodelist=n1")
-            wait_until("alice's job", lambda: site.cluster.job(job).state not in ("PENDING", "RUNNING"), 60)
-        finally:
-            process.send_signal(signal.SIGCONT)
-    ended = site.finish(job)
-    assert ended.state == "COMPLETED", ended
-    assert Path(ended.output.splitlines()[-1]).parent.name == "warmstart-images"
-
-
-@pytest.mark.parametrize("kind", ["removed", "replaced"])
-def test_without_roots_socket_the_step_imports_for_itself(
-    site: Site, fresh_image: Callable[[], str], kind: str
-) -> None:
-    image, path = fresh_image(), socket_of(site, "n1")
-    with served(site) as process, ExitStack() as stack:
-        if kind == "removed":
-            path.unlink()
-        else:
-            account = site.cluster.account(BOB)
-            own = path.parent / "bob" / "own.sock"  # no rename leaves a file system, and /run may be one
-            own.parent.mkdir()
-            os.chown(own.parent, account.uid, account.gid)
-            stack.callback(shutil.rmtree, own.parent)
-            code = (
-                f"import socket as s, time; o = s.socket(s.AF_UNIX); o.bind({str(own)!r}); o.listen(); time.sleep(60)"
-            )
-            listener = subprocess.Popen(
-                [sys.executable, "-c", code], user=account.uid, group=account.gid, extra_groups=[]
-            )
-            stack.callback(listener.wait)
-            stack.callback(listener.kill)
-            wait_until("bob's socket", own.is_socket, 30)
-            own.chmod(0o777)
-            os.rename(own, path)
-        wait_until("the server's end: its place is another's", lambda: process.poll() == 0, 30)
-        ended = site.finish(site.cluster.submit(naming(site, image), ALICE, "--nodelist=n1"))
-    assert ended.state == "COMPLETED", ended
-    assert Path(ended.output.splitlines()[-1]).parent.name == "warmstart-images"
 
 
 @pytest.mark.parametrize("mode", ["observe", "off"])

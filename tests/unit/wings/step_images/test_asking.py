@@ -112,6 +112,7 @@ def test_what_is_no_answer_is_asked_again(path: str, said: bytes) -> None:
         assert asking.ask(path, REFERENCE, 30).said == BROKEN
 
 
+@pytest.mark.threat(49)
 def test_without_a_socket_the_step_is_alone(path: str) -> None:
     assert asking.ask(path, REFERENCE, 30).said == ALONE
     Path(path).touch()
@@ -122,6 +123,7 @@ def test_without_a_socket_the_step_is_alone(path: str) -> None:
     assert asking.ask(path, REFERENCE, 30).said == ALONE
 
 
+@pytest.mark.threat(49)
 def test_a_socket_of_somebody_else_is_not_asked(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "peer", lambda _: (1, 64201, 64201))
     with Root(path, [b""]) as root:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from pathlib import Path
 
@@ -46,8 +45,3 @@ def test_steps_can_ask_for_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path.unlink()
     os.mknod(path, stat.S_IFSOCK | 0o666)
     assert status(pyxis) == ("ok" if os.getuid() == 0 else "advice")
-
-
-def test_the_page_has_the_check() -> None:
-    page = Path(__file__).resolve().parents[4] / "docs" / "wings" / "step_images.md"
-    assert re.findall(r"^\| `([a-z]+\.[a-z-]+)` \|", page.read_text(), re.MULTILINE) == [*CHECKS.slurm]

@@ -1,4 +1,4 @@
-"""The launchers as a place of images: through a real worker, as the store's owner."""
+"""The launchers as a place of images, through a real worker as the store's owner; their policy, and maintenance."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.policy_site import MINIMAL, Compile
+from tests.lib.node import Node
+from tests.lib.policy_site import MINIMAL, Compile, Site
 from tests.lib.wings.launchers.values import client, launchers
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images.reference import parse
 from warmstart.images.store.client import ImageStoreClient
+from warmstart.maintenance.store import StoreMaintenance
+from warmstart.policy.compiled import Wing
+from warmstart.policy.invalid import PolicyInvalid
+from warmstart.session import open_session
 from warmstart.store.client import StoreClient
 from warmstart.wings.launchers import places, stored
-from warmstart.wings.launchers.places import Launchers
+from warmstart.wings.launchers.places import KEY, Launchers
 
 REFERENCE = parse("reg.io/a:1")
 NAME = "reg.io_a_1"
@@ -27,8 +32,7 @@ NAME = "reg.io_a_1"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Give the launchers' directory."""
-    (tmp_path / "launchers").mkdir()
-    (tmp_path / "launchers").chmod(0o755)
+    (tmp_path / "launchers").mkdir(mode=0o755)
     return tmp_path / "launchers"
 
 
@@ -50,12 +54,16 @@ def taken(lock: Path) -> bool:
     return False
 
 
-def test_an_import_holds_their_lock(folder: Path, store: ImageStoreClient) -> None:
-    (there,) = launchers(folder, lock=True)()
+@pytest.mark.parametrize("lock", [True, False])
+def test_an_import_holds_their_lock_if_they_have_one(folder: Path, store: ImageStoreClient, lock: bool) -> None:
+    """A directory alone is one for links."""
+    (there,) = launchers(folder, lock=lock)()
+    path = folder / f"{NAME}.sqsh.lock"
     with there.held(REFERENCE, store, after(30), print) as problem:
         assert problem == ""
-        assert taken(folder / f"{NAME}.sqsh.lock")
-    assert not taken(folder / f"{NAME}.sqsh.lock")
+        assert not lock or taken(path)
+    assert [file.name for file in folder.iterdir()] == [path.name] * lock
+    assert not lock or not taken(path)
 
 
 @pytest.mark.timed
@@ -73,13 +81,6 @@ def test_a_lock_that_is_held_costs_a_part_of_the_time(
     assert {*said} == {"waiting for the launcher that has the lock beside the image"}
 
 
-def test_without_a_lock_nothing_is_touched(folder: Path, store: ImageStoreClient) -> None:
-    (there,) = launchers(folder)()
-    with there.held(REFERENCE, store, after(30), print) as problem:
-        assert problem == ""
-    assert list(folder.iterdir()) == []
-
-
 def test_links_come_and_go(folder: Path, store: ImageStoreClient) -> None:
     (there,) = launchers(folder)()
     path = Path(store.path, "images", "x.sqsh")
@@ -90,13 +91,6 @@ def test_links_come_and_go(folder: Path, store: ImageStoreClient) -> None:
     path.unlink()
     there.forget(store, after(30))
     assert list(folder.iterdir()) == []
-
-
-def test_the_policy_says_where_they_are(compiled_of: Compile) -> None:
-    policy = compiled_of(f"{MINIMAL}launchers: {{directory: /images, lock: true}}\n")
-    assert places.of_policy(policy) == Launchers("/images", True)
-    assert policy.parts("places") == ["launchers.places"]
-    assert compiled_of(MINIMAL).parts("places") == []
 
 
 @pytest.mark.parametrize("used", [True, False])
@@ -110,3 +104,36 @@ def test_their_functions_run_as_the_stores_owner_where_the_policy_uses_them(
     )
     with StoreClient.of(policy, "") as made, refused:
         assert made.worker.run(after(30), stored.forget, str(tmp_path), "/images") == 0
+
+
+def test_the_policy_says_where_they_are(compiled_of: Compile) -> None:
+    """Imports of sites that name no directory do not load them."""
+    policy = compiled_of(f"{MINIMAL}launchers: {{directory: /images, lock: true}}\n")
+    assert places.of_policy(policy) == Launchers("/images", True)
+    assert policy.parts("places") == ["launchers.places"]
+    for text in ("", "launchers: {}\n"):
+        assert compiled_of(f"{MINIMAL}{text}").parts("places") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("{lock: true}", r"3:19: launchers\.lock: needs launchers\.directory"),
+        ("{directory: /shared}", r"3:24: launchers\.directory: may not be in paths\.store"),
+        ("{directory: /a//b}", r"3:24: launchers\.directory: write /a/b"),
+    ],
+)
+def test_what_cannot_hold_is_refused(site: Site, text: str, refusal: str) -> None:
+    site.write(f"{MINIMAL}launchers: {text}\n")
+    with pytest.raises(PolicyInvalid, match=refusal):
+        site.compiled()
+
+
+def test_maintenance_removes_links_that_a_killed_eviction_left(node: Node, folder: Path) -> None:
+    own = {KEY: {"directory": str(folder), "lock": False}}
+    node.write(node.policy._replace(own=own, wings=(Wing("launchers", used=True, step="", early=False, end=""),)))
+    (folder / "gone.sqsh").symlink_to(f"{node.store}/images/gone.sqsh")
+    (folder / "theirs.sqsh").symlink_to("/nowhere/gone.sqsh")
+    with open_session(node.installation, "maintain", "n1") as session:
+        assert StoreMaintenance(session).all().failed == 0
+    assert [path.name for path in folder.iterdir()] == ["theirs.sqsh"]
