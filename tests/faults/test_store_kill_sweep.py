@@ -1,6 +1,6 @@
-"""Kill maintenance and the spool at every call: readers see whole bundles, and nothing published is lost.
+"""Kill publishers, maintenance and the spool at every call: readers see whole bundles, and nothing published is lost.
 
-What a bundle holds does not matter here; publishing by a harvest is swept in tests/node/test_bundles.py.
+What a bundle holds does not matter here.
 """
 
 from __future__ import annotations
@@ -74,6 +74,24 @@ def merge(store: Path, number: int = 0) -> str | None:
 def plan(store: Path) -> list[maintenance.Merger]:
     """Return what a compaction of two bundles or more would merge."""
     return maintenance.plan_compaction(namespace(store), OWNER, 2, 1 << 30)
+
+
+@WHENS
+def test_a_publisher_killed_at_any_step(tmp_path: Path, when: str) -> None:
+    """Its bundle is there whole or not at all, and the next publisher's index lists all bundles."""
+    for call in count(1):
+        entry = f"e{call}"
+        died = vanishes(lambda entry=entry: publish(tmp_path, entry, content=entry.encode()), call, when)  # type: ignore[misc]
+        visible = seen(tmp_path)
+        publish(tmp_path, f"after-{call}", content=b"%d" % call)
+        complete = seen(tmp_path)
+        assert complete.items() > visible.items()
+        manifests = {path.stem for path in Path(namespace(tmp_path).path).glob("*Z-*.json")}
+        assert manifests == set(complete.values())
+        if not died:
+            assert call > 15
+            assert entry in complete
+            return
 
 
 @WHENS

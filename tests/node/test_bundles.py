@@ -16,20 +16,18 @@ import pytest
 from tests.lib import mounts
 from tests.lib.accounts import STORE, Accounts
 from tests.lib.bundles import draft
-from tests.lib.vanish import WHENS, count_down, is_vanished
 from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect
-from warmstart.harvest.pack import PackFailed, pack
+from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
-from warmstart.seed import node_cache
 from warmstart.seed.extract import ExtractionFailed, Source, extract
 from warmstart.seed.node_cache import Copy, local_copy
-from warmstart.store import bundles, locks
-from warmstart.store.bundles import BundleDamaged, FetchOverBudget, Offer, Published
+from warmstart.store import locks
+from warmstart.store.bundles import Offer, Published
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
-from warmstart.store.manifest import Draft, decode
+from warmstart.store.manifest import Draft
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -59,7 +57,6 @@ class Place(NamedTuple):
     owner: Identity = OWNER
 
     def namespace(self, scope: str = "user-1") -> Namespace:
-        """Return the namespace of these tests."""
         return Namespace(self.store, scope, "numba", "ns")
 
     def new_dir(self, name: str, identity: Identity | None = None) -> Path:
@@ -71,14 +68,12 @@ class Place(NamedTuple):
         return path
 
     def offers(self, *scopes: str) -> list[Offer]:
-        """Query the offers as the store's owner."""
         with self.client() as client:
             found = client.offers(list(scopes or ("user-1",)), "numba", "ns", after(20))
         assert found.refused == {}
         return found.offers
 
     def copy(self, offer: Offer, most_bytes: int = 1 << 30, seconds: float = 20) -> Copy:
-        """Return this node's copy of an offer."""
         where = self.namespace(offer.scope)
         directory = str(self.base / "bundles")
         with self.client() as store:
@@ -95,12 +90,10 @@ class Place(NamedTuple):
             os.close(fd)
 
     def publish_fd(self, fd: int, text: Draft, scope: str = "user-1") -> Published:
-        """Publish an open file as the store's owner."""
         with self.client() as client:
             return client.publish(self.namespace(scope), fd, text, after(20))
 
     def client(self) -> StoreClient:
-        """Return a client of the store."""
         return StoreClient(self.owner, self.store, "n1-test")
 
 
@@ -130,7 +123,6 @@ def place(request: pytest.FixtureRequest, base: Path) -> Iterator[Place]:
 
 
 def backed(base: Path, owner: Identity) -> Path:
-    """Make a directory that belongs to the store's owner."""
     backing = base / "store"
     backing.mkdir(0o755)
     os.chown(backing, owner.uid, owner.gid)
@@ -139,7 +131,6 @@ def backed(base: Path, owner: Identity) -> Path:
 
 @pytest.fixture
 def local(base: Path) -> Place:
-    """Yield a store in a plain directory."""
     return Place(base, str(backed(base, OWNER)))
 
 
@@ -178,7 +169,6 @@ def seeded(place: Place, sources: list[Source], identity: Identity = OTHER) -> d
 
 @pytest.mark.threat(5)
 def test_from_one_jobs_cache_into_anothers(place: Place) -> None:
-    """The next job gets what one job compiled: same names and bytes, its own uid, times to the second."""
     fd, found = harvested(place, CACHE)
     made = place.publish_fd(fd, draft()._replace(entries=found.entries))
     os.close(fd)
@@ -193,32 +183,7 @@ def test_from_one_jobs_cache_into_anothers(place: Place) -> None:
     assert (seeds / "numba/m/f.1.nbi").stat().st_mtime == 1_700_000_000
 
 
-def test_only_the_entries_that_are_wanted_arrive(local: Place) -> None:
-    """An entry that two bundles share comes whole from the older one, though its files differ."""
-    for name, content in (("a", {"m/f.1.nbi": b"A", "m/f.1.nbc": b"A", "o.1.nbi": b"A"}), ("b", CACHE)):
-        fd, found = harvested(local, content, name)
-        local.publish_fd(fd, draft()._replace(entries=found.entries))
-        os.close(fd)
-    offers = local.offers()
-    sources = []
-    for offer in offers:
-        copy = local.copy(offer)
-        files = [path for entry in offer.entries for path in copy.files()[entry]]
-        sources.append(Source(copy.path, None if offer.whole else files))
-    assert [offer.whole for offer in offers] == [True, False]
-    assert seeded(local, sources) == CACHE | {"m/f.1.nbi": b"A", "m/f.1.nbc": b"A", "o.1.nbi": b"A"}
-
-
-def test_nothing_wanted_is_nothing_extracted(local: Place) -> None:
-    """To unsquashfs an empty list means everything; here it means nothing."""
-    fd, _ = harvested(local, CACHE)
-    os.close(fd)
-    wanted = [Source(str(local.base / "a.sqsh"), []), Source(str(local.base / "a.sqsh"), ["top.3.nbi"])]
-    assert seeded(local, wanted) == {"top.3.nbi": b""}
-
-
 def test_a_failed_extraction_leaves_nothing(local: Place) -> None:
-    """If the disk fills up midway, the job's cache is empty, not half full."""
     fd, _ = harvested(local, {f"e{number}.1.x": os.urandom(200_000) for number in range(20)})
     os.close(fd)
     with mounts.tmpfs(local.base / "small", size="1m") as small:
@@ -230,7 +195,6 @@ def test_a_failed_extraction_leaves_nothing(local: Place) -> None:
 
 @pytest.mark.threat(4)
 def test_a_link_in_the_job_cache_leads_extraction_nowhere_of_roots(local: Place) -> None:
-    """A user's process may plant a link: the writer has only the user's rights."""
     fd, _ = harvested(local, {"m/f.1.x": b"mine"})
     os.close(fd)
     roots = local.new_dir("roots")
@@ -243,65 +207,7 @@ def test_a_link_in_the_job_cache_leads_extraction_nowhere_of_roots(local: Place)
     assert os.listdir(roots) == []
 
 
-def test_packing_that_fails_leaves_no_bundle(local: Place) -> None:
-    """A full disk is a shortage of the node; nothing that looks like a bundle remains."""
-    stage = local.new_dir("stage")
-    (stage / "x").write_bytes(os.urandom(2_000_000))
-    with mounts.tmpfs(local.base / "small", size="1m") as small:
-        with pytest.raises(PackFailed):
-            pack(str(stage), str(small / "out.sqsh"), after(20))
-        assert os.listdir(small) == []
-
-
-def test_packing_twice_gives_the_same_bytes(local: Place) -> None:
-    """A bundle contains nothing that depends on time or node."""
-    stage = local.new_dir("stage")
-    for number in range(50):
-        (stage / str(number)).write_bytes(b"%d" % number * 1000)
-    for name in ("a", "b"):
-        os.close(pack(str(stage), str(local.base / name), after(20)))
-    assert (local.base / "a").read_bytes() == (local.base / "b").read_bytes()
-
-
-def test_a_fetch_over_budget_is_not_begun(local: Place) -> None:
-    """The store is not read for more bytes than the budget has left."""
-    local.publish("a", content=b"x" * 1000)
-    (offer,) = local.offers()
-    with pytest.raises(FetchOverBudget, match="1000 bytes, but only 999 may still be fetched"):
-        local.copy(offer, most_bytes=999)
-    assert os.listdir(local.base / "bundles") == []
-
-
-def test_a_fetch_that_is_too_slow_is_over_budget(local: Place) -> None:
-    """This prolog gives up on another's fetch at its deadline; a later one continues."""
-    local.publish("a", content=b"whole")
-    (offer,) = local.offers()
-    (local.base / "bundles").mkdir(0o700)
-    with opened_dir(str(local.base / "bundles")) as fd:
-        held = node_cache._claim(fd, offer, after(1))
-    os.write(held, b"half of another")
-    with pytest.raises(FetchOverBudget, match="still fetching"):
-        local.copy(offer, seconds=0.1)
-    os.close(held)  # it died
-    assert Path(local.copy(offer).path).read_bytes() == b"whole"
-    assert not list((local.base / "bundles").glob("*.fetching"))
-
-
-def test_damaged_bytes_do_not_become_a_copy(local: Place) -> None:
-    """The node's copies match their manifests, or they do not exist."""
-    made = local.publish("a", content=b"whole")
-    (offer,) = local.offers()
-    path = Path(local.namespace().path, f"{made.bundle}.sqsh")
-    path.chmod(0o644)
-    path.write_bytes(b"wrong")
-    with pytest.raises(BundleDamaged):
-        local.copy(offer)
-    path.write_bytes(b"whole")
-    assert Path(local.copy(offer).path).read_bytes() == b"whole"
-
-
 def test_one_node_fetches_a_bundle_once(local: Place) -> None:
-    """Eight prologs at once: one of them reads the store, all have the copy."""
     local.publish("a", content=os.urandom(4_000_000))
     (offer,) = local.offers()
     fetched = in_processes(8, lambda _: local.copy(offer).fetched)
@@ -350,7 +256,6 @@ def seen(place: Place) -> dict[str, str]:
 @pytest.mark.threat(16)
 @pytest.mark.parametrize("locked", [True, False])
 def test_four_publishers_of_the_same_entries(local: Place, monkeypatch: pytest.MonkeyPatch, locked: bool) -> None:
-    """Every reader sees each entry once and whole; with a lock, always from the first bundle."""
     if not locked:
         monkeypatch.setattr(locks, "publish_lock", lambda *_: nullcontext())
 
@@ -366,45 +271,3 @@ def test_four_publishers_of_the_same_entries(local: Place, monkeypatch: pytest.M
     assert len(final) == ROUNDS * 5
     if locked:
         assert all(final.items() >= moment.items() for moment in observed)
-
-
-@WHENS
-def test_a_publisher_killed_at_any_step(local: Place, when: str) -> None:
-    """Readers see its bundle whole or not at all, and the next publisher's index lists all bundles."""
-    call = 0
-    died = True
-    while died:
-        call += 1
-        died = publish_and_die(local, f"e{call}", call, when)
-        visible = seen(local)
-        local.publish(f"after-{call}", content=b"%d" % call)
-        complete = seen(local)
-        assert complete.items() > visible.items()
-        directory = Path(local.namespace().path)
-        manifests = {path.name.removesuffix(".json") for path in directory.glob("*Z-*.json")}
-        assert manifests == set(complete.values())
-        assert decode_all(directory) == complete.keys()
-    assert call > 15
-    assert f"e{call}" in complete
-
-
-def decode_all(directory: Path) -> set[str]:
-    """Return the entries of all manifests."""
-    paths = list(directory.glob("*Z-*.json"))
-    return {e for path in paths for e in decode(path.name.removesuffix(".json"), path.read_bytes()).entries}
-
-
-def publish_and_die(place: Place, entry: str, call: int, when: str) -> bool:
-    """Publish in a process that vanishes at its n-th system call. Return whether it got there."""
-    pid = os.fork()
-    if not pid:
-        try:
-            os.setresgid(OWNER.gid, OWNER.gid, OWNER.gid)
-            os.setresuid(OWNER.uid, OWNER.uid, OWNER.uid)
-            fd = os.memfd_create("bundle")
-            os.write(fd, entry.encode())
-            count_down(call, when)
-            bundles.publish_bundle(place.namespace(), fd, draft(entry), "n1-dies")
-        finally:
-            os._exit(0)
-    return is_vanished(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))

@@ -26,22 +26,7 @@ def site(base: Path) -> MaintenanceSite:
     return MaintenanceSite(base)
 
 
-def test_what_is_published_is_listed_and_shown(site: MaintenanceSite) -> None:
-    """`ls` lists bundles of every scope, or nothing if no bundle matches; `show` has the manifest."""
-    assert site.command("cache", "list") == 1
-    bundle = site.publish(one("e"))
-    site.publish(one("f"), scope="site")
-    assert {row["scope"] for row in site.json("cache", "list")} == {"user-1-a", "site"}
-    (row,) = site.json("cache", "list", "--scope", "user-1-a")
-    assert (row["bundle"], row["entries"], row["user"]) == (bundle, 1, "a")
-    shown = site.json("cache", "show", bundle)
-    assert (shown["bundle"], list(shown["entries"])) == (bundle, ["e"])
-    assert site.command("cache", "show", bundle) == 0
-    assert site.command("cache", "show", "20260101T000000.000000Z-0000000000000000") == 1
-
-
 def test_many_bundles_become_one_and_nothing_is_lost(site: MaintenanceSite) -> None:
-    """The new bundle has each entry once, from its first publisher. The old ones stay for the grace period."""
     first = site.publish({**one("a", b"first"), **one("b")})
     foreign = site.publish({**one("c", b"foreign"), **one("a", b"second")}, user="b", uid=2)
     site.publish({**one("c", b"late"), **one("d")})
@@ -62,7 +47,6 @@ def test_many_bundles_become_one_and_nothing_is_lost(site: MaintenanceSite) -> N
 
 
 def test_bundles_that_share_a_directory_become_one(site: MaintenanceSite) -> None:
-    """Numba, Inductor and declared files put the entries of many jobs into the same directories."""
     for number in range(4):
         site.publish({f"dir/f{number}": {f"dir/f{number}": b"x", f"dir/below/g{number}": b"y"}})
     assert site.json("cache", "compact")["compacted"] == 1
@@ -71,7 +55,6 @@ def test_bundles_that_share_a_directory_become_one(site: MaintenanceSite) -> Non
 
 
 def test_a_name_that_is_a_file_here_and_a_directory_there_stops_no_compaction(site: MaintenanceSite) -> None:
-    """A job may choose both. The bundle that fits no longer stays as it is; all others become one."""
     clashing = [site.publish({name: {name: b"x"}}) for name in ("a", "a/b")]
     for name in ("c", "d"):
         site.publish(one(name))
@@ -89,7 +72,6 @@ def test_a_name_that_is_a_file_here_and_a_directory_there_stops_no_compaction(si
 def test_one_users_bundles_keep_no_other_users_from_being_merged(
     site: MaintenanceSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one namespace of a shared scope. The failure is reported."""
     for name, uid in zip("abcd", (1, 1, 2, 2), strict=True):
         site.publish(one(name), scope="site", user=f"user{uid}", uid=uid)
     compact = rewrite.compact
@@ -106,7 +88,6 @@ def test_one_users_bundles_keep_no_other_users_from_being_merged(
 
 
 def test_no_bundle_grows_beyond_what_comes_in_time(site: MaintenanceSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bundles are not merged into one that is too large for a prolog."""
     for name in "abc":
         site.publish(one(name))
     assert [row["size"] for row in site.json("cache", "list")] == [4096] * 3
@@ -116,7 +97,6 @@ def test_no_bundle_grows_beyond_what_comes_in_time(site: MaintenanceSite, monkey
 
 
 def test_replaced_bundles_go_after_the_grace(site: MaintenanceSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two hours later only the new bundle is there, with all entries."""
     for name in "abc":
         site.publish(one(name))
     site.json("cache", "compact")
@@ -131,7 +111,6 @@ def test_replaced_bundles_go_after_the_grace(site: MaintenanceSite, monkeypatch:
 
 @pytest.mark.threat(32)
 def test_a_namespace_goes_with_its_last_bundle(site: MaintenanceSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A day later; what has bundles stays."""
     bundle = site.publish(one("a"))
     site.publish(one("b"), scope="site")
     with site.client() as client:
@@ -147,7 +126,6 @@ def test_a_namespace_goes_with_its_last_bundle(site: MaintenanceSite, monkeypatc
 
 @pytest.mark.threat(15)
 def test_what_is_unused_or_too_much_goes(site: MaintenanceSite) -> None:
-    """First bundles unused for `maintenance.keep`, then the least recently used of an oversized scope."""
     old, used, new = (site.publish(one(name, os.urandom(3_000_000))) for name in "abc")
     for bundle, days in ((old, 100), (used, 1), (new, 50)):
         at = time.time() - days * 86400
@@ -159,57 +137,3 @@ def test_what_is_unused_or_too_much_goes(site: MaintenanceSite) -> None:
         old: "unused for longer than maintenance.keep",
         new: "its scope is close to its quota (maintenance.per_user)",
     }
-
-
-@pytest.mark.parametrize("damage", ["bundle", "manifest", "content"])
-def test_damage_is_found_and_quarantined(site: MaintenanceSite, damage: str) -> None:
-    """Flipped bytes, or a manifest of other files: no job gets the bundle any more, and the rest stays."""
-    whole = site.publish(one("whole"))
-    bad = site.publish(one("bad", b"y" * 5000))
-    path = site.directory() / f"{bad}.{'sqsh' if damage == 'bundle' else 'json'}"
-    data = path.read_bytes()
-    if damage == "bundle":
-        data = data[:200] + bytes([data[200] ^ 1]) + data[201:]
-    elif damage == "content":
-        data = data.replace(b"5000", b"5001")
-    else:
-        data = data[:-2]
-    path.write_bytes(data)
-    assert site.command("cache", "verify", bad) == 1
-    assert site.seen() == {"whole": whole}
-    assert sorted(p.name for p in (site.directory() / "quarantine").iterdir()) == [f"{bad}.json", f"{bad}.sqsh"]
-    assert [event["bundle"] for event in site.events("bundle.quarantined")] == [bad]
-    assert site.command("cache", "verify") == 0
-
-
-def test_a_newer_format_is_not_quarantined(site: MaintenanceSite) -> None:
-    """An old warmstart on one host must not take a newer one's bundles away."""
-    bundle = site.publish(one("a"))
-    path = site.directory() / f"{bundle}.json"
-    path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2'))
-    assert site.command("cache", "verify") == 1
-    assert path.exists()
-    assert site.events("bundle.quarantined") == []
-    assert site.command("cache", "reindex") == 1
-
-
-def test_promotion_goes_up_only_and_keeps_the_name(site: MaintenanceSite) -> None:
-    """Chosen entries arrive in scope site with their user's name. The other direction is refused."""
-    bundle = site.publish({**one("a", b"A"), **one("b")})
-    made = site.json("cache", "promote", bundle, "a", "--to", "site")
-    assert site.seen("site") == {"a": made["bundle"]}
-    assert site.seen("site", "user-1-a") == {"a": made["bundle"], "b": bundle}
-    shown = site.json("cache", "show", made["bundle"])
-    assert (shown["producer"]["user"], shown["origins"]["a"]["scope"]) == ("a", "user-1-a")
-    assert site.command("cache", "promote", bundle, "a", "--to", "site") == 1
-    assert site.command("cache", "promote", made["bundle"], "--to", "user-1-a") == 2
-    assert site.command("cache", "promote", bundle, "nothing", "--to", "site") == 2
-
-
-def test_a_lost_index_is_made_again(site: MaintenanceSite) -> None:
-    """`reindex` shows how many bundles each namespace has."""
-    bundle = site.publish(one("a"))
-    (site.directory() / "index.json").unlink()
-    (row,) = site.json("cache", "reindex")
-    assert (row["name"], row["bundles"], row["refused"]) == ("ns", 1, {})
-    assert site.seen() == {"a": bundle}

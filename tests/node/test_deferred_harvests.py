@@ -24,6 +24,7 @@ from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS
 from warmstart.profiles import judge
 from warmstart.profiles.contract import Profile
+from warmstart.store import bundles
 
 pytestmark = [pytest.mark.threat(15), pytest.mark.usefixtures("capable_host", "busy")]
 
@@ -59,10 +60,6 @@ def stored(site: Site) -> int:
 
 
 def test_what_there_is_no_time_for_is_finished_by_maintenance(site: Site) -> None:
-    """The epilog ends in time and reports the rest; maintenance publishes it, and nothing remains.
-
-    In a cache that a bundle of the store's is mounted in; `LateNode`'s below begin empty.
-    """
     site.write_policy("harvest: {budget: 3s}\n" + RULES, store=str(site.new_store(site.cluster.base / "store-later")))
     with a_job(site, 950001) as first:
         alice = site.cluster.account(ALICE)
@@ -89,7 +86,6 @@ def node(base: Path, monkeypatch: pytest.MonkeyPatch) -> LateNode:
 
 
 def test_orphans_are_told_from_deferred_harvests(node: LateNode) -> None:
-    """While another process finishes runs, maintenance removes none; then it finishes all."""
     for number in (1, 2):
         node.epilog(node.run_of(number))
     left = node.left()
@@ -104,20 +100,7 @@ def test_orphans_are_told_from_deferred_harvests(node: LateNode) -> None:
     assert node.dropped() == {}
 
 
-def test_a_store_that_is_away_costs_nothing(node: LateNode) -> None:
-    """Maintenance spools what it cannot publish, as an epilog does."""
-    node.epilog(node.run_of(1))
-    node.site.store.rename(node.base / "away")
-    node.maintain(status=1)
-    assert len(os.listdir(node.paths.spool)) == 1
-    (node.base / "away").rename(node.site.store)
-    node.maintain()
-    assert (node.left(), node.waiting()) == ([], [])
-    assert set(node.site.seen()) == set(numba_entries(1))
-
-
 def test_too_many_runs_and_the_oldest_go(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The policy's limit holds after every epilog; 0 keeps none."""
     monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: False)
     node = LateNode(base, "harvest: {deferred: 2}")
     for number in (1, 2, 3):
@@ -133,7 +116,6 @@ def test_too_many_runs_and_the_oldest_go(base: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_full_disk_takes_deferred_harvests_first(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While less than a tenth is free, the oldest are dropped, however few there are."""
     node.epilog(node.run_of(1))
     answers = iter([True, False])
     monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: next(answers))
@@ -143,22 +125,7 @@ def test_a_full_disk_takes_deferred_harvests_first(node: LateNode, monkeypatch: 
     assert node.dropped() == {"1.00000001": deferred.NO_SPACE}
 
 
-def test_a_file_system_says_how_full_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks and inodes both count. Without a fixed number of inodes, only blocks do."""
-    real = os.statvfs(tmp_path)
-    for changes, short in (
-        ({"f_bavail": real.f_blocks // 11}, True),
-        ({"f_favail": 9, "f_files": 100}, True),
-        ({"f_favail": 0, "f_files": 0}, False),
-    ):
-        fields = {"f_blocks": 1000, "f_bavail": 500, "f_files": 100, "f_favail": 50}
-        fields.update({"f_bavail": 90} if "f_bavail" in changes else changes)
-        monkeypatch.setattr(os, "statvfs", lambda _path, fields=fields: type("Found", (), fields))
-        assert deferred.is_short_of_space(str(tmp_path)) is short
-
-
 def test_a_reboot_an_age_and_a_damaged_record(node: LateNode) -> None:
-    """Untrusted runs, and those older than two days, are dropped with a reason, leaving nothing."""
     for number, boot_id in ((1, BOOT), (2, "another boot"), (3, BOOT), (4, BOOT)):
         node.epilog(node.run_of(number, boot_id))
     old = runs_left(node.paths, HARVESTS)[0]
@@ -178,7 +145,6 @@ def test_a_reboot_an_age_and_a_damaged_record(node: LateNode) -> None:
 
 
 def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run keeps its first age, and ends when all is done."""
     node.epilog(node.run_of(1))
     since = runs_left(node.paths, HARVESTS)[0].since
     monkeypatch.setitem(harvests.WORK, HARVESTS.name, harvests.WORK[HARVESTS.name]._replace(owner_s=0.0))
@@ -194,7 +160,6 @@ def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monk
 @pytest.mark.timed
 @pytest.mark.threat(30)
 def test_a_validation_that_is_late_keeps_what_was_judged(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is valid so far is published, and no entry is judged twice, also none that is invalid."""
     entries = numba_entries(*range(1, 8))
     (_, damaged), *_ = entries.items()
     for path in damaged:
@@ -219,17 +184,7 @@ def test_a_validation_that_is_late_keeps_what_was_judged(node: LateNode, monkeyp
     assert (node.left(), node.waiting()) == ([], [])
 
 
-def test_an_epilog_that_died_before_it_released_is_repeated(node: LateNode) -> None:
-    """The record names what remains: it is harvested, and nothing is deferred twice."""
-    record = node.run_of(1)._replace(deferred=["numba"])
-    deferred.defer(node.paths, HARVESTS, record, time.time())
-    node.epilog(record, budget=30.0)
-    assert (node.left(), node.waiting()) == ([], [])
-    assert set(node.site.seen()) == set(numba_entries(1))
-
-
 def test_a_scope_that_is_full_takes_nothing_and_nothing_is_spooled(base: Path) -> None:
-    """The epilog gives the reason and continues. With space again, the next entries are published."""
     site = LateNode(base, "maintenance: {per_user: 10KiB}")  # less than its first bundle
     site.site.publish({f"e{number}": {f"e{number}.nbi": os.urandom(4000)} for number in range(3)})
     site.site.publish(numba_entries(9), scope="site")
@@ -244,7 +199,6 @@ def test_a_scope_that_is_full_takes_nothing_and_nothing_is_spooled(base: Path) -
 
 
 def test_what_fails_shows_in_the_report(base: Path) -> None:
-    """A run whose harvest the store refuses still ends, and the timer's unit reports the failure."""
     node = LateNode(base, "maintenance: {per_user: 10KiB}")
     node.site.publish({f"e{number}": {f"e{number}.nbi": os.urandom(4000)} for number in range(3)})
     node.epilog(node.run_of(1))
@@ -258,7 +212,6 @@ def test_what_fails_shows_in_the_report(base: Path) -> None:
 
 @pytest.mark.parametrize("store_answers", [True, False])
 def test_what_a_prolog_had_no_budget_for_is_not_published_again(node: LateNode, store_answers: bool) -> None:
-    """The job compiles an entry that the store has: it is new neither for a harvest nor for the store."""
     first = node.site.publish(numba_entries(1, 2))
     record = node.run_of(1, entries=numba_entries(1, salt=b"mine"))  # nothing of the namespace was seeded
     if not store_answers:
@@ -273,3 +226,18 @@ def test_what_a_prolog_had_no_budget_for_is_not_published_again(node: LateNode, 
     assert node.site.events("bundle.published") == []
     assert {path.stem for path in node.site.directory().glob("*.sqsh")} == {first}
     assert set(node.site.seen().values()) == {first}
+
+
+def test_no_harvest_is_larger_than_what_a_job_fetches(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next job publishes the rest. An oversized bundle would keep its entries from all (first wins)."""
+    entries = numba_entries(1, 2, 3, 4)
+    size = sum(len(data) for data in entries[min(entries)].values())
+    monkeypatch.setattr(bundles, "MOST_BYTES", 1536)
+    node = LateNode(base)
+    assert 2 * size <= 1536 < 3 * size
+    for number in (1, 2):
+        node.epilog(node.run_of(number, entries=entries), budget=30.0)
+        assert len(node.site.seen()) == 2 * number
+    node.maintain()
+    told = node.site.events("cache.harvested")
+    assert [(event["bytes"], bool(event.get("truncated"))) for event in told] == [(2 * size, True), (2 * size, False)]

@@ -31,7 +31,6 @@ OWNER = Identity("the store's owner", 64210, 64210)
 
 @pytest.fixture
 def disk(base: Path) -> Iterator[Path]:
-    """Yield the disk of a node's state, of 64 MiB."""
     with mounts.tmpfs(base / "disk", size="64m", inodes=10_000) as small:
         yield small
 
@@ -53,7 +52,6 @@ def write(tree: Path, name: str, data: bytes, length: int = 0) -> None:
 
 
 def harvest(tree: Path, stage: Path) -> Collected:
-    """Collect the job's tree into a stage."""
     stage.mkdir()
     with opened_dir(str(tree)) as base, opened_dir(str(stage)) as fd:
         limits = HarvestLimits(1 << 40, 1000, after(60))
@@ -63,14 +61,12 @@ def harvest(tree: Path, stage: Path) -> Collected:
 
 
 def used(disk: Path) -> int:
-    """Return how many bytes of the disk are used."""
     found = os.statvfs(disk)
     return (found.f_blocks - found.f_bfree) * found.f_frsize
 
 
 @pytest.mark.threat(23)
 def test_holes_take_no_space(tree: Path, disk: Path) -> None:
-    """A job's files are mostly holes: 320 MiB of them are staged in a few kilobytes, with the right content."""
     for number in range(20):
         write(tree, f"f{number}", b"data", 16 * MIB)
     found = harvest(tree, disk / "stage")
@@ -83,7 +79,6 @@ def test_holes_take_no_space(tree: Path, disk: Path) -> None:
 
 @pytest.mark.threat(23)
 def test_epilogs_do_not_count_on_the_same_space(tree: Path, disk: Path) -> None:
-    """Another epilog will pack its bundle: what this one stages leaves that much, its own bundle, and the floor."""
     for number in range(60):
         write(tree, f"f{number:02}", os.urandom(MIB))
     with opened_dir(str(disk)) as fd:
@@ -103,7 +98,6 @@ def test_epilogs_do_not_count_on_the_same_space(tree: Path, disk: Path) -> None:
 
 @pytest.mark.threat(23)
 def test_what_dies_with_a_reservation_leaves_none(disk: Path) -> None:
-    """The kernel gives the space back, however the process ended."""
     before = used(disk)
     pid = os.fork()
     if not pid:
@@ -132,7 +126,6 @@ class Site:
         os.close(fd)
 
     def fetch(self, offer: Offer) -> None:
-        """Fetch a bundle to the node."""
         with StoreClient(OWNER, self.where.store, "n1-test") as client:
             local_copy(
                 str(self.directory), self.where, offer, store=client, most_bytes=1 << 40, deadline=after(20)
@@ -141,7 +134,6 @@ class Site:
 
 @pytest.mark.threat(26)
 def test_a_bundle_that_leaves_too_little_is_not_fetched(base: Path, disk: Path) -> None:
-    """Nothing of it is on the disk."""
     site = Site(base, disk, 62 * MIB)
     why = rf"the disk of {disk}/bundles has no room for 62 MiB: \d+ MiB and \d+ of 10000 inodes"
     with pytest.raises(CopyFailed, match=why):
@@ -152,7 +144,6 @@ def test_a_bundle_that_leaves_too_little_is_not_fetched(base: Path, disk: Path) 
 
 @pytest.mark.threat(26)
 def test_nothing_is_left_of_a_fetch_that_failed(base: Path, disk: Path) -> None:
-    """The bytes in the store are not those of the manifest. The next fetch is not disturbed."""
     site = Site(base, disk, 8 * MIB)
     (stored,) = Path(site.where.path).glob("*.sqsh")
     whole = stored.read_bytes()

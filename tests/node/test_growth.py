@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.lib.bench_site import KIND, USUAL, BenchSite, bench_site
-from tests.lib.numba_entries import numba_entry
-from tests.lib.privileges import as_user
 from tests.lib.sample_log import write as write_log
 from warmstart.entry import flush
-from warmstart.harvest.pack import pack
-from warmstart.host.deadline import after
 from warmstart.images.reference import parse
 from warmstart.images.store import layout as images
 from warmstart.paths import Installation
-from warmstart.store import index, layout, manifest
-from warmstart.store.layout import Namespace
-from warmstart.store.manifest import File, Manifest, Producer
 
 pytestmark = pytest.mark.sweep
 
@@ -37,10 +26,7 @@ UNCOUNTED = re.compile(
 )
 SLACK = 10  # system calls: which second it is, and what others do on the host, makes a few
 MOST_MOUNTED = 15  # bundles of a profile that a job has mounted (docs/reference/profiles.md#seeding)
-PER_NAMESPACE = 3  # fewer bundles than maintenance merges
 # A process begins with the peak memory of the one that started it, so that has to be small.
-MEMORY = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=sys.stderr); \
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +39,6 @@ def site(capable_host: None) -> Iterator[BenchSite]:
 
 
 def journal(site: BenchSite) -> Path:
-    """Return the directory of the node's journals."""
     return Path(Installation(str(site.prefix)).node("n1").journal)
 
 
@@ -82,7 +67,6 @@ def flat(site: BenchSite) -> Iterator[None]:
 
 
 def test_images_in_the_store(site: BenchSite) -> None:
-    """A thousand, each with its metadata, tag and use mark."""
     top = site.base / "store" / "images"
     with flat(site):
         for number in range(1000):
@@ -97,7 +81,6 @@ def test_images_in_the_store(site: BenchSite) -> None:
 
 
 def test_bundles_in_the_namespace(site: BenchSite) -> None:
-    """Beyond those that a job can have mounted."""
     most = 3 * MOST_MOUNTED
     site.fill_caches(most, there=3)
     with flat(site):
@@ -105,7 +88,6 @@ def test_bundles_in_the_namespace(site: BenchSite) -> None:
 
 
 def test_jobs_on_the_node(site: BenchSite) -> None:
-    """Between their prologs and epilogs."""
     others = range(1000, 1008)
     with flat(site):
         for job in others:
@@ -115,7 +97,6 @@ def test_jobs_on_the_node(site: BenchSite) -> None:
 
 
 def test_the_audit_log(site: BenchSite) -> None:
-    """Each epilog adds to it."""
     log = site.base / "audit/audit.jsonl"
     with flat(site):
         piece = log.with_name("piece")
@@ -126,45 +107,3 @@ def test_the_audit_log(site: BenchSite) -> None:
             while file.tell() < 100 << 20:
                 file.write(data)
             os.fsync(file.fileno())
-
-
-def test_maintenance_of_the_store(site: BenchSite) -> None:
-    """It takes as much memory for ten times the bundles, and as many calls for each."""
-    maintain = site.command("maintain", "--store")
-    found = {}
-    for bundles in (99, 990):
-        assert as_user(site.owner.uid, partial(_fill, site, range(bundles)))
-        argv = ["/usr/bin/python3", "-ISc", MEMORY, *maintain.argv]
-        memory = int(subprocess.run(argv, env={}, check=True, capture_output=True, text=True).stdout)
-        calls = [line for line in maintain.calls(site.base / "calls") if not UNCOUNTED.search(line)]
-        found[bundles] = (memory, len(calls) / bundles)
-    (few, each), (many, of_many) = found.values()
-    assert many < few * 1.5
-    assert of_many < each * 1.2
-
-
-def _fill(site: BenchSite, numbers: range) -> None:
-    """Write bundles as publishers leave them, a few for each user, and each namespace's index."""
-    entry, files = numba_entry(1)
-    stage = site.base / "store" / "stage"
-    for path, data in files.items():
-        (stage / path).parent.mkdir(parents=True, exist_ok=True)
-        (stage / path).write_bytes(data)
-        os.utime(stage / path, ns=(10**18, 10**18))
-    with open(pack(str(stage), f"{stage}.sqsh", after(60)), "rb") as packed:
-        content = packed.read()
-    entries = {entry: {path: File(len(data), hashlib.sha256(data).hexdigest(), 10**18) for path, data in files.items()}}
-    made = time.time_ns() // 1000 - 10**10
-    for number in numbers:
-        user = 2000 + number // PER_NAMESPACE
-        where = Namespace(str(site.base / "store"), f"user-{user}-u{user}", "numba", "0" * 32)
-        fd = layout.make_namespace(where)
-        data = content + number.to_bytes(8, "big")  # behind the squashfs: by its hash a scrub chooses
-        sha256 = hashlib.sha256(data).hexdigest()
-        bundle = layout.bundle_id(made + number, sha256)
-        producer = Producer(7, f"u{user}", user, "n1", "c")
-        said = Manifest(bundle, sha256, len(data), made / 1e6, *where[1:], producer, {}, entries)
-        for name, text in ((bundle + layout.BUNDLE, data), (bundle + layout.MANIFEST, manifest.encode(said))):
-            Path(f"/proc/self/fd/{fd}/{name}").write_bytes(text)
-        index.update(fd, "growth")
-        os.close(fd)

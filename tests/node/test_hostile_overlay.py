@@ -80,7 +80,6 @@ def run(node: Node, copy: Copy) -> Run:
 def test_no_user_stops_another_who_has_the_bundle(
     node: Node, copy: Copy, run: Run, monkeypatch: pytest.MonkeyPatch, *, mapped: bool
 ) -> None:
-    """Its files are the job's own: that is done to the job's overlay alone, and what is changed is a copy."""
     if not mapped:
         monkeypatch.setattr(linux, "map_ids", refuses)
         run = node.run("3.cccccccc")
@@ -95,7 +94,6 @@ def test_no_user_stops_another_who_has_the_bundle(
 
 
 def refuses(*_: object) -> None:
-    """Be a kernel that maps no ids."""
     raise OSError(errno.EINVAL, "Invalid argument")
 
 
@@ -149,7 +147,6 @@ def at_work(act: Callable[[], object], cwd: Path) -> Iterator[subprocess.Popen[b
 
 @pytest.mark.threat(4)
 def test_another_job_of_the_user_swaps_the_mount_point(node: Node, copy: Copy) -> None:
-    """During twenty preparations it tries to replace every cache by a link: each overlay is in its place."""
     elsewhere = node.base / "elsewhere"
     elsewhere.mkdir()
     os.chown(elsewhere, JOB.uid, JOB.gid)
@@ -176,7 +173,6 @@ def test_another_job_of_the_user_swaps_the_mount_point(node: Node, copy: Copy) -
 
 @pytest.mark.threat(4)
 def test_a_job_covers_its_own_overlay(run: Run, node: Node) -> None:
-    """It mounts over its cache and in it, with FUSE: the harvest reads what is below, and all mounts go."""
     evil = node.base / "evil"
     evil.mkdir()
     (evil / "planted").write_bytes(b"planted")
@@ -189,8 +185,6 @@ def test_a_job_covers_its_own_overlay(run: Run, node: Node) -> None:
 
 
 def test_links_pipes_and_devices(run: Run, node: Node) -> None:
-    """Everything but a regular file of the job's with one link is rejected."""
-
     def plant() -> None:
         os.symlink(node.base / "secret", "link")
         os.symlink("/etc", "dir")
@@ -238,7 +232,6 @@ def test_no_whiteouts_devices_or_overlay_attributes_of_the_jobs_own(run: Run) ->
 
 @pytest.mark.threat(5)
 def test_setuid_neither_works_nor_travels(run: Run) -> None:
-    """A job's setuid file runs as the job itself, and is staged without the bit."""
     run.as_job(lambda: os.chmod("honest/a", 0o6755))
     assert stat.S_IMODE((run.cache / "honest/a").stat().st_mode) == 0o6755
     harvested(run)
@@ -247,7 +240,6 @@ def test_setuid_neither_works_nor_travels(run: Run) -> None:
 
 @pytest.mark.threat(13)
 def test_a_process_that_writes_all_the_time(run: Run) -> None:
-    """Either nothing is harvested, or the overlay was frozen: no file mixes two states."""
     sizes = (1000, 2000, 3000)
 
     def act() -> None:
@@ -266,7 +258,6 @@ def test_a_process_that_writes_all_the_time(run: Run) -> None:
 
 @pytest.mark.threat(13)
 def test_a_job_in_namespaces_of_its_own(run: Run) -> None:
-    """As root of a user namespace it moves, unmounts and removes what it can: only its own overlay changes."""
     commands = [
         "umount {0}", "umount -l {0}", "rmdir {0}", "mv {0} {0}2", "mount --bind /etc {0}",
         "mount -t tmpfs none {0}", "touch {0}/x", "mount -o remount,suid {0}", "true",

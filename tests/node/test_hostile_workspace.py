@@ -50,7 +50,6 @@ class Attack(NamedTuple):
     secret: Path
 
     def collect(self, seconds: float = 20, max_size: int = 1 << 30, max_entries: int = 1000) -> Collected:
-        """Harvest the tree as root."""
         limits = HarvestLimits(max_size, max_entries, after(seconds))
         with opened_dir(str(self.tree.parent)) as base, opened_dir(str(self.stage)) as fd:
             return collect.collect(
@@ -58,13 +57,11 @@ class Attack(NamedTuple):
             )  # fmt: skip
 
     def honest(self) -> None:
-        """Put a valid file into the tree."""
         for name, content in HONEST.items():
             Path(name).parent.mkdir(exist_ok=True)
             Path(name).write_bytes(content)
 
     def check(self, found: Collected) -> None:
-        """Check what must hold after every attack."""
         assert {name: found.entries.get(name, {}).keys() for name in HONEST} == {n: {n} for n in HONEST}
         listed = {path for files in found.entries.values() for path in files}
         for directory, _, names in os.walk(self.stage):
@@ -127,8 +124,6 @@ def _be_the_job(tree: Path, act: Callable[[], object], forever: bool) -> NoRetur
 
 
 def test_links_at_every_depth(attack: Attack) -> None:
-    """Links to root's files and directories, relative and absolute, in place of files and of directories."""
-
     def plant() -> None:
         deep = Path()
         for level in range(10):
@@ -146,7 +141,6 @@ def test_links_at_every_depth(attack: Attack) -> None:
 
 
 def test_hard_links(attack: Attack) -> None:
-    """A second name of a file is rejected, and so is another owner's file whose other name is gone."""
     foreign = attack.tree / "foreign"
     os.link(attack.secret, foreign)
     with as_job(attack.tree, lambda: os.link("honest/e0.x", "second")):
@@ -166,8 +160,6 @@ def test_hard_links(attack: Attack) -> None:
 
 @pytest.mark.threat(5)
 def test_fifos_sockets_devices_and_setuid(attack: Attack) -> None:
-    """Special files are not opened; odd modes are dropped."""
-
     def plant() -> None:
         os.mkfifo("fifo.x")
         os.mknod("whiteout", stat.S_IFCHR, 0)
@@ -208,7 +200,6 @@ def test_a_lease_does_not_make_root_wait(attack: Attack) -> None:
 
 
 def wait_for(path: Path) -> None:
-    """Wait until the job has signalled."""
     deadline = after(10)
     while not path.exists():
         assert not deadline.expired()
@@ -216,7 +207,6 @@ def wait_for(path: Path) -> None:
 
 
 def test_a_file_of_one_tebibyte(attack: Attack) -> None:
-    """Its size counts, not its blocks; the rest is harvested."""
     with as_job(attack.tree, lambda: os.truncate(os.open("sparse", os.O_CREAT | os.O_WRONLY), 1 << 40)):
         found = attack.collect()
     attack.check(found)
@@ -224,8 +214,6 @@ def test_a_file_of_one_tebibyte(attack: Attack) -> None:
 
 
 def test_two_thousand_tiny_files(attack: Attack) -> None:
-    """The scan stops at its limit; directories scanned completely are harvested."""
-
     def plant() -> None:
         os.mkdir("zz")
         for number in range(2_000):
@@ -238,8 +226,6 @@ def test_two_thousand_tiny_files(attack: Attack) -> None:
 
 
 def test_a_tree_four_thousand_deep(attack: Attack) -> None:
-    """The scan does not follow it down."""
-
     def plant() -> None:
         for _ in range(4000):
             os.mkdir("d")
@@ -253,7 +239,6 @@ def test_a_tree_four_thousand_deep(attack: Attack) -> None:
 
 
 def test_names_that_are_not_text(attack: Attack) -> None:
-    """Names with control characters are not staged, all others are, and the audit can print all."""
     names = [b"a\nb", b"\x1b]0;x\x07", b"\xff\xfe", b"#comment", b" blank", b"back\\slash", b"x" * 255, b"-e"]
 
     def plant() -> None:
@@ -268,7 +253,6 @@ def test_names_that_are_not_text(attack: Attack) -> None:
 
 
 def test_a_directory_that_is_swapped_for_a_link_and_back(attack: Attack) -> None:
-    """A racing process exchanges a directory for a link to root's: many harvests, never a byte of root's."""
     os.mkdir(attack.secret.parent / "roots", 0o755)
     (attack.secret.parent / "roots/f").write_bytes(SECRET)
 
@@ -289,8 +273,6 @@ def test_a_directory_that_is_swapped_for_a_link_and_back(attack: Attack) -> None
 
 
 def test_a_file_that_is_swapped_for_links_and_fifos(attack: Attack) -> None:
-    """The same with a single name: link, FIFO, hard link, file."""
-
     def prepare() -> None:
         Path("mine").write_bytes(b"mine")
         Path("f").write_bytes(b"mine")
@@ -325,8 +307,6 @@ def harvest_again_and_again(attack: Attack, name: str, content: bytes) -> set[st
 
 @pytest.mark.threat(13)
 def test_a_process_that_keeps_writing(attack: Attack) -> None:
-    """A growing file is cut at its initial size and left out, in bounded time."""
-
     def write() -> None:
         with suppress(FileNotFoundError), open("grows", "ab", buffering=0) as file:
             file.writelines(b"x" * 65536 for _ in range(100))
@@ -344,8 +324,6 @@ def test_a_process_that_keeps_writing(attack: Attack) -> None:
 
 @pytest.mark.threat(13)
 def test_something_mounted_in_the_tree(attack: Attack) -> None:
-    """A bind mount of a directory and one of a file: neither is entered."""
-
     def plant() -> None:
         os.mkdir("mount")
         Path("file").touch()
@@ -369,7 +347,6 @@ def test_something_mounted_in_the_tree(attack: Attack) -> None:
 
 
 def test_something_mounted_on_the_cache_itself(attack: Attack) -> None:
-    """The job's user may mount a FUSE file system on any directory that the user owns."""
     outside = attack.secret.parent / "outside"
     outside.mkdir()
     (outside / "f").write_bytes(b"mounted")

@@ -77,14 +77,12 @@ class Cost(NamedTuple):
 
 @pytest.fixture(scope="module")
 def site(install: Callable[[Path], None]) -> Iterator[BenchSite]:
-    """Yield a site without caches."""
     with bench_site(10, install) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def second(site: BenchSite) -> Iterator[Sequence[str]]:
-    """Yield the words before a hook of n2."""
     own, ready = {site.base / "workspace": 0o755, Path(Installation(str(site.prefix)).view): 0o711}, site.base / "ready"
     rooms.divide(site.base, own, ["n2"])
     with subprocess.Popen(rooms.a_room("n2", own), env={"PATH": os.environ["PATH"], "READY": str(ready)}) as room:
@@ -98,7 +96,6 @@ def second(site: BenchSite) -> Iterator[Sequence[str]]:
 @pytest.mark.report
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_job_that_builds_nothing(site: BenchSite, second: Sequence[str], nodes: int) -> None:
-    """Nothing of its entries is opened, copied or listed, nor so that two nodes agree."""
     few, many = (cost(site, count, [second] * (nodes - 1)) for count in (FEW, MANY))
     assert {hook: (few[hook], many[hook]) for hook in few if not many[hook].is_like(few[hook])} == {}
 
@@ -113,7 +110,6 @@ def test_without_a_constant_path_there_is_nothing_to_do(site: BenchSite) -> None
 
 
 def write_policy(site: BenchSite, constant: str, label: str = "bare") -> None:
-    """Give jobs the profiles."""
     site.write_policy(RULES.format(label=label, constant=constant, profiles=", ".join(KERNELS)))
 
 

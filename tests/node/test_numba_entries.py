@@ -33,7 +33,6 @@ class TwoJobs(NamedTuple):
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Runner]:
-    """Return a function that runs a job."""
     need_module("numba")
     with numba_loaded() as run:
         yield run
@@ -51,7 +50,6 @@ def jobs(run: Runner, tmp_path_factory: pytest.TempPathFactory) -> TwoJobs:
 
 
 def test_kernel_and_wrapper_are_one_entry(jobs: TwoJobs) -> None:
-    """Four files, one entry, which is valid; so is a kernel alone, whose wrapper every job can make."""
     ((_, names),) = entries(jobs.one).items()
     assert len(names) == 4
     assert len(entries(jobs.kernel_only)) == 1
@@ -62,7 +60,6 @@ def test_kernel_and_wrapper_are_one_entry(jobs: TwoJobs) -> None:
 def test_a_job_that_was_killed_between_kernel_and_wrapper_harms_nobody(
     run: Runner, jobs: TwoJobs, tmp_path: Path
 ) -> None:
-    """Its kernel is published; another job compiled both meanwhile; the next one is seeded and runs."""
     published = Published()
     published.harvest(jobs.kernel_only)
     published.harvest(jobs.other)
@@ -88,7 +85,6 @@ def test_another_process_wrapper_is_refused(run: Runner, jobs: TwoJobs, tmp_path
 
 
 def test_a_wrapper_without_its_kernel_is_refused(jobs: TwoJobs, tmp_path: Path) -> None:
-    """A kernel that is compiled anew has another name."""
     shutil.copytree(jobs.one, tmp_path / "cache")
     for name in entries(jobs.one).popitem()[1]:
         if "guf-" not in name:
@@ -97,7 +93,6 @@ def test_a_wrapper_without_its_kernel_is_refused(jobs: TwoJobs, tmp_path: Path) 
 
 
 def test_data_of_other_types_than_the_index_says_is_refused(run: Runner, tmp_path: Path) -> None:
-    """Two processes that compile a function for different types at once both take the number 1."""
     first = run(tmp_path / "one", "two_types")
     assert run(tmp_path / "other", "two_types", WARMSTART_SHIFT="1").report["results"] == first.report["results"]
     ((_, names),) = entries(tmp_path / "one").items()
@@ -107,7 +102,6 @@ def test_data_of_other_types_than_the_index_says_is_refused(run: Runner, tmp_pat
 
 
 def test_what_numba_can_not_load_is_refused(run: Runner, tmp_path: Path) -> None:
-    """Cached mutual recursion ends every process that loads it; here it is compiled by each job."""
     published = Published()
     cold = run(tmp_path / "cold", "mutual_recursion", "calls")
     assert cold.status == 0, cold.complaint
@@ -129,7 +123,6 @@ def test_what_numba_can_not_load_is_refused(run: Runner, tmp_path: Path) -> None
 
 
 def test_a_function_of_a_cpp_library_may_be_called(run: Runner, tmp_path: Path) -> None:
-    """Its mangled name begins as Numba's do."""
     cold = run(tmp_path / "cold", "cpp_function")
     assert cold.report["results"] == {"cpp_function": 3.0}
     published = Published()
@@ -139,7 +132,6 @@ def test_a_function_of_a_cpp_library_may_be_called(run: Runner, tmp_path: Path) 
 
 
 def test_a_function_of_a_module_that_nothing_can_import_is_refused(run: Runner, tmp_path: Path) -> None:
-    """Numba calls the module `<dynamic>`, and every process that loads the function ends with its error."""
     cold = run(tmp_path / "cold", "from_file")
     assert cold.status == 0, cold.complaint
     assert set(verdicts(tmp_path / "cold").values()) == {"not-importable"}
@@ -148,7 +140,6 @@ def test_a_function_of_a_module_that_nothing_can_import_is_refused(run: Runner, 
 
 
 def test_a_function_is_harvested_whatever_it_and_its_directory_are_called(run: Runner, tmp_path: Path) -> None:
-    """Nothing that Numba wrote is left out, and it is hit from the copy."""
     script = tmp_path / "my project x=1,seed=2 proj@v1 [exp] Ünï -#\\'\"$*?" / "größen.py"
     script.parent.mkdir()
     shutil.copyfile(JOB, script)

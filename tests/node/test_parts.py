@@ -12,7 +12,6 @@ import pytest
 
 from tests.lib.maintenance_site import MaintenanceSite, one
 from tests.lib.whole_jobs import WholeJob
-from warmstart.errands import merges
 from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.store import bundles as store_bundles
@@ -30,18 +29,15 @@ pytestmark = pytest.mark.usefixtures("capable_host", "busy", "patient")
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep this process's priority as it is."""
     monkeypatch.setattr(process, "be_idle", lambda: None)
 
 
 @pytest.fixture
 def job(base: Path) -> WholeJob:
-    """Return a job on two nodes."""
     return WholeJob(base)
 
 
 def bundles(site: MaintenanceSite, namespace: str = "ns") -> list[Manifest]:
-    """Return the manifests of what is published."""
     with site.client() as client:
         where = site.namespace()._replace(name=namespace)
         found = [bundle.bundle for bundle in client.survey(where, after(20))]
@@ -49,13 +45,11 @@ def bundles(site: MaintenanceSite, namespace: str = "ns") -> list[Manifest]:
 
 
 def content(manifest: Manifest, entry: str) -> int:
-    """Return the size of an entry's only file."""
     (file,) = manifest.entries[entry].values()
     return file.size
 
 
 def entries_of(kind: str, number: int) -> Mapping[str, Content]:
-    """Return what one of a hundred nodes has compiled."""
     if kind == "same":
         return one("all")
     return one(f"half-{number % 2}") if kind == "halves" else one(f"own-{number}")
@@ -95,7 +89,6 @@ def test_the_head_nodes_version_is_taken(job: WholeJob) -> None:
 
 
 def test_nodes_of_other_kinds_publish_one_bundle_each(job: WholeJob) -> None:
-    """Each in the namespace of its processors."""
     job.hand_in("n1", one("a"))
     job.hand_in("n2", one("a"), namespace="other")
     job.merge()
@@ -105,7 +98,6 @@ def test_nodes_of_other_kinds_publish_one_bundle_each(job: WholeJob) -> None:
 
 
 def test_what_was_found_stale_is_the_head_nodes_word(job: WholeJob) -> None:
-    """What it removed is retired; what another node says does not count."""
     job.site.publish({**one("old"), **one("kept")})
     old = {entry: Base("user-1-a", content_digest(files)) for entry, files in bundles(job.site)[0].entries.items()}
     job.hand_in("n1", one("new"), based_on={"old": old["old"]})
@@ -114,48 +106,12 @@ def test_what_was_found_stale_is_the_head_nodes_word(job: WholeJob) -> None:
     assert set(job.site.seen()) == {"kept", "new", "own"}
 
 
-def test_what_took_another_jobs_place_meanwhile_is_told(job: WholeJob) -> None:
-    """As of a job on one node."""
-    job.site.publish(one("old", b"xx"))
-    job.hand_in("n1", one("old", b"mine"), based_on={"old": Base("user-1-a", "ab" * 32)})
-    job.finish("n2")
-    job.merge()
-    (event,) = job.site.events("entry.rejected")
-    assert (event["reasons"], event["job_id"]) == ({"superseded": 1}, 7)
-
-
-def test_a_repeat_publishes_nothing_new(job: WholeJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever merged died before it removed the parts."""
-    job.hand_in("n1", one("a"))
-    job.hand_in("n2", one("b"))
-    with monkeypatch.context() as patch:
-        patch.setattr(merges._Merge, "_remove", lambda *_: None)
-        job.merge()
-    assert job.left()
-    job.merge()
-    assert (len(bundles(job.site)), job.left()) == (1, [])
-
-
-def test_maintenance_merges_what_is_complete_and_left(job: WholeJob) -> None:
-    """The node that should have done it died."""
-    job.hand_in("n1", one("a"))
-    job.hand_in("n2", one("b"))
-    assert job.site.command("maintain", "--node", "n1") == 0
-    assert (len(bundles(job.site)), job.left()) == (1, [])
-    job.hand_in("n1", one("c"))
-    job.hand_in("n2", one("d"))
-    assert job.site.command("maintain", "--store") == 0
-    assert (set(job.site.seen()), job.left()) == ({"a", "b", "c", "d"}, [])
-
-
 def age(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Let that much time have passed."""
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + seconds)
 
 
 def test_a_run_with_lost_nodes_is_merged_after_an_hour(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its event names the nodes; what comes still later is published, too."""
     job = WholeJob(base, "n[1-3]")
     job.hand_in("n1", one("a"))
     job.hand_in("n3", one("b"), last=False)
@@ -174,7 +130,6 @@ def test_a_run_with_lost_nodes_is_merged_after_an_hour(base: Path, monkeypatch: 
 
 
 def test_a_damaged_part_keeps_no_other(job: WholeJob) -> None:
-    """It is dropped, and told under the job that made it."""
     torn, bad = job.hand_in("n1", one("a")), job.hand_in("n2", one("b"))
     job.hand_in("n2", one("c"))
     Path(job.run.path, f"{torn}.sqsh").write_bytes(b"torn")
@@ -189,7 +144,6 @@ def test_a_damaged_part_keeps_no_other(job: WholeJob) -> None:
 
 @pytest.mark.threat(47)
 def test_names_that_fit_no_directory_with_the_others_are_left_out(job: WholeJob) -> None:
-    """A job names files: what is a file on one node may be a directory on another."""
     job.hand_in("n1", {"a": {"a": b"x"}})
     job.hand_in("n2", {"a/b": {"a/b": b"x"}, "c": {"c": b"x"}})
     job.merge()
@@ -199,7 +153,6 @@ def test_names_that_fit_no_directory_with_the_others_are_left_out(job: WholeJob)
 
 @pytest.mark.threat(47)
 def test_no_bundle_is_larger_than_jobs_may_fetch(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The head node's entries come first."""
     monkeypatch.setattr(store_bundles, "MOST_BYTES", 100 << 10)
     site = MaintenanceSite(base)
     job = WholeJob(base, "n[1-3]", site)
@@ -208,16 +161,3 @@ def test_no_bundle_is_larger_than_jobs_may_fetch(base: Path, monkeypatch: pytest
     job.merge()
     assert set(site.seen()) == {"e1", "e2"}
     assert [event["left_out"] for event in site.events("harvest.merged")] == [1]
-
-
-def test_a_store_without_room_keeps_the_parts(job: WholeJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next one tries again; the error names the run."""
-    job.hand_in("n1", one("a"))
-    job.finish("n2")
-    (job.site.store / "artifacts").mkdir(mode=0o700)  # root's: the store's owner cannot write there
-    assert job.merge() == 0
-    assert job.left()
-    assert [event["error"]["code"] for event in job.site.events("step.failed")] == ["store-failed"]
-    (job.site.store / "artifacts").rmdir()
-    job.merge()
-    assert (set(job.site.seen()), job.left()) == ({"a"}, [])

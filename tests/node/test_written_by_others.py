@@ -33,7 +33,6 @@ def foreign(path: Path) -> None:
 
 
 def writable(path: Path) -> None:
-    """Let everybody write a file."""
     path.chmod(0o666)
 
 
@@ -42,7 +41,6 @@ SPOILT: list[Callable[[Path], None]] = [foreign, writable]
 
 @pytest.mark.parametrize("spoil", SPOILT)
 def test_an_image_of_somebody_elses_is_none(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
-    """Nor is a tag's pointer."""
     images = tmp_path / "images"
     (images / layout.TAGS).mkdir(parents=True)
     path = images / f"{HEX}.{image_site.KIND}.sqsh"
@@ -67,7 +65,6 @@ def test_an_image_of_somebody_elses_is_none(tmp_path: Path, spoil: Callable[[Pat
 @pytest.mark.parametrize("spoil", SPOILT)
 @pytest.mark.parametrize("what", ["manifest", "squashfs", "index"])
 def test_a_bundle_of_somebody_elses_is_in_no_job(tmp_path: Path, spoil: Callable[[Path], None], what: str) -> None:
-    """Its manifest and its squashfs; in place of an index the manifests are read."""
     made = publish(tmp_path, "a")
     assert made.bundle is not None
     where = namespace(tmp_path)
@@ -88,7 +85,6 @@ def test_a_bundle_of_somebody_elses_is_in_no_job(tmp_path: Path, spoil: Callable
 
 @pytest.mark.parametrize("spoil", SPOILT)
 def test_such_an_image_makes_room_for_a_new_one(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
-    """It is put away, although its superblock is good. A good one stays where it is."""
     images = tmp_path / "images"
     images.mkdir()
     name = f"{HEX}.{image_site.KIND}"

@@ -34,7 +34,6 @@ def site(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 
 def run(site: Node) -> int:
-    """Run the program."""
     return background.main(site.installation.prefix, [REMOVALS.name, NODE])
 
 
@@ -50,7 +49,6 @@ def left(site: Node, number: int, *files: str, uid: int = 0) -> Path:
 
 
 def test_what_hooks_left_is_removed(site: Node) -> None:
-    """Also while warmstart is off, as when it is uninstalled; nothing stays but the workspaces' own directory."""
     for number in (1, 2):
         left(site, number, "tmp/a", "cache/b/c")
     Path(site.installation.off_switch).touch()
@@ -81,7 +79,6 @@ def test_users_take_turns(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.threat(43)
 def test_a_run_that_cannot_be_removed_keeps_no_other(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its failure is audited, and one that never ends has an end; maintenance tries both again."""
     trees = [left(site, number, "tmp/a") for number in (1, 2, 3)]
     damage(site.paths, REMOVALS, "4.00000004")
     real, times = run_end.finish_removal, []
@@ -102,14 +99,3 @@ def test_a_run_that_cannot_be_removed_keeps_no_other(site: Node, monkeypatch: py
     assert len(times) == removals.USER_S / 100 - 3  # the turns of the others
     assert [item.key for item in Errands(site.paths, REMOVALS).all()] == ["1.00000001", "2.00000002"]
     assert [event["error"]["code"] for event in site.events("step.failed")] == ["workspace-busy"]
-
-
-def test_a_run_of_another_release_stays_for_it(site: Node) -> None:
-    """It is neither removed nor forgotten."""
-    tree = left(site, 1, "tmp/a")
-    (item,) = Errands(site.paths, REMOVALS).all()
-    path = Path(Errands(site.paths, REMOVALS).directory, item.name)
-    path.write_text(path.read_text().replace('\\"format\\": 1', '\\"format\\": 2'))
-    assert run(site) == 0
-    assert tree.exists()
-    assert Errands(site.paths, REMOVALS).all() == [item]

@@ -18,7 +18,6 @@ from warmstart import run_end
 from warmstart.audit.journal import Journal
 from warmstart.entry import background
 from warmstart.errand import Errand, Errands
-from warmstart.errands import rounds
 from warmstart.harvest import live
 from warmstart.harvest.live import LONGEST_S, ROUNDS, WORD
 from warmstart.host import process
@@ -26,7 +25,6 @@ from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, try_flock
 from warmstart.paths import Installation
 from warmstart.record import Record
-from warmstart.repack import rewrite
 from warmstart.session import Session, open_session
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome
@@ -77,7 +75,6 @@ class Runs:
         return [job for job, _ in self.looked[before:]]
 
     def waiting(self, node: str = NODE) -> list[Errand]:
-        """Return the errands."""
         return Errands(self.site.installation.node(node), ROUNDS).all()
 
 
@@ -96,13 +93,6 @@ def test_it_is_not_time_yet(runs: Runs) -> None:
     assert (runs.program(), os.path.lexists(runs.paths.journal)) == ([], False)
 
 
-def test_what_an_ended_process_left_is_removed(runs: Runs) -> None:
-    """It may be as large as two bundles."""
-    os.makedirs(f"{runs.paths.absorbing}/{rewrite._STAGE}/unpacked")
-    runs.begin(7, first_s=-1)
-    assert (runs.program(), os.listdir(runs.paths.absorbing)) == ([7], [])
-
-
 def test_a_round_is_put_off_twice_as_far_each_time(runs: Runs) -> None:
     """An entry must not have changed for a tenth of the first interval; a day is the longest."""
     record, ago = runs.begin(7, first_s=-1), []
@@ -119,7 +109,6 @@ def test_a_round_is_put_off_twice_as_far_each_time(runs: Runs) -> None:
 
 @pytest.mark.parametrize("place", ["cache", "sets/c0ffee00/cache"])
 def test_a_job_says_itself_that_it_is_time(runs: Runs, place: str) -> None:
-    """In whichever container, by a file; it counts once. Neither a link nor an old file does."""
     record = runs.begin(7)
     cache = Path(record.run_directory, place)
     cache.mkdir(parents=True, exist_ok=True)
@@ -150,12 +139,6 @@ def test_the_head_node_of_a_job_numbers_its_rounds(runs: Runs) -> None:
     assert runs.rounds[3:] == []
 
 
-def test_a_clock_that_was_set_back_delays_none_for_ever(runs: Runs) -> None:
-    """Nothing waits for longer than a day."""
-    runs.begin(7, first_s=int(3 * LONGEST_S))
-    assert runs.program() == [7]
-
-
 @pytest.mark.parametrize(
     "changes",
     [{"boot_id": "another"}, {"fresh": True}, {"publish_scope": ""}],
@@ -166,23 +149,13 @@ def test_what_is_harvested_at_its_end_alone_waits_for_it(runs: Runs, changes: di
     assert (runs.program(), runs.waiting()) == ([], [])
 
 
-def test_the_policy_has_it_no_more(runs: Runs) -> None:
-    """What waits is dropped."""
-    runs.begin(7, first_s=-1)
-    policy = runs.site.policy
-    runs.site.write(policy._replace(harvest=policy.harvest._replace(while_running=None)))
-    assert (runs.program(), runs.waiting()) == ([], [])
-
-
 def test_an_errand_of_a_run_that_is_over(runs: Runs) -> None:
-    """Its job may run again, with another run."""
     record = runs.begin(7, first_s=-1)
     records.save(runs.paths.state, record._replace(run_id="deadbeef"))
     assert (runs.program(), runs.waiting()) == ([], [])
 
 
 def test_the_end_of_a_run_ends_its_harvest(runs: Runs) -> None:
-    """The process that has its lock is ended, what it had copied goes, and no other begins."""
     record = runs.begin(7, first_s=-1)
     stage = Path(runs.paths.stage)
     for name in (f"{record.run_name}.live.numba", f"{record.run_name}.key.live.numba", "8.0a1b2c3d.live.numba"):
@@ -206,20 +179,7 @@ def test_the_end_of_a_run_ends_its_harvest(runs: Runs) -> None:
     assert os.listdir(stage) == ["8.0a1b2c3d.live.numba"]
 
 
-def test_an_errand_that_was_dropped_meanwhile(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever ends the run drops it before it looks for the lock, so it is looked for with the lock."""
-    record = runs.begin(7, first_s=-1)
-
-    def locked(fd: int) -> bool:
-        live.end(runs.paths, record)
-        return try_flock(fd)
-
-    monkeypatch.setattr(rounds, "try_flock", locked)
-    assert (runs.program(), runs.waiting()) == ([], [])
-
-
 def test_another_pods_node_is_left_alone(runs: Runs) -> None:
-    """Its runs are of another incarnation, and no errand of it is dropped."""
     runs.begin(7, first_s=-1, boot_id="another pod")
     os.makedirs(runs.paths.locks, mode=0o700)
     kept = Path(runs.paths.locks, "kept")
@@ -231,7 +191,6 @@ def test_another_pods_node_is_left_alone(runs: Runs) -> None:
 
 
 def test_a_node_that_fails_stops_no_other_of_its_host(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is tried, and the exit status tells."""
     runs.begin(7, first_s=-1)
     other = runs.site.installation.node("broken")
     os.makedirs(other.state)
@@ -247,13 +206,3 @@ def test_a_node_that_fails_stops_no_other_of_its_host(runs: Runs, monkeypatch: p
     assert runs.site.installation.nodes()[0] == "broken"
     assert background.main(runs.site.installation.prefix, [ROUNDS.name]) == background.FAILED
     assert [job for job, _ in runs.looked] == [7]
-
-
-def test_a_disk_that_does_not_say_which_nodes_there_are(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the node's fault, not a bug: who calls the program gets a line, and an exit status."""
-
-    def failing(_: Installation) -> list[str]:
-        raise OSError(errno.EIO, "broken")
-
-    monkeypatch.setattr(Installation, "nodes", failing)
-    assert background.main(runs.site.installation.prefix, [ROUNDS.name]) == background.FAILED

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,7 +63,6 @@ class Harvest:
         seeded: SeededEntries = NOTHING_SEEDED,
         after: str = "",
     ) -> Collected:
-        """Collect the tree."""
         limits = HarvestLimits(max_size, max_entries, deadline or Deadline(time.monotonic() + 30), after)
         with opened_dir(str(self.tree.parent)) as base, opened_dir(str(self.stage)) as fd:
             uid = os.getuid() if owner is None else owner
@@ -79,7 +77,6 @@ class Harvest:
         return entries
 
     def empty_stage(self) -> None:
-        """Remove what was collected."""
         shutil.rmtree(self.stage)
         self.stage.mkdir()
 
@@ -93,20 +90,17 @@ class Harvest:
 
 @pytest.fixture
 def harvest(tmp_path: Path) -> Harvest:
-    """Return an empty tree and an empty stage."""
     return Harvest(tmp_path)
 
 
 @pytest.fixture
 def umask() -> Iterator[None]:
-    """Set a umask that would change modes."""
     old = os.umask(0o077)
     yield
     os.umask(old)
 
 
 def test_entries_arrive_whole_with_their_facts(harvest: Harvest, umask: None) -> None:
-    """Content, size, hash and mtime are those of the tree; modes are fixed."""
     harvest.write(m__a_1=b"one", m__a_2=b"two!", n_x=b"")
     os.utime(harvest.tree / "m/a.1", ns=(5, 1_700_000_000_123_456_789))
     os.chmod(harvest.tree / "m/a.1", 0o4777)
@@ -123,7 +117,6 @@ def test_entries_arrive_whole_with_their_facts(harvest: Harvest, umask: None) ->
 
 
 def test_what_was_seeded_and_what_is_no_entry_stays(harvest: Harvest) -> None:
-    """Skipped and ignored files are counted, not read; what is no work in progress is named."""
     harvest.write(a_1=b"1", a_2=b"2", b_1=b"3", c_lock=b"", locks__x=b"", größe=b"", readme=b"")
     found = harvest.collect(frozenset({"a"}))
     assert list(found.entries) == ["b"]
@@ -140,7 +133,6 @@ def test_when_jax_used_an_entry_is_no_entry_that_is_lost(harvest: Harvest) -> No
 
 
 def test_an_entry_with_one_bad_file_is_left_out(harvest: Harvest) -> None:
-    """A link, a FIFO, a second hard link or an odd name rejects its whole entry, and no other."""
     harvest.write(good_1=b"1", link_1=b"1", fifo_1=b"1", hard_1=b"1", odd_1=b"1", odd_2=b"1")
     (harvest.tree / "link.2").symlink_to("/etc/passwd")
     os.mkfifo(harvest.tree / "fifo.2")
@@ -155,24 +147,7 @@ def test_an_entry_with_one_bad_file_is_left_out(harvest: Harvest) -> None:
     assert harvest.staged() == {"good.1": b"1"}
 
 
-def test_a_link_for_a_directory_spoils_the_entry_it_is_in(harvest: Harvest) -> None:
-    """An entry that is a directory is rejected if a part of it cannot be read."""
-    harvest.write(e__x_1=b"1")
-    (harvest.tree / "e").rename(harvest.tree / "e.d")
-    (harvest.tree / "e.d/more").symlink_to("/etc")
-    found = harvest.collect()
-    assert (found.entries, found.rejected) == ({}, {untrusted.LINK: 1})
-    assert harvest.staged() == {}
-
-
-def test_a_cache_that_is_not_there_is_empty(harvest: Harvest) -> None:
-    """A job that did not use the tool has no such directory: nothing is harvested or rejected."""
-    harvest.tree.rmdir()
-    assert harvest.collect() == Collected({}, [], 0, 0, {}, [], {}, [], "")
-
-
 def test_a_link_in_the_place_of_the_cache_is_not_followed(harvest: Harvest, tmp_path: Path) -> None:
-    """The job also controls the profile's directory itself."""
     harvest.write(a_1=b"x")
     harvest.tree.rename(tmp_path / "elsewhere")
     harvest.tree.symlink_to("elsewhere")
@@ -180,23 +155,7 @@ def test_a_link_in_the_place_of_the_cache_is_not_followed(harvest: Harvest, tmp_
     assert harvest.staged() == {}
 
 
-def test_files_of_others_are_not_taken(harvest: Harvest) -> None:
-    """A file in the job's tree that another user owns may be secret."""
-    harvest.write(a_1=b"1")
-    found = harvest.collect(owner=os.getuid() + 1)
-    assert (found.entries, found.rejected) == ({}, {untrusted.FOREIGN: 1})
-
-
-def test_a_socket_is_not_opened(harvest: Harvest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A socket is counted, like everything that is neither file nor directory."""
-    monkeypatch.chdir(harvest.tree)
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind("s.1")
-    assert harvest.collect().rejected == {untrusted.SPECIAL: 1}
-
-
 def test_a_harvest_goes_on_after_what_was_done_before(harvest: Harvest) -> None:
-    """What the job changed comes first, then what is new, each by name; what was rejected counts as done."""
     harvest.write(a_1=b"1", b_1=b"1", c_1=b"1", d_1=b"1")
     entries = harvest.given()
     bundle = SeededBundle("site", "bundle", "0" * 64, ["c", "d"])
@@ -214,15 +173,6 @@ def test_a_harvest_goes_on_after_what_was_done_before(harvest: Harvest) -> None:
     assert (harvest.collect(seeded=seeded, deadline=after(0)).reached, harvest.staged()) == ("", {})
 
 
-def test_no_more_entries_than_the_limit(harvest: Harvest) -> None:
-    """Entries within the limit are copied, and the result says that there are more."""
-    harvest.write(**{f"e{number}_1": b"x" for number in range(9)})
-    found = harvest.collect(max_entries=3)
-    assert sorted(found.entries) == ["e0", "e1", "e2"]
-    assert found.truncated == collect.MOST_ENTRIES
-    assert len(harvest.staged()) == 3
-
-
 @pytest.mark.threat(15)
 def test_no_more_bytes_than_the_limit(harvest: Harvest) -> None:
     """The entry that would exceed the limit leaves nothing in the stage."""
@@ -230,31 +180,6 @@ def test_no_more_bytes_than_the_limit(harvest: Harvest) -> None:
     found = harvest.collect(max_size=100)
     assert (sorted(found.entries), found.size, found.truncated) == (["a"], 60, collect.MOST_BYTES)
     assert harvest.staged().keys() == {"a.1"}
-
-
-def test_an_entry_too_large_by_itself_does_not_end_the_harvest(harvest: Harvest) -> None:
-    """A sparse file counts with its size, not with its blocks."""
-    harvest.write(a_1=b"x", z_1=b"x")
-    with (harvest.tree / "m.1").open("wb") as file:
-        file.truncate(1 << 40)
-    found = harvest.collect()
-    assert sorted(found.entries) == ["a", "z"]
-    assert (found.rejected, found.truncated) == ({collect.TOO_LARGE: 1}, "")
-
-
-def test_a_deadline_that_has_passed_takes_nothing(harvest: Harvest) -> None:
-    """No entry is copied in part."""
-    harvest.write(m__a_1=b"x" * 10)
-    found = harvest.collect(deadline=after(0))
-    assert (found.entries, found.truncated) == ({}, scan.OUT_OF_TIME)
-    assert harvest.staged() == {}
-
-
-def test_only_directories_that_were_seen_whole_count(harvest: Harvest) -> None:
-    """A scan that ends early leaves out entries whose files it may have missed."""
-    harvest.write(a__e_1=b"1", a__e_2=b"2", **{f"b__e{number}_1": b"x" for number in range(100)})
-    found = harvest.collect(max_entries=5)
-    assert (list(found.entries), found.truncated) == (["a/e"], scan.TOO_MANY_NAMES)
 
 
 @pytest.mark.threat(15)
@@ -268,7 +193,6 @@ def test_names_are_bounded_by_their_length_too(harvest: Harvest, monkeypatch: py
 
 @pytest.mark.threat(15, 24)
 def test_no_more_than_a_manifest_can_say(harvest: Harvest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A harvest ends before its manifest becomes too long to publish or to spool."""
     harvest.write(**{f"{'n' * 100}{number}_1": b"x" for number in range(9)})
     whole = harvest.collect().entries
     shutil.rmtree(harvest.stage)
@@ -280,32 +204,10 @@ def test_no_more_than_a_manifest_can_say(harvest: Harvest, monkeypatch: pytest.M
     assert len(harvest.staged()) == len(found.entries)
 
 
-def test_depth_is_bounded(harvest: Harvest) -> None:
-    """A directory beyond the limit is counted once and not entered."""
-    deep = harvest.tree.joinpath(*["d"] * (scan.DEEPEST + 1))
-    deep.mkdir(parents=True)
-    (deep / "a.1").write_text("too deep")
-    (deep.parent / "b.1").write_text("deep")
-    found = harvest.collect()
-    assert list(found.entries) == ["d/" * scan.DEEPEST + "b"]
-    assert found.rejected == {scan.TOO_DEEP: 1}
-
-
-def test_examples_are_few_and_printable(harvest: Harvest) -> None:
-    """However much is rejected, the audit gets a count and twenty names in ASCII."""
-    for number in range(50):
-        os.symlink("x", os.fsencode(harvest.tree) + b"/\x1b[31m\xff\n%d" % number)
-    found = harvest.collect()
-    assert found.rejected == {untrusted.LINK: 50}
-    assert len(found.examples) == scan.MOST_EXAMPLES
-    assert all(path.isascii() and path.isprintable() for path, _ in found.examples)
-
-
 @pytest.mark.parametrize("change", ["grow", "shrink", "touch", "link"])
 def test_a_file_that_changes_while_it_is_read_is_left_out(
     harvest: Harvest, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """Longer, shorter, newer, or with a second name: its entry is left out."""
     harvest.write(a_1=b"x" * 10, b_1=b"y")
     path = harvest.tree / "a.1"
     real = files.write_all
@@ -326,24 +228,7 @@ def test_a_file_that_changes_while_it_is_read_is_left_out(
     assert harvest.staged() == {"b.1": b"y"}
 
 
-def test_a_full_stage_keeps_what_fits(harvest: Harvest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the node's disk is full, complete entries in the stage can still be published."""
-    harvest.write(a_1=b"x", b_1=b"y", c_1=b"z")
-    real = files.write_all
-
-    def write_all(fd: int, data: bytes) -> None:
-        if data == b"y":
-            raise OSError(28, "No space left on device")
-        real(fd, data)
-
-    monkeypatch.setattr(files, "write_all", write_all)
-    found = harvest.collect()
-    assert (list(found.entries), found.truncated) == (["a"], collect.STAGE_FULL)
-    assert harvest.staged() == {"a.1": b"x"}
-
-
 def test_impossible_times_are_cut(harvest: Harvest) -> None:
-    """A squashfs has 32 bits for seconds, but an owner can set any time."""
     harvest.write(a_1=b"x", b_1=b"y")
     os.utime(harvest.tree / "a.1", ns=(0, -(10**18)))
     os.utime(harvest.tree / "b.1", ns=(0, 10**19 // 2))
@@ -352,25 +237,11 @@ def test_impossible_times_are_cut(harvest: Harvest) -> None:
     assert found.entries["b"]["b.1"].mtime_ns == (2**32 - 1) * 10**9
 
 
-def test_discarding_leaves_what_others_need(harvest: Harvest) -> None:
-    """Files of rejected entries are removed, with directories that are then empty."""
-    harvest.write(m__n__a_1=b"x", m__b_1=b"y")
-    with opened_dir(str(harvest.tree)) as base, opened_dir(str(harvest.stage)) as fd:
-        staged = Stage(fd)
-        limits = HarvestLimits(PLENTY, 10, after(30))
-        collect.collect(
-            base, "", owner=os.getuid(), entry_of=entry_of, skip=(), stage=staged, limits=limits
-        )  # fmt: skip
-        staged.discard(["m/n/a.1"])
-    assert harvest.staged() == {"m/": b"", "m/b.1": b"y"}
-
-
 # A tool's lock file: the wait is bounded, and the file is opened with the checks for a job's files.
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[Tree]:
-    """Return a tree that this process owns."""
     with opened_dir(str(tmp_path)) as fd:
         opened = Tree(fd, mount_id(fd), os.getuid())
         yield opened
@@ -379,20 +250,17 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
 
 @contextmanager
 def held(path: Path, how: int) -> Iterator[None]:
-    """Hold a lock as a tool does."""
     with path.open("w") as file:
         fcntl.flock(file, how)
         yield
 
 
 def test_no_lock_file_is_no_lock(tree: Tree, tmp_path: Path) -> None:
-    """A missing lock file is not created."""
     with tool_lock(tree, "f.lock", after(1)), tool_lock(tree, "", after(1)):
         assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reader_does_not_mind_readers(tree: Tree, tmp_path: Path) -> None:
-    """Readers share the lock; it keeps a writer out and is released afterwards."""
     with held(tmp_path / "f.lock", fcntl.LOCK_SH), tool_lock(tree, "f.lock", after(1)):
         pass
     with (tmp_path / "f.lock").open() as file:
@@ -402,7 +270,6 @@ def test_a_reader_does_not_mind_readers(tree: Tree, tmp_path: Path) -> None:
 
 
 def test_a_writer_is_waited_for_until_the_deadline(tree: Tree, tmp_path: Path) -> None:
-    """A file whose lock is held until the deadline is left out."""
     writing = held(tmp_path / "f.lock", fcntl.LOCK_EX)
     with writing, pytest.raises(TurnedAway) as caught, tool_lock(tree, "f.lock", after(0.1)):
         pass
@@ -433,14 +300,12 @@ def test_what_is_no_plain_file_is_not_locked(tree: Tree, tmp_path: Path, kind: s
 
 
 def seeded(*bundles: dict[str, dict[str, File]]) -> SeededEntries:
-    """Return what the job was seeded with."""
     named = {str(number): entries for number, entries in enumerate(bundles)}
     found = [SeededBundle("user-1", name, name, list(entries)) for name, entries in named.items()]
     return SeededEntries(found, lambda bundle: named[bundle.bundle])
 
 
 def test_changed_entries_of_an_extracted_cache(harvest: Harvest) -> None:
-    """Rewritten, grown or removed; the same bytes with another time are no change, nor is the loss of a file."""
     harvest.write(same_1=b"1", touched_1=b"1", new_1=b"1")
     harvest.write(m__changed_1=b"1", m__grown_1=b"1", m__less_1=b"1", m__less_2=b"2", m__removed_1=b"1")
     given = harvest.given()
@@ -461,7 +326,6 @@ def test_changed_entries_of_an_extracted_cache(harvest: Harvest) -> None:
 
 
 def test_a_change_that_cannot_be_compared_is_left_out(harvest: Harvest) -> None:
-    """Its bundle is gone from node and store: nobody knows what the job was given. A link is not taken either."""
     harvest.write(a_1=b"1", b_1=b"1")
     given = harvest.given()
     harvest.write(a_1=b"22")

@@ -17,14 +17,12 @@ NAMES = ("numba", "inductor", "triton", "trt-rtx", "files", "vllm", "no-more")
 
 
 def test_which_profiles_wait_for_the_end(tmp_path: Path) -> None:
-    """Single files that are rewritten, and declared files."""
     policy = a_policy(tmp_path)
     record = a_record(seeded={name: Seeded("ns") for name in NAMES})
     assert live.profiles(policy, record) == ["numba", "triton", "inductor", "vllm"]
 
 
 def test_which_jobs_wait_for_the_end(tmp_path: Path) -> None:
-    """Each reason is told, and one that is looked at has none."""
     policy, record = a_policy(tmp_path), a_record(publish_scope="user-1-a")
     choosy = policy._replace(harvest=policy.harvest._replace(only_successful=True))
     told = [
@@ -37,14 +35,12 @@ def test_which_jobs_wait_for_the_end(tmp_path: Path) -> None:
 
 @pytest.fixture
 def record(tmp_path: Path) -> Record:
-    """Return the record of a run that has its directory."""
     made = a_record(workspace=str(tmp_path))
     os.makedirs(made.set_directory)
     return made
 
 
 def test_what_was_taken_is_remembered(record: Record) -> None:
-    """With its hashes, for root alone, for each profile."""
     files = {"a": {"a/f": File(3, "ab" * 32, 7)}}
     live.note(record, "toy", whole := Taken("b", files, {"c": {"c/f": File(4, "cd" * 32, 8)}}))
     assert (live.taken(record, "toy"), live.taken(record, "other")) == (whole, Taken())
@@ -54,6 +50,5 @@ def test_what_was_taken_is_remembered(record: Record) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"entries": 3}'])
 def test_what_cannot_be_read_was_not_taken(record: Record, content: bytes) -> None:
-    """The store tells then."""
     Path(record.set_directory, ".taken-toy").write_bytes(content)
     assert live.taken(record, "toy") == Taken()

@@ -17,7 +17,6 @@ from warmstart.host.process import ProgramTooSlow
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Path:
-    """Give a stage with a file in a directory."""
     path = tmp_path / "stage"
     (path / "m").mkdir(parents=True, mode=0o700)
     (path / "m" / "a.1").write_bytes(b"content")
@@ -28,7 +27,6 @@ def stage(tmp_path: Path) -> Path:
 
 
 def test_modes_and_owners_are_roots(stage: Path, tmp_path: Path) -> None:
-    """Files 0666, directories 0777, the top 0700: a job may get them as "others"."""
     os.close(pack(str(stage), f"{tmp_path}/out", after(60)))
     listed = subprocess.run(
         ["unsquashfs", "-lln", "-no-progress", tmp_path / "out"], check=True, capture_output=True, text=True
@@ -42,7 +40,6 @@ def test_modes_and_owners_are_roots(stage: Path, tmp_path: Path) -> None:
 
 
 def test_the_same_content_is_the_same_bytes(stage: Path, tmp_path: Path) -> None:
-    """So two publishers of the same files make the same bundle; the descriptor is of what was packed."""
     contents = []
     for name in ("one", "two"):
         fd = pack(str(stage), f"{tmp_path}/{name}", after(60))
@@ -52,7 +49,6 @@ def test_the_same_content_is_the_same_bytes(stage: Path, tmp_path: Path) -> None
 
 
 def test_what_fails_leaves_nothing(stage: Path, tmp_path: Path) -> None:
-    """A stage that is not there, or a deadline that has passed."""
     with pytest.raises(PackFailed):
         pack(f"{stage}-none", f"{tmp_path}/out", after(60))
     with pytest.raises(ProgramTooSlow):
@@ -61,7 +57,6 @@ def test_what_fails_leaves_nothing(stage: Path, tmp_path: Path) -> None:
 
 
 def test_half_a_bundle_goes(stage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last words of the program are the reason."""
     program = tmp_path / "mksquashfs"
     program.write_text('#!/bin/sh\necho half > "$2"\necho "No space left on device" >&2\nexit 1\n')
     program.chmod(0o755)

@@ -24,12 +24,10 @@ PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
 
 
 def entry_of(path: str) -> str | None:
-    """Take `<entry>.<n>` for a file of an entry."""
     return path.rpartition(".")[0] if path.endswith((".1", ".2")) else None
 
 
 def scanned(top: Path, *, skip: frozenset[str] = frozenset(), most_names: int = 1000) -> tuple[Found, Tally]:
-    """Scan a tree."""
     tally = Tally()
     with opened_dir(str(top)) as fd:
         return scan.scan(fd, mount_id(fd), Rules(entry_of, skip, (), most_names, after(30)), tally), tally
@@ -48,14 +46,12 @@ def planted(top: Path, paths: set[str]) -> set[str]:
 
 
 def above_of(path: str) -> list[str]:
-    """Return the directories that a path lies in."""
     return [] if "/" not in path else [posixpath.dirname(path), *above_of(posixpath.dirname(path))]
 
 
 @given(st.sets(PATHS, max_size=12), st.sets(st.sampled_from(["b", "c", "a/b", "a/c"])))
 @settings(max_examples=60)
 def test_a_tree_becomes_its_whole_entries(paths: set[str], skip: set[str]) -> None:
-    """Every file of plain names counts once: in an entry, as skipped, or as ignored; the rest is told."""
     top = Path(tempfile.mkdtemp())
     try:
         made = planted(top, paths)
@@ -76,7 +72,6 @@ def test_a_tree_becomes_its_whole_entries(paths: set[str], skip: set[str]) -> No
 @given(st.sets(PATHS, min_size=1, max_size=12), st.integers(0, 12))
 @settings(max_examples=40)
 def test_a_scan_that_ends_early_has_whole_entries_alone(paths: set[str], most: int) -> None:
-    """Whatever it did not look at: nothing is half there, and it says that it is not all."""
     top = Path(tempfile.mkdtemp())
     try:
         planted(top, paths)
@@ -111,13 +106,3 @@ def test_a_directory_that_a_job_makes_hides_nothing(tmp_path: Path, monkeypatch:
     with opened_dir(str(tmp_path)) as fd:
         found = scan.scan(fd, mount_id(fd), Rules(entry_of, (), (), 10, after(30), upper=True), Tally())
     assert (found.hides, found.touched) == (False, {"locks"})
-
-
-def test_a_tally_counts_all_and_shows_few() -> None:
-    """Examples are printable ASCII of bounded length."""
-    tally = Tally()
-    for number in range(scan.MOST_EXAMPLES + 5):
-        tally.add(f"\x1b{'é' * 300}{number}", scan.ODD_NAME)
-    assert tally.counts == {scan.ODD_NAME: scan.MOST_EXAMPLES + 5}
-    assert len(tally.examples) == scan.MOST_EXAMPLES
-    assert all(path.isascii() and path.isprintable() and len(path) <= 200 for path, _ in tally.examples)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from warmstart.harvest.seeded import NOTHING_SEEDED, SeededEntries
+from warmstart.harvest.seeded import SeededEntries
 from warmstart.record import SeededBundle
 from warmstart.store.manifest import Base, Entries, File, content_digest
 
@@ -42,12 +42,10 @@ def seeded() -> SeededEntries:
 def test_an_upper_layer_tells_which_entries_may_have_changed(
     seeded: SeededEntries, touched: set[str], expected: list[str]
 ) -> None:
-    """A whiteout or a file at, above or inside an entry; a directory that hides what is below it."""
     assert seeded.below(touched, entry_of) == expected
 
 
 def test_names_that_the_record_leaves_out_are_read_when_they_are_asked_for() -> None:
-    """A job that left nothing asks for none; where a bundle is gone, nobody can tell what was made from what was."""
     read: list[str] = []
 
     def entries_of(bundle: SeededBundle) -> Entries:
@@ -64,7 +62,6 @@ def test_names_that_the_record_leaves_out_are_read_when_they_are_asked_for() -> 
 
 
 def test_a_whole_tree_tells_by_sizes_and_times(seeded: SeededEntries) -> None:
-    """An entry of which nobody knows what it was does not count."""
     found = {name: {f"{name}.1": (1, 17), f"{name}.p": (1, 17)} for name in NAMES}
     assert seeded.with_other_times(found) == []
     found["m/f"]["m/f.1"] = (1, 18)
@@ -74,15 +71,9 @@ def test_a_whole_tree_tells_by_sizes_and_times(seeded: SeededEntries) -> None:
 
 
 def test_content_tells_what_changed(seeded: SeededEntries) -> None:
-    """Files that come, go, or have other bytes; times say nothing."""
     same = {"m/f.1": FILE._replace(mtime_ns=18), "m/f.p": FILE}
     assert not seeded.is_changed("m/f", same)
     for files in ({**same, "m/f.1": OTHER}, {**same, "m/f.2": FILE}, {"m/f.p": FILE}):
         assert seeded.is_changed("m/f", files)
     assert seeded.base("m/f") == Base("site", content_digest({"m/f.1": FILE, "m/f.p": FILE}))
     assert seeded.files("old") == {}
-
-
-def test_of_nothing_nothing_changes() -> None:
-    """Files that are unpacked to be verified were not seeded."""
-    assert list(NOTHING_SEEDED.names) == NOTHING_SEEDED.with_other_times({}) == NOTHING_SEEDED.below({"a"}, entry_of)

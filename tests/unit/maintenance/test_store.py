@@ -16,7 +16,6 @@ from tests.lib.node import SCOPE, Node
 from tests.lib.superblocks import image
 from tests.lib.worker_calls import answer_here
 from warmstart.images.store import eviction
-from warmstart.maintenance.bundles import audited_survey
 from warmstart.maintenance.store import StoreMaintenance, StoreReport
 from warmstart.repack import rewrite
 from warmstart.session import MaintenanceBusy, Session, open_session
@@ -38,14 +37,12 @@ def session(node: Node) -> Iterator[Session]:
 
 
 def test_a_store_without_work(node: Node, session: Session) -> None:
-    """Nothing is removed; what is due of the scrub is verified."""
     report = StoreMaintenance(session).all()
     assert report._replace(verified=0) == StoreReport()
     assert sorted(node.offered()) == ["a", "b"]
 
 
 def test_another_host_is_at_it(node: Node, session: Session) -> None:
-    """Nobody waits."""
     with node.client() as other:
         assert other.lock(session.store_deadline())
         with pytest.raises(MaintenanceBusy):
@@ -54,7 +51,6 @@ def test_another_host_is_at_it(node: Node, session: Session) -> None:
 
 
 def test_what_dead_publishers_left_is_swept(node: Node, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an event that names some of it, but no event for nothing."""
     left = [f".tmp-{number}" for number in range(30)]
     answer_here(monkeypatch, maintenance.sweep, lambda *_: left)
     work = StoreMaintenance(session)
@@ -67,27 +63,10 @@ def test_what_dead_publishers_left_is_swept(node: Node, session: Session, monkey
     assert len(node.events("store.swept")) == 1
 
 
-def test_one_namespace_that_fails_is_told(node: Node, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other is done."""
-    seen = []
-
-    def sweep(where: Namespace, *_: object) -> list[str]:
-        seen.append(where.scope)
-        if where.scope == "site":
-            raise StoreFailed(what="sweep", problem="x")
-        return []
-
-    answer_here(monkeypatch, maintenance.sweep, sweep)
-    assert StoreMaintenance(session).all().failed == 1
-    assert sorted(seen) == sorted(["site", SCOPE])
-    assert [event["step"] for event in node.events("step.failed")] == ["store"]
-
-
 @pytest.mark.threat(24)
 def test_a_namespace_that_can_not_be_surveyed_stops_nothing(
     node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is in it: garbage is collected in the others, and their bundles are verified."""
     read = index.read
 
     def failing(directory: str, owner: str) -> index.Index:
@@ -103,12 +82,10 @@ def test_a_namespace_that_can_not_be_surveyed_stops_nothing(
 
 
 def damaged(*_: object) -> None:
-    """Find a bundle damaged while it is merged."""
     raise BundleDamaged(bundle="20200101T000000.000000Z-0123456789abcdef", problem="cut")
 
 
 def test_what_can_not_be_merged_stays(node: Node, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A damaged bundle is quarantined."""
     merger = Merger("a", ["x"], {}, {})
     answer_here(monkeypatch, maintenance.plan_compaction, lambda *_: [merger])
     quarantined: list[str] = []
@@ -126,21 +103,7 @@ def test_what_can_not_be_merged_stays(node: Node, session: Session, monkeypatch:
     assert [event["reason"] for event in node.events("bundle.quarantined")] == ["cut"]
 
 
-def test_what_a_prolog_could_not_fetch_is_not_made(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs would wait for it."""
-    asked = []
-
-    def plan(_where: Namespace, _writer: str, fewest: int, most_bytes: int) -> list[Merger]:
-        asked.append((fewest, most_bytes))
-        return []
-
-    answer_here(monkeypatch, maintenance.plan_compaction, plan)
-    StoreMaintenance(session).compact(Namespace("/s", "site", "numba", "ns"))
-    assert asked == [(rewrite.FEWEST, rewrite.MOST_BYTES)]
-
-
 def test_the_scrub_goes_on(node: Node, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Past what can't be read now, and past what is damaged."""
     answers: Iterator[str | Exception] = iter(["", "its hash differs", StoreFailed(what="w", problem="p"), ""])
 
     def verify(*_: object) -> str:
@@ -158,7 +121,6 @@ def test_the_scrub_goes_on(node: Node, session: Session, monkeypatch: pytest.Mon
 
 
 def test_a_large_store_is_never_held_whole(node: Node, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each scope is listed and each namespace read when its turn comes; a scope that fails is left out."""
     asked: list[str] = []
     listed, surveyed = maintenance.namespaces, maintenance.survey
 
@@ -182,20 +144,7 @@ def test_a_large_store_is_never_held_whole(node: Node, session: Session, monkeyp
     assert len(node.events("step.failed")) == 1
 
 
-def test_quotas_are_exact_here(node: Node, session: Session) -> None:
-    """The least recently used bundles of a scope go."""
-    sizes = [bundle.stored for bundle in audited_survey(session) if bundle.scope == SCOPE]
-    policy = session.policy
-    small = session._replace(policy=policy._replace(maintenance=policy.maintenance._replace(per_user=sum(sizes) - 1)))
-    work = StoreMaintenance(small)
-    work.collect_garbage()
-    assert work.report.removed == 1
-    assert len(node.offered()) == 1
-    assert len(node.offered("site")) == 2
-
-
 def test_what_a_dead_producer_did_not_write_down_is_written(node: Node, session: Session) -> None:
-    """The image is whole, and has its hash from then on; one that cannot be read is an error, and stops no other."""
     shared, private = (node.store / path for path in ("images", "private/team/images"))
     for images in (shared, private):
         images.mkdir(parents=True)
@@ -215,7 +164,6 @@ def test_what_a_dead_producer_did_not_write_down_is_written(node: Node, session:
 def test_images_are_kept_below_the_watermarks(
     node: Node, session: Session, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    """In the shared store and in each private one; one that fails keeps no other."""
     for path in ("images", "private/team/images"):
         (node.store / path).mkdir(parents=True)
     asked: list[str] = []

@@ -36,7 +36,6 @@ def listed(
 
 
 def test_only_first_publishers_entries_are_merged() -> None:
-    """An entry that another user published first still comes from that user, whatever the merged bundle's age."""
     found = [listed(1, "x", "y"), listed(2, "z", user="b"), listed(3, "z", "w"), listed(4, "x")]
     (merger,) = maintenance.mergers(found, 2, 1 << 30)
     assert merger.user == "a"
@@ -45,14 +44,12 @@ def test_only_first_publishers_entries_are_merged() -> None:
 
 
 def test_what_was_merged_is_not_merged_again() -> None:
-    """Replaced bundles that are not removed yet are not merged."""
     old = [listed(number, f"e{number}") for number in (2, 3, 4)]
     new = listed(1, "e2", "e3", "e4", replaces=tuple(source.bundle for source in old))
     assert maintenance.mergers([new, *old], 2, 1 << 30) == []
 
 
 def test_a_merged_bundle_has_bounds() -> None:
-    """Small bundles are merged if there are enough of them."""
     found = [listed(1, "a", size=9), listed(2, "b", size=4), listed(3, "c", size=5)]
     (merger,) = maintenance.mergers(found, 2, 10)
     assert merger.sources == [found[1].bundle, found[2].bundle]
@@ -61,7 +58,6 @@ def test_a_merged_bundle_has_bounds() -> None:
 
 @pytest.mark.threat(24)
 def test_what_no_bundle_may_name_is_not_merged() -> None:
-    """The merged bundle could not be published."""
     found = [listed(age, f"e{age}", size=age, weight=MOST_PER_BUNDLE // 3) for age in (1, 2, 3, 4)]
     (merger,) = maintenance.mergers(found, 2, 1 << 30)
     assert merger.sources == [found[0].bundle, found[1].bundle]
@@ -72,7 +68,6 @@ ROW = st.tuples(st.sets(st.sampled_from("pqrstu"), min_size=1), st.sampled_from(
 
 @given(st.lists(ROW, min_size=1, max_size=8))
 def test_merging_never_changes_what_a_reader_gets(rows: list[tuple[set[str], str]]) -> None:
-    """Each entry comes from the same bundle as before, directly or through a merged one."""
     found = [listed(10 * age, *sorted(entries), user=user) for age, (entries, user) in enumerate(rows, 1)]
     lying = [(one.bundle, dict.fromkeys(one.entries, one.bundle)) for one in found]
     before = read(lying)
@@ -93,8 +88,6 @@ def read(lying: list[tuple[str, dict[str, str]]]) -> dict[str, str]:
 def test_a_node_that_cannot_read_what_it_unpacked_says_nothing_of_the_bundle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its disk fails, or it has no descriptors left: the bundle is not taken for damaged."""
-
     def fails(_: int) -> str:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 

@@ -44,7 +44,6 @@ def test_an_entry_is_seen_as_one_bundle_has_it(
 def test_bundles_that_disagree_on_entries_are_never_mixed(
     bundles: list[set[str]], rules: list[Callable[[str], str]]
 ) -> None:
-    """If releases divide a cache into entries differently, an entry is shown whole or not at all."""
     held = [grouped(paths, entry_of) for paths, entry_of in zip(bundles, rules, strict=False)]
     found = [Layer(files, sorted(files)) for files in held]
     visible = overlay.visible(found)

@@ -15,8 +15,6 @@ from warmstart.host.worker import Worker
 from warmstart.record import Record
 from warmstart.seed import together
 from warmstart.seed.together import Cold, ProposedProfile, Settled, Together
-from warmstart.store import board
-from warmstart.store.board import Topic
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import HeadSilent, Meeting
 
@@ -30,7 +28,6 @@ class Local(StoreClient):
     """A client whose calls run in this process."""
 
     def __init__(self, path: Path) -> None:
-        """Do not fork."""
         self.path, self.writer = str(path), f"test-{threading.get_ident()}"
         self.worker = cast(Worker, InlineWorker())
 
@@ -44,7 +41,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def member(store: Path, node: str, nodes: list[str], about: str = "caches") -> Together:
-    """Return a node's part in the agreement of job 7."""
     made = Record("0a1b2c3d", "b", 7, 7, 2001, 2001, "a", "", "main", "c", node, head=node == nodes[0])
     return Together(Local(store), made, Meeting("c.7.0", about, ",".join(nodes)), 0.5)
 
@@ -80,27 +76,10 @@ def colds(learnt: dict[str, Settled | StoreError]) -> list[dict[str, Cold]]:
     return found
 
 
-def test_what_all_can_show_is_warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On 64 nodes, which a busy machine may keep from speaking for seconds."""
-    for bound in ("PROPOSAL_S", "VOTES_S", "MARGIN_S"):
-        monkeypatch.setattr(together, bound, 10.0)
-    learnt = agree(tmp_path, NODES, {})
-    assert (len(learnt), colds(learnt)) == (64, [{}])
-
-
 @pytest.mark.parametrize("node", ["n1", "n3"])
 def test_what_one_node_cannot_show_is_cold_on_all(tmp_path: Path, node: str) -> None:
-    """The head node, or another; all are told which."""
     learnt = agree(tmp_path, NODES[:4], {node: {"alpha": "seed-failed"}})
     assert colds(learnt) == [{"alpha": Cold("seed-failed", [node])}]
-
-
-def test_all_nodes_that_differ_are_named(tmp_path: Path) -> None:
-    """With all that they differ in."""
-    learnt = agree(
-        tmp_path, NODES[:4], {"n2": {"alpha": "nodes-differ: cpu"}, "n4": {"alpha": "nodes-differ: cpu, gpu"}}
-    )
-    assert colds(learnt) == [{"alpha": Cold("nodes-differ: cpu, gpu", ["n2", "n4"])}]
 
 
 def test_who_does_not_vote_makes_it_cold(tmp_path: Path) -> None:
@@ -110,32 +89,8 @@ def test_who_does_not_vote_makes_it_cold(tmp_path: Path) -> None:
 
 
 def test_without_the_head_node_nothing_is_warm(tmp_path: Path) -> None:
-    """Nobody proposes, so nobody votes."""
     learnt = agree(tmp_path, NODES[:3], {}, frozenset({"n1"}))
     assert {type(one) for one in learnt.values()} == {HeadSilent}
-
-
-def test_a_head_node_that_was_silent_once_is_waited_for_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A node looks once more for what it says next, and takes it if it is there."""
-    part, again = (member(tmp_path, "n2", NODES[:2], about) for about in ("caches", "trees"))
-    looked: list[Topic] = []
-    real = board.hear
-
-    def hear(store: str, topic: Topic, notices: list[str], known: list[str]) -> dict[str, str]:
-        looked.append(topic)
-        return real(store, topic, notices, known)
-
-    monkeypatch.setattr(board, "hear", hear)
-    with pytest.raises(HeadSilent):
-        part.proposal({}, after(30))
-    assert len(looked) > 1
-    again._store = part._store  # of one hook
-    looked.clear()
-    member(tmp_path, "n1", NODES[:2], "trees").proposal(OFFERED, after(30))
-    assert again.proposal({}, after(30)) == OFFERED
-    assert len(looked) == 1
 
 
 def test_a_head_node_that_was_waited_for_in_vain_proposes_nothing(tmp_path: Path) -> None:
@@ -146,19 +101,7 @@ def test_a_head_node_that_was_waited_for_in_vain_proposes_nothing(tmp_path: Path
     assert (others[1].proposal({}, after(30)), late.proposal(OFFERED, after(30))) == ({}, {})
 
 
-def test_a_node_that_has_little_time_waits_no_longer_than_leaves_some_for_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For the bundles and the others' votes."""
-    monkeypatch.setattr(together, "PROPOSAL_S", 60.0)
-    part, end = member(tmp_path, "n2", NODES[:2]), after(1.5)
-    with pytest.raises(HeadSilent):
-        part.proposal({}, end)
-    assert end.left() > 0.8
-
-
 def test_who_voted_and_learns_no_choice_is_told(tmp_path: Path) -> None:
-    """The head node died after its proposal."""
     head, other = (member(tmp_path, node, NODES[:2]) for node in NODES[:2])
     head.proposal(OFFERED, after(30))
     assert other.proposal({}, after(30)) == OFFERED
@@ -167,7 +110,6 @@ def test_who_voted_and_learns_no_choice_is_told(tmp_path: Path) -> None:
 
 
 def test_a_head_node_that_is_late_chooses_cold(tmp_path: Path) -> None:
-    """The others have given up by then, though all have voted, and have said so."""
     head, other = (member(tmp_path, node, NODES[:2]) for node in NODES[:2])
     head.proposal(OFFERED, after(30))
     other.proposal({}, after(30))
@@ -177,7 +119,6 @@ def test_a_head_node_that_is_late_chooses_cold(tmp_path: Path) -> None:
 
 
 def test_a_prolog_that_runs_again_keeps_to_the_choice(tmp_path: Path) -> None:
-    """Also if it could show more, or less, by now."""
     agree(tmp_path, NODES[:2], {"n2": {"alpha": "seed-failed"}})
     cold = [{"alpha": Cold("seed-failed", ["n2"])}]
     assert colds(agree(tmp_path, NODES[:2], {})) == cold

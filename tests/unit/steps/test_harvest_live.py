@@ -15,15 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lib.alone import run_alone
-from tests.lib.live_jobs import SCOPE, TOY, LiveJob
+from tests.lib.live_jobs import TOY, LiveJob
 from tests.lib.runs import events
 from warmstart.harvest import live
 from warmstart.harvest.collect import Stage
 from warmstart.host import process
-from warmstart.record import CacheSet, Seeded
+from warmstart.record import Seeded
 from warmstart.repack import rewrite
-from warmstart.steps import harvest
-from warmstart.steps.harvest import Options, run_live
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import StoreFailed
 from warmstart.store.manifest import File
@@ -37,34 +35,18 @@ class Killed(BaseException):
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let unsquashfs run without namespaces of its own."""
     monkeypatch.setattr(process, "run_alone", run_alone)
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[LiveJob]:
-    """Give a job that runs, and began cold."""
     made = LiveJob(tmp_path / "it")
     yield made
     made.close()
 
 
-def test_what_has_settled_is_there_for_the_next_job(job: LiveJob) -> None:
-    """And what changed since is left for the next time."""
-    job.write("a", "1")
-    moment = job.now()
-    job.write("b", "1")
-    assert job.look(moment).detail == {"entries": 1}
-    assert sorted(job.readers()) == ["a"]
-    assert job.look().detail == {"entries": 1}
-    assert sorted(job.readers()) == ["a", "b"]
-    told = events(job.context, "cache.harvested")
-    assert [(one["running"], one["use"], one["entries"]) for one in told] == [(True, "", 1)] * 2
-
-
 @pytest.mark.parametrize("touch", ["a file", "a directory of the entry", "a name in it"])
 def test_an_entry_is_settled_as_a_whole(job: LiveJob, touch: str) -> None:
-    """By ctime, which the job cannot set: not by the times that it writes."""
     (job.cache / "a" / "deep").mkdir(parents=True)
     (job.cache / "a" / "deep" / "g").write_text("x")
     job.write("a", "1")
@@ -82,7 +64,6 @@ def test_an_entry_is_settled_as_a_whole(job: LiveJob, touch: str) -> None:
 
 
 def test_what_changes_while_it_is_copied_is_left(job: LiveJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also a file of the entry that was copied already, and one that comes: all of it is of one moment."""
     for entry in ENTRIES:
         (job.cache / entry).mkdir()
         for name in ("f", "g"):
@@ -101,23 +82,7 @@ def test_what_changes_while_it_is_copied_is_left(job: LiveJob, monkeypatch: pyte
     assert sorted(job.readers()) == ["c"] == job.taken()
 
 
-def test_the_end_of_the_job_takes_what_was_written_since(job: LiveJob) -> None:
-    """An entry that was taken and rewritten is not old for ever; one that stayed is not published again."""
-    job.write("a", "1")
-    job.write("b", "1")
-    job.look()
-    before = job.readers()
-    job.write("a", "2")
-    outcome = job.end()
-    assert outcome.detail == {"entries": 1}
-    after = job.readers()
-    assert (after["b"], after["a"] != before["a"]) == (before["b"], True)
-    (told,) = [one for one in events(job.context, "cache.harvested") if "running" not in one]
-    assert (told["use"], told["changed"]) == ("built", 1)
-
-
 def test_nothing_is_retired_while_the_job_runs(tmp_path: Path) -> None:
-    """What it removes of what it was given, or of what was taken, goes with its end."""
     job = LiveJob(tmp_path / "it", {"a": "1", "b": "1"})
     job.write("c", "1")
     job.look()
@@ -131,7 +96,6 @@ def test_nothing_is_retired_while_the_job_runs(tmp_path: Path) -> None:
 
 
 def test_after_a_reboot_nothing_is_retired_and_nothing_is_lost(job: LiveJob) -> None:
-    """What is gone then was perhaps never written to the disk."""
     job.write("a", "1")
     job.write("b", "1")
     job.look()
@@ -143,7 +107,6 @@ def test_after_a_reboot_nothing_is_retired_and_nothing_is_lost(job: LiveJob) -> 
 
 
 def test_a_run_adds_one_layer(job: LiveJob) -> None:
-    """A later round absorbs what the earlier ones have published."""
     for entry in ENTRIES:
         job.write(entry, "1")
         job.look()
@@ -154,19 +117,7 @@ def test_a_run_adds_one_layer(job: LiveJob) -> None:
     assert [len(names) for names in replaced] == [2, 2, 2]
 
 
-def test_a_round_finds_its_bundle_gone(job: LiveJob) -> None:
-    """Then it has a bundle of its own, and the end of the job brings back what is missing."""
-    job.write("a", "1")
-    job.look()
-    shutil.rmtree(job.where.path)
-    job.write("b", "1")
-    job.look()
-    assert sorted(job.readers()) == ["a", "b"]
-
-
 def test_a_store_that_fails_loses_nothing(job: LiveJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told, nothing is spooled, and the next round brings it."""
-
     def refuse(*_: object, **__: object) -> NoReturn:
         raise StoreFailed(what="x", problem="y")
 
@@ -179,19 +130,8 @@ def test_a_store_that_fails_loses_nothing(job: LiveJob, monkeypatch: pytest.Monk
     assert sorted(job.readers()) == ["a"]
 
 
-def test_what_is_not_whole_is_no_fault_while_the_job_runs(job: LiveJob) -> None:
-    """A link in an entry: its end tells of it, once."""
-    job.write("a", "1")
-    (job.cache / "a" / "link").symlink_to("f")
-    job.look()
-    assert (job.readers(), events(job.context, "entry.rejected")) == ({}, [])
-    job.end()
-    assert len(events(job.context, "entry.rejected")) == 1
-
-
 @pytest.mark.parametrize("seeded", ["toy", "toy and other"])
 def test_what_refers_to_others_is_taken_with_them(job: LiveJob, monkeypatch: pytest.MonkeyPatch, seeded: str) -> None:
-    """Not while one of these changes, in its own cache or in the other profile's."""
     from warmstart.profiles import registry
 
     get, others = registry.get, {"toy": ("toy", "other")}
@@ -217,30 +157,7 @@ def test_what_refers_to_others_is_taken_with_them(job: LiveJob, monkeypatch: pyt
     assert "a" in job.readers()
 
 
-def test_a_set_of_a_steps_image_takes_part(job: LiveJob) -> None:
-    """Its caches are harvested with the first ones."""
-    other = CacheSet("0a1b2c3d", "c0ffee00", "sha256:1", publish_scope=SCOPE, seeded={"toy": Seeded("ns", [])})
-    job.context = job.context._replace(record=job.context.record._replace(sets=[other]))
-    entry = Path(job.context.record.run_directory, "sets", "c0ffee00", "cache", "toy", "z")
-    entry.mkdir(parents=True)
-    (entry / "f").write_text("1")
-    job.look()
-    assert sorted(job.readers()) == ["z"]
-
-
-def test_bounds_are_those_of_an_epilog(job: LiveJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next round takes what was left out."""
-    monkeypatch.setattr(harvest, "MOST_ENTRIES", 2)
-    for entry in ENTRIES:
-        job.write(entry, "1")
-    for number in (2, 3):
-        run_live(job.context, Options(30, 1 << 30, settled_ns=job.now()))
-        assert len(job.readers()) == number
-
-
 def kill_at(patch: pytest.MonkeyPatch, where: str) -> None:
-    """Have a round die there."""
-
     def dying(module: object, name: str, *, first: bool) -> None:
         real: Callable[..., object] = getattr(module, name)
 
@@ -280,7 +197,6 @@ DOINGS = st.one_of(
 def test_what_is_taken_meanwhile_and_the_end_bring_what_the_end_alone_brings(
     doings: list[tuple[str, str, str]], seeded: dict[str, str]
 ) -> None:
-    """Whatever the job does in between, and wherever a round dies: readers then have the same, byte for byte."""
     check(doings, seeded)
 
 

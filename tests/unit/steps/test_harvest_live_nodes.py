@@ -65,14 +65,12 @@ class WholeJob:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[WholeJob]:
-    """Give a job that runs, and began cold."""
     made = WholeJob(tmp_path)
     yield made
     made.head.close()
 
 
 def test_a_round_publishes_what_all_nodes_have_once(job: WholeJob) -> None:
-    """As one bundle, when the last one has handed in; the next one adds to it."""
     job.head.write("a", "1")
     job.other.write("b", "1")
     job.head.look(number=1)
@@ -91,12 +89,6 @@ def test_a_round_publishes_what_all_nodes_have_once(job: WholeJob) -> None:
     assert job.head.left() == []
 
 
-def test_a_round_without_news_leaves_nothing(job: WholeJob) -> None:
-    """Its last node clears up."""
-    job.look()
-    assert (job.head.readers(), job.head.left()) == ({}, [])
-
-
 def age(patch: pytest.MonkeyPatch) -> None:
     """Let the time have passed that a round waits for its nodes."""
     now = time.time
@@ -104,7 +96,6 @@ def age(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_round_that_lacks_a_node_is_dropped(job: WholeJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At its bound, by whoever does what is due, and after the job's death, too. The next round has it again."""
     job.head.write("a", "1")
     job.other.write("b", "1")
     job.look(job.head)
@@ -118,37 +109,7 @@ def test_a_round_that_lacks_a_node_is_dropped(job: WholeJob, monkeypatch: pytest
     assert sorted(job.head.readers()) == ["a", "b"]
 
 
-@pytest.mark.parametrize("how", ["it fails", "it has no time"])
-def test_a_node_that_does_not_hand_in_all_is_lacking(job: WholeJob, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """It does not say that it has."""
-    job.head.write("a", "1")
-    job.other.write("b", "1")
-    with monkeypatch.context() as patch:
-        if how == "it fails":
-            patch.setattr(parts, "MOST_BYTES", 0)
-        else:
-            patch.setattr(harvest, "_harvest", lambda *_: harvest._Left(["toy"], {}))
-        job.other.look(number=1)
-    job.head.look(number=1)
-    job.head.merge()
-    assert job.head.readers() == {}
-    job.end()
-    assert (sorted(job.head.readers()), job.head.left()) == (["a", "b"], [])
-
-
-def test_what_a_node_wrote_since_takes_the_place(job: WholeJob) -> None:
-    """Of what was taken of it, in a later round and at the end: also what the head node does not have."""
-    seen = []
-    for content, bring in (("1", job.look), ("2", job.look), ("3", job.end)):
-        job.head.write("a", content)
-        job.other.write("b", content)
-        bring()
-        seen.append(job.head.readers())
-    assert all(len({readers[entry] for readers in seen}) == 3 for entry in "ab")
-
-
 def test_a_round_that_is_published_late(job: WholeJob) -> None:
-    """After the next one, in which an entry of it was left out: it is not old for ever."""
     job.other.write("b", "1")
     for node in job.nodes:
         node.look(number=1)
@@ -161,30 +122,6 @@ def test_a_round_that_is_published_late(job: WholeJob) -> None:
     before = job.head.readers()
     job.end()
     assert (sorted(before), before["b"] != job.head.readers()["b"]) == (["b", "c"], True)
-
-
-def test_only_the_head_node_retires(job: WholeJob) -> None:
-    """What another one removes may be used by the rest."""
-    job.head.write("a", "1")
-    job.other.write("b", "1")
-    job.look()
-    job.head.remove("a")
-    job.other.remove("b")
-    job.end()
-    assert sorted(job.head.readers()) == ["b"]
-    assert [events(node.context, "cache.harvested")[-1]["retired"] for node in job.nodes] == [1, 0]
-
-
-def test_the_end_removes_what_rounds_have_left(job: WholeJob) -> None:
-    """And brings it itself."""
-    job.head.write("a", "1")
-    job.look(job.head)
-    (left,) = job.head.left()
-    job.head.end()
-    assert (parts.is_round(left), [*map(parts.is_round, job.head.left())]) == (True, [False])
-    job.other.end()
-    job.head.merge()
-    assert (sorted(job.head.readers()), job.head.left()) == (["a"], [])
 
 
 def kill_at(patch: pytest.MonkeyPatch, where: str) -> None:
@@ -224,7 +161,6 @@ DOINGS = st.one_of(
 @given(st.lists(DOINGS, min_size=3, max_size=9))
 @settings(max_examples=6)
 def test_rounds_and_the_end_bring_what_the_end_alone_brings(doings: list[tuple[str, str, str]]) -> None:
-    """Whatever the nodes do, whichever takes part, and wherever one dies or who merges: readers have the same then."""
     root = Path(tempfile.mkdtemp())
     jobs = [WholeJob(root / name) for name in ("both", "end")]
     try:

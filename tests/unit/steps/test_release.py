@@ -27,7 +27,6 @@ def ended(context: Context) -> Context:
 
 
 def test_nothing_is_left_and_again_is_fine(ended: Context) -> None:
-    """Workspace and record go; the epilog may come twice."""
     for _ in range(2):
         assert release.run(ended, release.Options()) == Outcome("changed")
         assert os.listdir(ended.record.workspace) == []
@@ -36,7 +35,6 @@ def test_nothing_is_left_and_again_is_fine(ended: Context) -> None:
 
 @pytest.mark.parametrize(("entries", "detail"), [([], {}), (["a"], {"died_ms": 40_000.0})])
 def test_a_job_that_began_warm_and_died_is_told(ended: Context, entries: list[str], detail: dict[str, object]) -> None:
-    """With the time since its caches were shown, for `explain`."""
     given = SeededBundle("user-1", "b", "ab" * 32, entries)
     record = ended.record._replace(died=True, began=1e9, ended=1e9 + 40, seeded={"numba": Seeded("ns", [given])})
     assert release.run(ended._replace(record=record), release.Options()).detail == detail
@@ -44,7 +42,6 @@ def test_a_job_that_began_warm_and_died_is_told(ended: Context, entries: list[st
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_what_the_node_said_is_taken_down(ended: Context, tmp_path: Path, is_there: bool) -> None:
-    """A store that is away keeps no run: its failure is told, and the run is over."""
     record = ended.record._replace(topics=["test.7.0/caches"])
     if is_there:
         (tmp_path / "store").mkdir()
@@ -59,8 +56,6 @@ def test_what_the_node_said_is_taken_down(ended: Context, tmp_path: Path, is_the
 
 
 def test_what_is_held_is_an_error_of_the_steps(ended: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record stays, for whoever comes next."""
-
     def busy(*_: object) -> None:
         raise OSError(16, "Device or resource busy")
 

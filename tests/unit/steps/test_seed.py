@@ -29,7 +29,7 @@ from warmstart.seed.overlay import OverlayUnavailable, Shown
 from warmstart.steps import seed
 from warmstart.steps.contract import Context, Outcome
 from warmstart.steps.seed import CacheWithheld, Options, SeedFailed
-from warmstart.store import bundles, index
+from warmstart.store import bundles
 from warmstart.store.layout import Namespace, StoreFailed
 
 SCOPES = ["site", "user-64201-ws-alice"]
@@ -60,11 +60,9 @@ class Node:
         return made.bundle
 
     def run(self, options: Options = NUMBA) -> Outcome:
-        """Run the step."""
         return seed.run(self.context, options)
 
     def cached(self) -> dict[str, bytes]:
-        """Return the files that the job finds."""
         files = [path for path in self.cache.rglob("*") if path.is_file()]
         return {str(path.relative_to(self.cache)): path.read_bytes() for path in files}
 
@@ -107,7 +105,6 @@ def seeded(outcome: Outcome) -> dict[str, Seeded]:
 
 
 def told(node: Node, event: str) -> list[dict[str, Any]]:
-    """Return the audited events of one name."""
     return events(node.context, event)
 
 
@@ -121,7 +118,6 @@ def watching(node: Node, **changes: object) -> Outcome:
 
 
 def test_a_job_is_harvested_while_it_runs(node: Node) -> None:
-    """Its prolog leaves an errand that says in its name when; without the key it leaves nothing."""
     assert ("live" in node.run().record, os.path.lexists(node.context.paths.errands)) == (False, False)
     outcome, now = watching(node), int(time.time())
     (errand,) = Errands(node.context.paths, ROUNDS).all()
@@ -131,30 +127,11 @@ def test_a_job_is_harvested_while_it_runs(node: Node) -> None:
 
 @pytest.mark.parametrize("head", [True, False])
 def test_the_head_node_takes_down_what_the_nodes_of_a_job_say_meanwhile(node: Node, head: bool) -> None:
-    """With the rest of the run's board, at the run's end."""
     outcome = watching(node, nodelist="n[1-2]", head=head)
     assert (outcome.record.get("live"), outcome.topics) == (True, ("test.7.0/rounds",) if head else ())
 
 
-def test_a_job_that_is_harvested_at_its_end_alone(node: Node) -> None:
-    """It says why."""
-    outcome = watching(node, publish_scope="")
-    assert (outcome.record.get("live"), bool(outcome.detail["at_end"])) == (False, True)
-    assert not os.path.lexists(node.context.paths.errands)
-
-
-def test_caches_of_a_steps_image_have_no_errand_of_their_own(node: Node) -> None:
-    """They are looked at with their run's."""
-    (node.cache.parent / "sets").mkdir()
-    node.cache.parent.rename(moved := node.cache.parent.with_name("moved"))
-    (node.cache.parent / "sets").mkdir(parents=True)
-    moved.rename(node.cache.parent / "sets" / "c0ffee00")
-    assert "live" not in watching(node, key="c0ffee00").record
-    assert not os.path.lexists(node.context.paths.errands)
-
-
 def test_an_empty_store_leaves_the_job_cold(node: Node) -> None:
-    """The namespaces are in the record all the same: the harvest publishes to them."""
     outcome = node.run(Options(("numba", "jax")))
     assert (outcome.state, outcome.degraded, node.cached()) == ("unchanged", [], {})
     assert {name: found.entries for name, found in seeded(outcome).items()} == {"numba": [], "jax": []}
@@ -169,7 +146,6 @@ def test_an_empty_store_leaves_the_job_cold(node: Node) -> None:
 
 
 def test_nodes_that_boot_together_do_not_fetch_at_once(node: Node) -> None:
-    """Each pauses once in a job before its first fetch, for a part of the budget; later it never does."""
     naps: list[float] = []
     uptime = [60.0]
     node.patch.setattr(seed, "time", SimpleNamespace(sleep=naps.append, monotonic=time.monotonic, time=time.time))
@@ -188,7 +164,6 @@ def test_nodes_that_boot_together_do_not_fetch_at_once(node: Node) -> None:
 
 
 def test_where_overlays_are_not_to_be_had_entries_are_extracted(node: Node) -> None:
-    """With their times; why it is so is audited."""
     node.publish(ENTRIES)
     outcome = node.run()
     assert (outcome.state, outcome.degraded) == ("changed", [])
@@ -203,7 +178,6 @@ def test_where_overlays_are_not_to_be_had_entries_are_extracted(node: Node) -> N
 
 @pytest.mark.timed
 def test_an_overlay_shows_what_it_can(node: Node) -> None:
-    """Nothing is extracted then; a second job finds the bundle on the node."""
     node.publish(ENTRIES)
     for fetched in (True, False):
         shown = node.overlays()
@@ -211,44 +185,6 @@ def test_an_overlay_shows_what_it_can(node: Node) -> None:
         assert (shown, seeded(outcome)["numba"].entries, node.cached()) == ([("numba", ["m/f"])], ["m/f"], {})
         event = told(node, "cache.seeded")[-1]
         assert (event["way"], event["mapped"], event["fetched_bytes"] > 0) == ("overlay", True, fetched)
-
-
-LARGE = {f"m/{number}{'n' * 200}": {f"m/{number}{'n' * 200}.nbi": b"x"} for number in range(20)}
-
-
-@pytest.mark.timed
-def test_the_names_of_a_large_bundle_are_left_out_where_all_is_shown(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the record, too: how long a warm prolog takes does not depend on them."""
-    monkeypatch.setattr(index, "FIRST", 512)
-    bundle = node.publish(LARGE)
-    shown = node.overlays()
-    outcome = node.run()
-    ((given),) = seeded(outcome)["numba"].bundles
-    assert (shown, given.bundle, given.entries, given.number) == ([("numba", [])], bundle, [], 20)
-    assert (outcome.detail["warm"], outcome.detail["cold"], outcome.degraded) == (["numba"], {}, [])
-    assert told(node, "cache.seeded")[0]["entries"] == 20
-
-
-@pytest.mark.timed
-def test_what_is_extracted_is_named(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where each file is touched its entry's name is in the record."""
-    monkeypatch.setattr(index, "FIRST", 512)
-    node.publish(LARGE)
-    outcome = node.run()
-    assert (sorted(seeded(outcome)["numba"].entries), outcome.degraded) == (sorted(LARGE), [])
-    assert [given.number for given in seeded(outcome)["numba"].bundles] == [0]
-
-
-def test_each_entry_is_the_most_trusted_one(node: Node) -> None:
-    """Of both scopes; what only the lesser one has comes from there."""
-    node.publish({"m/f": {"m/f.nbi": b"mine"}, "m/g": {"m/g.nbi": b"mine, too"}})
-    node.publish({"m/f": {"m/f.nbi": b"the site's"}}, scope="site")
-    outcome = node.run()
-    assert node.cached() == {"numba/m/f.nbi": b"the site's", "numba/m/g.nbi": b"mine, too"}
-    assert sorted(seeded(outcome)["numba"].entries) == ["m/f", "m/g"]
-    assert told(node, "cache.seeded")[0]["scopes"] == sorted(SCOPES)
 
 
 @pytest.mark.parametrize("bound", ["MOST_BYTES", "keep"])
@@ -268,23 +204,8 @@ def test_the_budget_of_bytes_is_one_for_all(node: Node, monkeypatch: pytest.Monk
     assert (outcome.detail["warm"], outcome.detail["cold"]) == (["numba"], {})
 
 
-@pytest.mark.timed
-def test_no_more_is_fetched_than_an_overlay_takes(node: Node) -> None:
-    """The rest stays cold, told once with its number: a namespace may have hundreds of bundles."""
-    made = [
-        node.publish({f"m/{number:02}": {f"m/{number:02}.nbi": b"x"}}) for number in range(overlay.MOST_BUNDLES + 2)
-    ]
-    node.overlays()
-    assert len(seeded(node.run())["numba"].entries) == overlay.MOST_BUNDLES
-    (left_out,) = told(node, "bundle.left-out")
-    assert (left_out["bundle"], left_out["bundles"]) == (made[overlay.MOST_BUNDLES], 2)
-    assert left_out["error"]["code"] == "too-many-layers"
-    assert len(list(Path(node.context.paths.bundles).glob("*.sqsh"))) == overlay.MOST_BUNDLES
-
-
 @pytest.mark.parametrize(("change", "reason"), [("budget", "bundles-left-out"), ("format", "bundles-refused")])
 def test_why_all_of_a_profile_is_cold(node: Node, change: str, reason: str) -> None:
-    """Although there are entries: the step says so, for reports."""
     node.publish(ENTRIES)
     if change == "budget":
         policy = node.context.policy
@@ -299,7 +220,6 @@ def test_why_all_of_a_profile_is_cold(node: Node, change: str, reason: str) -> N
 
 
 def test_a_store_that_fails_leaves_the_job_cold(node: Node) -> None:
-    """The cache is the job's all the same."""
     Path(node.context.store.path).rename(node.root / "away")
     outcome = node.run()
     assert [type(error) for error in outcome.degraded] == [StoreFailed]
@@ -307,7 +227,6 @@ def test_a_store_that_fails_leaves_the_job_cold(node: Node) -> None:
 
 
 def test_a_damaged_bundle_leaves_its_profile_cold(node: Node) -> None:
-    """And the others warm."""
     bundle = node.publish(ENTRIES)
     node.publish({"runtime_cache.bin": {"runtime_cache.bin": b"k"}}, "trt-rtx")
     (path,) = Path(node.context.store.path).rglob(f"{bundle}.sqsh")
@@ -320,7 +239,6 @@ def test_a_damaged_bundle_leaves_its_profile_cold(node: Node) -> None:
 
 
 def test_what_each_entry_is_from_is_recorded(node: Node) -> None:
-    """For the harvest: the bundle, its scope and its copy on this node. A job that starts cold has none."""
     bundle = node.publish({"runtime_cache.bin": {"runtime_cache.bin": b"k"}}, "trt-rtx")
     node.publish(ENTRIES)
     found = seeded(node.run(Options(("trt-rtx", "numba"))))
@@ -348,8 +266,6 @@ def test_a_failed_extraction_leaves_an_empty_directory(node: Node) -> None:
 
 
 def test_a_cache_that_can_not_be_given_away_is_withheld(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job can't write to root's: better none; the variable that it may have inherited is emptied."""
-
     def refuse(*_: object, **__: object) -> None:
         raise OSError(122, "Disk quota exceeded")
 
@@ -363,7 +279,6 @@ def test_a_cache_that_can_not_be_given_away_is_withheld(node: Node, monkeypatch:
 
 
 def test_the_cache_is_given_away_whatever_failed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of it, itself last: until then nobody can change what is mounted on."""
     given: list[str] = []
     chown, fchown = os.chown, os.fchown
 
@@ -389,7 +304,6 @@ def test_the_cache_is_given_away_whatever_failed(node: Node, monkeypatch: pytest
 
 
 def test_a_path_that_is_the_same_for_all_is_a_fact(node: Node) -> None:
-    """Profiles whose entries are of use only there have it in their namespace."""
     policy = node.context.policy._replace(constant_path="link")
     context = node.context._replace(policy=policy)
     outcome = seed.run(context, Options(("torch-extensions",)))
@@ -400,7 +314,6 @@ def test_a_path_that_is_the_same_for_all_is_a_fact(node: Node) -> None:
 
 
 def test_what_is_put_in_the_caches_place_is_not_entered(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the moment that it is the job's its owner can do that."""
     node.publish(ENTRIES)
     real = seed._give_away
 
@@ -414,11 +327,3 @@ def test_what_is_put_in_the_caches_place_is_not_entered(node: Node, monkeypatch:
     outcome = node.run()
     assert [type(error) for error in outcome.degraded] == [SeedFailed]
     assert not list((node.root / "moved" / "numba").iterdir())
-
-
-def test_a_cache_with_a_name_is_another_one(node: Node) -> None:
-    """What is published without the name is not shown, and the fact is recorded."""
-    node.publish(ENTRIES)
-    outcome = node.run(Options(("numba",), cache="a"))
-    assert outcome.detail["cold"] == {"numba": seed.NOTHING_PUBLISHED}
-    assert outcome.record["facts"]["cache"] == "a"

@@ -10,17 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.bundles import OWNER, PRODUCER, draft, namespace, publish
+from tests.lib.bundles import OWNER, PRODUCER, draft, namespace
 from tests.lib.worker_calls import put_in_place
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerAnswerMalformed, WorkerDied, WorkerSilent
-from warmstart.store import bundles, maintenance, parts
+from warmstart.store import bundles, index, maintenance, parts
 from warmstart.store.bundles import BundleGone, Offer, Offers
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle
 from warmstart.store.manifest import File, Manifest, ManifestUnreadable
-from warmstart.store.parts import RunParts
 
 pytestmark = pytest.mark.threat(6)
 
@@ -37,14 +36,18 @@ def client(tmp_path: Path) -> Iterator[StoreClient]:
 
 
 def test_what_is_published_is_offered_fetched_and_described(client: StoreClient, tmp_path: Path) -> None:
-    """Each operation passes its arguments to the process and returns its result."""
     where = namespace(tmp_path)
+    assert client.offers(["user-1"], "numba", "ns", after(10)) == Offers([], {})
+    assert os.listdir(tmp_path) == []
     squashfs = os.memfd_create("bundle")
     os.write(squashfs, b"squashfs")
     made = client.publish(where, squashfs, draft("a"), after(10), quota=1000)
     assert (made.size, made.indexed) == (8, True)
     (offer,) = client.offers(["user-1"], "numba", "ns", after(10)).offers
-    assert (offer.bundle, offer.entries) == (made.bundle, ["a"])
+    assert (offer.bundle, offer.entries, offer.whole) == (made.bundle, ["a"], True)
+    left = [path for path in Path(where.path).iterdir() if path.is_file()]
+    assert {path.name for path in left} == {f"{made.bundle}.sqsh", f"{made.bundle}.json", index.NAME}
+    assert {path.stat().st_mode & 0o7777 for path in left} == {0o444}
     copy = os.memfd_create("copy")
     files = client.fetch(where, offer, after(10), into=copy)
     assert (files, os.pread(copy, 100, 0)) == (draft("a").entries, b"squashfs")
@@ -58,36 +61,7 @@ def test_what_is_published_is_offered_fetched_and_described(client: StoreClient,
         os.close(fd)
 
 
-def test_maintenance_goes_through_all_of_a_store(client: StoreClient, tmp_path: Path) -> None:
-    """The lock is held until the client is closed."""
-    where = namespace(tmp_path)
-    made = [publish(tmp_path, name, content=name.encode()).bundle for name in ("a", "b", "c")]
-    assert client.lock(after(10))
-    with StoreClient(client.worker.identity, client.path, OWNER) as other:
-        assert not other.lock(after(10))
-    assert (client.run(after(10), maintenance.scopes), client.run(after(10), maintenance.namespaces, "user-1")) == (
-        ["user-1"],
-        [where],
-    )
-    assert [bundle.bundle for bundle in client.survey(where, after(10))] == made
-    (merger,) = client.run_in(after(10), maintenance.plan_compaction, where, 2, 100)
-    assert merger.sources == made
-    squashfs = os.memfd_create("merged")
-    merged = client.publish_compacted(where, squashfs, draft("a", "b")._replace(replaces=merger.sources), after(10))
-    os.close(squashfs)
-    assert merged.bundle is not None
-    assert client.run_in(after(10), maintenance.superseded, where, 0.0) == []
-    assert (
-        client.run_in(after(10), maintenance.sweep, where, 0.0)
-        == client.run(after(10), maintenance.sweep_top, 0.0)
-        == []
-    )
-    assert client.run_in(after(10), maintenance.quarantine, where, merged.bundle)
-    assert client.run_in(after(10), maintenance.remove, where, [str(made[0])]) == [made[0]]
-
-
 def test_a_look_up_whose_process_dies_is_asked_again(client: StoreClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once: a process that somebody kills makes no job cold. The sentence is about the store, not about our modules."""
     ask = partial(client.offers, ["user-1"], "numba", "ns")
     assert ask(after(10)).offers == []
     os.kill(client.worker._pid, signal.SIGKILL)
@@ -102,13 +76,11 @@ def test_a_look_up_whose_process_dies_is_asked_again(client: StoreClient, monkey
 
 
 def die(_store: str, _scopes: list[str], _profile: str, _namespace: str, _writer: str) -> None:
-    """End the process that this runs in."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.threat(24)
 def test_an_operation_that_is_late_does_not_give_the_lock_back(client: StoreClient) -> None:
-    """Its process is killed; the run goes on with the next namespace, and no other host begins one."""
     assert client.lock(after(10))
     with pytest.raises(WorkerSilent):
         client.run(after(0), maintenance.scopes)
@@ -117,7 +89,6 @@ def test_an_operation_that_is_late_does_not_give_the_lock_back(client: StoreClie
 
 
 def test_an_error_of_a_process_of_its_own_names_the_store(client: StoreClient, tmp_path: Path) -> None:
-    """Those that get a descriptor, or hold a lock, do not use the client's one process."""
     late, place, fd = after(0), parts.RunParts(str(tmp_path), "1.c.7.0"), os.memfd_create("bundle")
     part = Manifest(BUNDLE, SHA, 1, 0.0, "user-1", "numba", "ns", PRODUCER, {}, {})
 
@@ -179,30 +150,16 @@ TOLD = AN_OFFER
 
 
 def forged_offers(_store: str, _scopes: list[str], _profile: str, _namespace: str, _owner: str) -> Offers:
-    """Return forged offers."""
     return Offers([TOLD], {})
 
 
 def forged_fetch(_where: Namespace, _offer: Offer, _fd: int) -> dict[str, dict[str, int]]:
-    """Name a file elsewhere."""
     return {"a": {"../../../a": 1}}
 
 
 def forged_manifest(_where: Namespace, bundle: str) -> Manifest:
-    """Name a file elsewhere."""
     return Manifest(bundle, SHA, 1, 1.0, "user-1", "numba", "ns", PRODUCER, {}, {"a": {"../a": File(1, SHA, 1)}})
 
 
 def forged_survey(_where: Namespace, _owner: str) -> list[Bundle]:
-    """List a bundle elsewhere."""
     return [Bundle("..", "numba", "ns", BUNDLE, SHA, 1, 1, "a", 1.0, 1, 1)]
-
-
-def test_the_lock_of_a_merge_goes_when_it_is_over(client: StoreClient, tmp_path: Path) -> None:
-    """Also what an earlier merge left of it, as NFS does of a file that is unlinked while it is held."""
-    run = RunParts(str(tmp_path), parts.name_of(1000, "c", 7, 0))
-    os.makedirs(run.path)
-    with client.locked_parts(run, after(20)) as is_ours:
-        assert is_ours
-        assert os.listdir(run.path) == ["locks"]
-    assert not os.path.exists(run.path)

@@ -24,7 +24,6 @@ SHA = "ab" * 32
     ],
 )
 def test_any_name_without_control_characters_is_plain(path: str) -> None:
-    """Users name their directories and functions: what a file system holds can be published."""
     assert layout.is_plain_path(path)
 
 
@@ -37,13 +36,11 @@ def test_any_name_without_control_characters_is_plain(path: str) -> None:
     ],
 )
 def test_odd_paths_are_not(path: str) -> None:
-    """Paths that lead elsewhere, contain control characters or are too long for a file system are refused."""
     assert not layout.is_plain_path(path)
 
 
 @given(st.integers(0, 4_000_000_000_000_000))
 def test_a_bundle_id_tells_its_time(microseconds: int) -> None:
-    """Time to id and back; the id has the documented form."""
     bundle = layout.bundle_id(microseconds, SHA)
     assert layout.is_bundle_id(bundle)
     assert layout.microseconds_of(bundle) == microseconds
@@ -51,13 +48,11 @@ def test_a_bundle_id_tells_its_time(microseconds: int) -> None:
 
 @given(st.integers(0, 4_000_000_000_000_000), st.integers(1, 10**15))
 def test_ids_sort_by_age(microseconds: int, later: int) -> None:
-    """Whatever the hashes, the id of the older bundle sorts first."""
     assert layout.bundle_id(microseconds, "ff" * 32) < layout.bundle_id(microseconds + later, "00" * 32)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\0", "é", ".hidden", "a" * 201])
 def test_no_name_leads_out_of_the_store(name: str, tmp_path: Path) -> None:
-    """A scope, profile or namespace that is not a valid name raises `ValueError`."""
     for parts in ((name, "p", "n"), ("s", name, "n"), ("s", "p", name)):
         with pytest.raises(ValueError, match="not a valid name"):
             _ = Namespace(str(tmp_path), *parts).path
@@ -71,14 +66,12 @@ def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 
 def test_artifacts_are_for_their_owner_alone(tmp_path: Path) -> None:
-    """Other users cannot read bundles on the shared file system."""
     os.close(layout.make_namespace(Namespace(str(tmp_path), "s", "p", "n")))
     assert (tmp_path / "artifacts").stat().st_mode & 0o7777 == 0o700
     assert (tmp_path / "artifacts/s/p/n").stat().st_mode & 0o7777 == 0o755
 
 
 def test_a_scope_of_any_user_and_account_has_a_place(tmp_path: Path) -> None:
-    """The policy's scope for a name with odd characters (`user@domain` is common) is valid in the layout."""
     job = a_job(user="ann@example.com", account="équipe 7")
     for scope in ("user", "account", "site"):
         assert Namespace(str(tmp_path), scope_key(scope, job), "numba", "ns").path.startswith(str(tmp_path))

@@ -14,15 +14,16 @@ from warmstart.store import locks
 
 
 def test_one_has_it_until_it_is_released(tmp_path: Path) -> None:
-    """The file stays, in a directory that nobody else can enter: whoever can open a lock can hold it for ever."""
+    """Nobody else can enter the directory: whoever can open a lock can hold it for ever."""
     directory = tmp_path / "locks"
-    held = locks.try_lock(str(directory), "publish")
+    held, other = (locks.try_lock(str(directory), name) for name in ("publish", "other"))
     assert held
+    assert other
     assert not held.lockless
     assert locks.try_lock(str(directory), "publish") is None
-    other = locks.try_lock(str(directory), "other")
-    assert other
     held.release()
+    with locks.publish_lock(str(tmp_path)):
+        assert locks.try_lock(str(directory), "publish") is None
     again = locks.try_lock(str(directory), "publish")
     assert again
     again.release()
@@ -32,37 +33,24 @@ def test_one_has_it_until_it_is_released(tmp_path: Path) -> None:
     assert stat.S_IMODE((directory / "publish").stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("number", sorted(locks._NO_LOCKS))
-def test_a_file_system_without_locks_lets_everybody_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    """There is nobody to wait for, and the reason is kept for the audit."""
+NO_LOCKS = [(OSError(number, os.strerror(number)), os.strerror(number)) for number in sorted(locks._NO_LOCKS)]
 
+
+@pytest.mark.parametrize(("error", "why"), [*NO_LOCKS, (NotImplementedError(), os.strerror(errno.ENOSYS))])
+def test_a_file_system_without_locks_lets_everybody_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, why: str
+) -> None:
     def refuse(_lock: filelock.FileLock) -> None:
-        raise OSError(number, os.strerror(number))
+        raise error
 
     monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
     held = locks.try_lock(str(tmp_path), "x")
     assert held
-    assert held.lockless == os.strerror(number)
+    assert held.lockless == why  # for the audit log
     held.release()
 
 
-def test_a_system_without_the_call_is_one_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What filelock says of a platform that has none."""
-
-    def refuse(_lock: filelock.FileLock) -> None:
-        raise NotImplementedError
-
-    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
-    held = locks.try_lock(str(tmp_path), "x")
-    assert held
-    assert held.lockless == os.strerror(errno.ENOSYS)
-
-
 def test_a_store_that_fails_is_no_reason_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full or dead file system is told."""
-
     def refuse(_lock: filelock.FileLock) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -71,23 +59,13 @@ def test_a_store_that_fails_is_no_reason_to_go_on(tmp_path: Path, monkeypatch: p
         locks.try_lock(str(tmp_path), "x")
 
 
-def test_publishers_take_turns(tmp_path: Path) -> None:
-    """The lock of a namespace is held for the block, and no longer."""
-    with locks.publish_lock(str(tmp_path)):
-        assert locks.try_lock(str(tmp_path / "locks"), "publish") is None
-    held = locks.try_lock(str(tmp_path / "locks"), "publish")
-    assert held
-    held.release()
-
-
-def test_a_lock_only_saves_work(tmp_path: Path) -> None:
-    """Whoever does not get it, or not even its directory, goes on; what another holds stays held."""
+def test_who_does_not_get_a_lock_or_its_directory_goes_on(tmp_path: Path) -> None:
     held = locks.try_lock(str(tmp_path), "x")
     assert held
     went_on = []
     with locks.lock_or_proceed(str(tmp_path), "x", seconds=0.0):
         went_on.append("without it")
-    assert locks.try_lock(str(tmp_path), "x") is None
+    assert locks.try_lock(str(tmp_path), "x") is None  # what another holds stays held
     held.release()
     with locks.lock_or_proceed(str(tmp_path / "not" / "there"), "x"):
         went_on.append("without a directory")

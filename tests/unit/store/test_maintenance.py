@@ -13,8 +13,6 @@ import pytest
 from tests.lib.bundles import OWNER, draft, namespace, publish
 from tests.lib.policy_site import defaults
 from warmstart.repack import rewrite
-from warmstart.seed import node_cache
-from warmstart.seed.node_cache import Keep
 from warmstart.store import bundles, maintenance
 from warmstart.store.maintenance import Bundle, Use
 
@@ -24,13 +22,11 @@ POLICY = defaults().maintenance._replace(keep=100, per_user=10)
 
 
 def bundle(name: str, used: float, stored: int = 1, scope: str = "user-1-a", weight: int = 1) -> Bundle:
-    """Return a bundle as in the survey."""
     sha256 = hashlib.sha256(name.encode()).hexdigest()
     return Bundle(scope, "numba", "ns", name, sha256, 1, 1, "a", used, stored, weight)
 
 
 def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
-    """Each scope has its own quota; a scope over quota costs no other scope's bundles."""
     found = [
         bundle("unused", 0), bundle("older", 150, 6), bundle("newer", 160, 6), bundle("other", 120, 9, "user-2-b"),
         bundle("team", 120, 89, "account-t"), bundle("all", 130, 401, "site"),
@@ -44,7 +40,6 @@ def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
 
 
 def test_a_whole_that_a_job_may_be_reading_stays() -> None:
-    """Others go in its place, as long as there are any; a few hours after the job it goes as they do."""
     now = 1_000_000.0
     read = bundle("read", now - 7200, 6)._replace(profile=WHOLES)
     cache = bundle("cache", now - 100, 6)
@@ -55,7 +50,6 @@ def test_a_whole_that_a_job_may_be_reading_stays() -> None:
 
 @pytest.mark.threat(24)
 def test_names_close_to_their_bound_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's least recently used bundles of that namespace go, before a harvest is refused."""
     monkeypatch.setattr(maintenance, "MOST_PER_USER", 100)
     heavy = [bundle("older", 150, weight=50), bundle("newer", 160, weight=45)]
     site = [one._replace(scope="site", user=one.bundle) for one in heavy]
@@ -63,15 +57,7 @@ def test_names_close_to_their_bound_make_room(monkeypatch: pytest.MonkeyPatch) -
     assert going == {heavy[0]: maintenance.OVER_NAMES}
 
 
-def test_marks_count_in_the_quota_but_stay() -> None:
-    """A bundle without entries goes when it hides nothing any more."""
-    marks = bundle("marks", 120, 8)._replace(entries=0)
-    going = maintenance.expired([marks, bundle("older", 150, 1), bundle("newer", 160, 1)], POLICY, 200)
-    assert [one.bundle.bundle for one in going] == ["older"]
-
-
 def test_a_users_least_used_names_of_caches_go() -> None:
-    """All bundles of a name, by its latest use; other users' names and bundles without one stay."""
     policy = POLICY._replace(keep=10**9, per_user=10**9)
 
     def named(number: int, name: str, scope: str = "user-1-a") -> Bundle:
@@ -88,7 +74,6 @@ def test_a_users_least_used_names_of_caches_go() -> None:
 
 
 def test_every_bundle_is_verified_once_in_thirty_days() -> None:
-    """The day is chosen by the hash alone."""
     found = [bundle(str(number), 0) for number in range(200)]
     days = Counter(one.bundle for day in range(1000, 1030) for one in found if rewrite.is_due(one, day))
     assert set(days.values()) == {1}
@@ -96,7 +81,6 @@ def test_every_bundle_is_verified_once_in_thirty_days() -> None:
 
 
 def test_the_survey_tells_the_last_use_and_uses_are_recorded_once_a_day(tmp_path: Path) -> None:
-    """An invalid bundle id and an older use change nothing."""
     made = publish(tmp_path, "a").bundle or ""
     path = Path(namespace(tmp_path).path, f"{made}.sqsh")
     os.utime(path, (1_000_000, 1_000_000))
@@ -109,7 +93,6 @@ def test_the_survey_tells_the_last_use_and_uses_are_recorded_once_a_day(tmp_path
 
 
 def test_the_use_of_a_whole_is_exact_to_an_hour(tmp_path: Path) -> None:
-    """Whether a job reads it decides what goes first."""
     where = namespace(tmp_path)._replace(profile=WHOLES)
     fd = os.memfd_create("whole")
     made = bundles.publish_bundle(where, fd, draft("whole"), OWNER).bundle or ""
@@ -151,31 +134,6 @@ def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:
     assert (tmp_path / "artifacts" / "id").exists()
 
 
-def test_what_a_dead_head_node_left_goes_after_a_week(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No epilog of it removes what its job's nodes agreed on; of very many leavings only some go at a time."""
-    for job in (7, 8, 9):
-        (tmp_path / f"runs/c.{job}.0").mkdir(parents=True)
-        for name in ("images.json", "proposal.json", "n2.vote", "choice.json"):
-            (tmp_path / f"runs/c.{job}.0" / name).touch()
-    (tmp_path / "runs/c.8.0.json").touch()
-    now = time.time()
-    assert maintenance.sweep_top(str(tmp_path), now + 600_000) == []
-    monkeypatch.setattr(maintenance, "MOST_SWEPT", 3)
-    swept = [f"runs/c.{name}" for name in ("7.0", "8.0", "8.0.json", "9.0")]
-    assert maintenance.sweep_top(str(tmp_path), now + 700_000) == swept[:3]
-    assert maintenance.sweep_top(str(tmp_path), now + 700_000) == swept[3:]
-    assert os.listdir(tmp_path / "runs") == []
-
-
-def test_where_nothing_is_there_is_nothing_to_do(tmp_path: Path) -> None:
-    """A node without copies or spool and a store without artifacts are not errors."""
-    assert node_cache.prune(str(tmp_path / "none"), str(tmp_path / "layers"), Keep(1), 0.0) == 0
-    assert node_cache.uses(str(tmp_path / "none")) == []
-    assert (maintenance.scopes(str(tmp_path)), maintenance.namespaces(str(tmp_path), "user-1")) == ([], [])
-    assert maintenance.survey(namespace(tmp_path), OWNER) == []
-    assert os.listdir(tmp_path) == []
-
-
 def emptied(store: Path, scope: str = "user-1") -> Path:
     """Publish a bundle and remove it again. Return the namespace's directory."""
     made = publish(store, "a", scope=scope).bundle or ""
@@ -189,7 +147,6 @@ LATER = time.time() + 2 * maintenance.DAY
 
 @pytest.mark.threat(32)
 def test_an_empty_namespace_goes_after_a_day(tmp_path: Path) -> None:
-    """With its index, its locks, and directories above it that are empty then. A new publisher makes it again."""
     path = emptied(tmp_path)
     publish(tmp_path, "a", scope="user-2")
     (path / "quarantine").mkdir()
@@ -206,7 +163,6 @@ def test_an_empty_namespace_goes_after_a_day(tmp_path: Path) -> None:
 @pytest.mark.threat(32)
 @pytest.mark.parametrize("content", ["bundle", ".tmp-n1-x", "quarantine/x.json"])
 def test_a_namespace_that_has_anything_stays(tmp_path: Path, content: str) -> None:
-    """A bundle, a file that is being written, or evidence of damage."""
     path = emptied(tmp_path)
     if content == "bundle":
         publish(tmp_path, "b")
@@ -219,7 +175,6 @@ def test_a_namespace_that_has_anything_stays(tmp_path: Path, content: str) -> No
 
 @pytest.mark.threat(32)
 def test_a_publisher_that_comes_meanwhile_keeps_the_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The directory that is not empty any more stays, and its index is made again."""
     emptied(tmp_path)
     rmdir = os.rmdir
 

@@ -30,21 +30,14 @@ def changed(**changes: Any) -> bytes:  # noqa: ANN401
     return json.dumps(json.loads(manifest.encode(A_MANIFEST)) | changes).encode()
 
 
-def test_a_manifest_survives_being_written_down() -> None:
-    """Decoding returns what was encoded."""
-    assert manifest.decode(BUNDLE, manifest.encode(A_MANIFEST)) == A_MANIFEST
-
-
 @pytest.mark.threat(24)
 def test_a_file_that_begins_as_its_entry_is_written_without() -> None:
-    """As documented: `/` stands for the entry's name."""
     assert json.loads(manifest.encode(A_MANIFEST))["entries"] == {
         "a/k": {"/.nbc": [0, SHA, 18], "/.nbi": [3, SHA, 17], "a/other": [1, SHA, 19]}
     }
 
 
 def test_a_manifest_of_a_merged_bundle_says_where_each_entry_is_from() -> None:
-    """Origins and replaced bundles are written, too, as documented."""
     origin = Origin(*PRODUCER, "site", BUNDLE)
     merged = A_MANIFEST._replace(origins={"a/k": origin}, replaces=[BUNDLE])
     data = manifest.encode(merged)
@@ -59,7 +52,6 @@ def test_a_newer_format_is_refused_by_name() -> None:
 
 
 def test_what_a_newer_release_added_is_ignored() -> None:
-    """In the manifest and in what stands in it."""
     bundle = json.loads(changed())["bundle"]
     added = changed(extra=1, producer=PRODUCER._asdict() | {"more": 1})
     assert manifest.decode(bundle, added) == manifest.decode(bundle, changed())
@@ -99,13 +91,11 @@ def test_what_a_newer_release_added_is_ignored() -> None:
     ],
 )
 def test_damaged_and_foreign_manifests_are_refused(data: bytes) -> None:
-    """Whatever is wrong with a manifest, the error is `manifest-unreadable`."""
     with pytest.raises(ManifestUnreadable):
         manifest.decode(BUNDLE, data)
 
 
 @given(cut=st.integers(0, len(manifest.encode(A_MANIFEST)) - 1))
 def test_no_part_of_a_manifest_is_one(cut: int) -> None:
-    """A truncated manifest is refused, wherever it was cut."""
     with pytest.raises(ManifestUnreadable):
         manifest.decode(BUNDLE, manifest.encode(A_MANIFEST)[:cut])

@@ -29,7 +29,6 @@ def long_names(count: int, *, user: str = "a", mark: str = "") -> Draft:
 
 @contextmanager
 def memory_file(content: bytes) -> Iterator[int]:
-    """Give a file of this content."""
     fd = os.memfd_create("bundle")
     try:
         os.write(fd, content)
@@ -39,18 +38,15 @@ def memory_file(content: bytes) -> Iterator[int]:
 
 
 def publish(store: Path, made: Draft, *, quota: int = 0, scope: str = "user-1") -> Published:
-    """Publish a squashfs of a few bytes with this draft."""
     with memory_file(os.urandom(8)) as fd:
         return bundles.publish_bundle(namespace(store, scope), fd, made, OWNER, quota)
 
 
 def stored(store: Path) -> int:
-    """Return the bytes of all files of the scope."""
     return sum(path.stat().st_size for path in (store / "artifacts/user-1").rglob("*") if path.is_file())
 
 
 def test_names_count_in_the_quota(tmp_path: Path) -> None:
-    """A few bytes of squashfs with many long names take what manifest and index take."""
     with pytest.raises(QuotaExceeded):
         publish(tmp_path, long_names(100), quota=100_000)
     publish(tmp_path, long_names(100, mark="x"))
@@ -87,7 +83,6 @@ def with_cache(name: str, entry: str = "a") -> Draft:
 
 @pytest.mark.report
 def test_a_thousand_names_of_caches_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each makes directories in the store, and jobs may have any number. Namespaces without such a name go on."""
     monkeypatch.setattr(bundles, "MOST_NAMESPACES", 3)
 
     def publish_in(number: int, made: Draft, profile: str = "numba") -> Published:
@@ -107,14 +102,12 @@ def test_a_thousand_names_of_caches_are_enough(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_manifest_writes_an_entrys_name_once(tmp_path: Path) -> None:
-    """Files mostly begin with the name of their entry."""
     publish(tmp_path, long_names(100))
     (path,) = Path(namespace(tmp_path).path).glob("2*.json")
     assert path.stat().st_size < 100 * 1_200
 
 
 def test_a_full_harvest_of_ordinary_names_has_room() -> None:
-    """50,000 entries of two files, as many as a harvest may have."""
     entry = "f" * 64
     weight = manifest.entry_weight(entry, [f"{entry}/{'k' * 60}.{suffix}" for suffix in ("json", "cubin")])
     assert 50_000 * weight < manifest.MOST_PER_BUNDLE
@@ -122,14 +115,12 @@ def test_a_full_harvest_of_ordinary_names_has_room() -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the bounds of a user and of a namespace small."""
     monkeypatch.setattr(index, "MOST_PER_USER", 100_000)
     monkeypatch.setattr(index, "MOST_PER_NAMESPACE", 250_000)
 
 
 @pytest.mark.usefixtures("small")
 def test_one_users_names_leave_room_for_the_others(tmp_path: Path) -> None:
-    """In a shared scope each user has a part of the namespace."""
     publish(tmp_path, long_names(40, user="m", mark="m"), scope="site")
     with pytest.raises(index.TooManyNames, match="m's part of the namespace"):
         publish(tmp_path, long_names(40, user="m", mark="n"), scope="site")
@@ -151,7 +142,6 @@ def test_a_harvest_that_could_not_be_published_is_not_begun(tmp_path: Path, monk
 
 @pytest.mark.usefixtures("small")
 def test_a_bundle_that_replaces_others_is_let_in(tmp_path: Path) -> None:
-    """Compaction makes a full namespace smaller."""
     sources = [publish(tmp_path, long_names(20, mark=mark)).bundle or "" for mark in "ab"]
     merged = {**long_names(20, mark="a").entries, **long_names(20, mark="b").entries}
     fd = os.memfd_create("merged")
@@ -161,7 +151,6 @@ def test_a_bundle_that_replaces_others_is_let_in(tmp_path: Path) -> None:
 
 
 def test_the_index_is_never_larger_than_what_its_bundles_weigh(tmp_path: Path) -> None:
-    """So the bound of a namespace bounds what every prolog reads."""
     odd = {'"' * 200: {'"' * 201: File(10**18, "ab" * 32, 17)}, "b": {"b": File(0, "ab" * 32, 17)}}
     publish(tmp_path, draft()._replace(entries=odd, fresh=True))
     publish(tmp_path, draft("c"))

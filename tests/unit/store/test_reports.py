@@ -18,18 +18,15 @@ UID = 64201
 
 @pytest.fixture
 def store(tmp_path: Path) -> str:
-    """Return an empty store."""
     return str(tmp_path)
 
 
 def left(store: str, *jobs: int, trim: bool = True) -> None:
-    """Leave a report of each job."""
     for job in jobs:
         reports.leave(store, UID, reports.name_of(job, "0a1b2c3d", "n1"), f"{job}\n", trim)
 
 
 def test_each_run_has_one(store: str) -> None:
-    """A run that is reported twice has the later one."""
     left(store, 7, 12, 7)
     assert [*reports.read(store, UID)] == [b"7\n", b"12\n"]
     assert [*reports.read(store, UID, 7)] == [b"7\n"]
@@ -37,8 +34,6 @@ def test_each_run_has_one(store: str) -> None:
 
 
 def test_on_a_full_disk_nothing_is_left(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file that was begun."""
-
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -49,7 +44,6 @@ def test_on_a_full_disk_nothing_is_left(store: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_a_killed_writer_left_goes_before_reports_do(store: str) -> None:
-    """It is no report, and after a day nobody writes it any more."""
     left(store, 7)
     folder = Path(store, reports.FOLDER, str(UID))
     for name, age in ((".0000000008.a.n1.1.tmp", 86_000), (".0000000009.a.n1.1.tmp", 87_000)):
@@ -61,7 +55,6 @@ def test_what_a_killed_writer_left_goes_before_reports_do(store: str) -> None:
 
 
 def test_a_folder_is_listed_by_its_user_alone(store: str) -> None:
-    """Mode and list: the owner all, the user reading, all others nothing."""
     left(store, 7)
     top, folder = Path(store, reports.FOLDER), Path(store, reports.FOLDER, str(UID))
     assert (top.stat().st_mode & 0o777, folder.stat().st_mode & 0o007) == (0o711, 0)
@@ -72,7 +65,6 @@ def test_a_folder_is_listed_by_its_user_alone(store: str) -> None:
 
 
 def test_of_a_user_the_last_stay(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the jobs' numbers; the first node of a job sees to that."""
     monkeypatch.setattr(reports, "MOST", 3)
     left(store, 9, 10, 11, 100, trim=False)
     being_written = Path(store, reports.FOLDER, str(UID), ".0000000012.a.n1.1.tmp")
@@ -83,14 +75,12 @@ def test_of_a_user_the_last_stay(store: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_long_text_loses_its_last_lines(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None is cut."""
     monkeypatch.setattr(reports, "LONGEST", 10)
     reports.leave(store, UID, "0000000007.a.n1", "1234\n5678\n9012\n", True)
     assert [*reports.read(store, UID)] == [b"1234\n5678\n"]
 
 
 def test_old_ones_go_and_empty_folders(store: str) -> None:
-    """With what a writer left that died."""
     assert reports.remove_before(store, 0) == 0
     left(store, 7, 8)
     folder = Path(store, reports.FOLDER, str(UID))
@@ -105,8 +95,6 @@ def test_old_ones_go_and_empty_folders(store: str) -> None:
 
 
 def test_without_lists_nothing_is_left(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else could be kept from it, or its user could not read it."""
-
     def refuse(*_: object) -> None:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
