@@ -27,7 +27,6 @@ class SharedPath(NamedTuple):
     path: str  # `*` stands for any part of one name
     owners: tuple[User, ...]  # whose files they may have, besides root's
     scope: str  # account | site; of what a job is granted, a directory of the store
-    marker: str  # a path in such a directory that changes with it, "" where a wing needs none
     rule: str
 
     @property

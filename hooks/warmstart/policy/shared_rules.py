@@ -57,7 +57,7 @@ def faults(rule: Rule, model: PolicyModel, find_user: FindUser, key: str) -> Ite
         yield from claimed(model, rule.match, key, "user, group, node or partition")
 
 
-def form(rule: Rule, item: SharedDirectory, find_user: FindUser, marker: str = "") -> Json:
+def form(rule: Rule, item: SharedDirectory, find_user: FindUser) -> Json:
     """Return a directory that a rule names, in the form of `shared.SharedPath`."""
     owners: list[Json] = [[*user[:2]] for name in item.owners if (user := find_user(name))]
-    return [item.path, owners, item.scope, marker, rule.name]
+    return [item.path, owners, item.scope, rule.name]

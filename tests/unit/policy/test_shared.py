@@ -10,8 +10,8 @@ from warmstart.policy.compiled import User
 from warmstart.policy.match import combine
 from warmstart.policy.shared import SharedPath, covering, granted
 
-SITE = ["/l/sw/*", [["operator", 800], ["root", 0]], "site", "", "all"]
-ACCOUNT = ["/l/ml", [["svc_ml", 1501]], "account", "a/b", "ml"]
+SITE = ["/l/sw/*", [["operator", 800], ["root", 0]], "site", "all"]
+ACCOUNT = ["/l/ml", [["svc_ml", 1501]], "account", "ml"]
 
 
 @pytest.mark.parametrize(("trust", "rules"), [("enforced", ["all", "ml"]), ("unproven", ["all"])])
@@ -23,7 +23,7 @@ def test_an_account_shares_only_where_it_is_enforced(trust: str, rules: list[str
     grant = combine(policy, [], job)._replace(own={"wing": [[SITE], [ACCOUNT]]})
     found = granted(policy, job, grant, "wing")
     assert [item.rule for item in found] == rules
-    assert found[0] == SharedPath("/l/sw/*", (User("operator", 800), User("root", 0)), "site", "", "all")
+    assert found[0] == SharedPath("/l/sw/*", (User("operator", 800), User("root", 0)), "site", "all")
     assert [item.scope for item in found[1:]] == ["account-ml-1"][: len(rules) - 1]
     assert found[0].uids == [0, 800]
     assert granted(policy, job, grant, "another") == ()
@@ -43,5 +43,5 @@ def test_an_account_shares_only_where_it_is_enforced(trust: str, rules: list[str
 def test_the_last_rule_that_covers_a_path_counts(path: str, last: str) -> None:
     """A star stands for a part of one name, so a directory in such a one is no other."""
     globs = {"all": "/l/sw/*", "deep": "/l/sw/*/env", "py": "/l/sw/py*"}
-    found = covering(path, [SharedPath(glob, (), "site", "", rule) for rule, glob in globs.items()])
+    found = covering(path, [SharedPath(glob, (), "site", rule) for rule, glob in globs.items()])
     assert (found.rule if found else "none") == last

@@ -50,5 +50,5 @@ def test_hooks_read_it_as_it_was_written() -> None:
     """With uids, and the rule's name."""
     rule = a_rule({}, owners=["operator", "root"])
     (item,) = cast("list[SharedDirectory]", getattr(rule, "wing"))  # noqa: B009 - no attribute of a rule
-    found = wire.decode(SharedPath, form(rule, item, find_user, "a/b"))
-    assert found == ("/l/sw/*", (("operator", 800), ("root", 0)), "site", "a/b", "all")
+    found = wire.decode(SharedPath, form(rule, item, find_user))
+    assert found == ("/l/sw/*", (("operator", 800), ("root", 0)), "site", "all")

@@ -59,7 +59,7 @@ class TreeClient:
         if seen.identity and not seen.identity.replace(" ", "").isdecimal():
             raise current.TreeUnusable(tree=self._tree, problem=f"it is said to be {seen.identity[:80]!a}")
         tree = covering(seen.path, shared)
-        if seen.marker != (tree.marker if tree else marker):
+        if seen.marker != ("" if tree else marker):
             raise current.TreeUnusable(
                 tree=self._tree, problem="another file than it has to be says whether it changed"
             )

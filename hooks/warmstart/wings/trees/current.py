@@ -47,7 +47,7 @@ class Look(NamedTuple):
 def look(tree: str, prefixes: list[str], marker: str, shared: list[SharedPath]) -> Look:
     """Return a tree below one of the prefixes as it is now; `marker` is a path in it, or "".
 
-    Of a tree that is one of `shared`, their marker counts: whoever could choose one would make a copy for each. Raises
+    Of a tree that is one of `shared` no marker counts: whoever could choose one would make a copy for each. Raises
     `TreeUnusable`.
     """
     try:
@@ -56,8 +56,8 @@ def look(tree: str, prefixes: list[str], marker: str, shared: list[SharedPath]) 
             raise TreeUnusable(tree=tree, problem=f"it leads to {path}, which is below none of trees.prefixes")
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)  # who may list it may look
         try:
-            chosen = covering(path, shared)
-            return _look(fd, tree, path, chosen.marker if chosen else marker)
+            is_shared = covering(path, shared) is not None
+            return _look(fd, tree, path, "" if is_shared else marker, needs_marks=not is_shared)
         finally:
             os.close(fd)
     except OSError as error:
@@ -65,7 +65,7 @@ def look(tree: str, prefixes: list[str], marker: str, shared: list[SharedPath]) 
         raise TreeUnusable(tree=tree, problem=f"{error.strerror or error}{why}") from error
 
 
-def _look(fd: int, tree: str, path: str, marker: str) -> Look:
+def _look(fd: int, tree: str, path: str, marker: str, *, needs_marks: bool) -> Look:
     top = os.fstat(fd)
     names = ["", *_names(fd, "")]
     environments = _listed(fd, _ENVIRONMENTS, "")
@@ -82,9 +82,8 @@ def _look(fd: int, tree: str, path: str, marker: str) -> Look:
             why = "" if os.access(os.path.dirname(where), os.X_OK) else unknown_group(where)
             raise TreeUnusable(tree=tree, problem=f"it has no {marker}{why}")
         marks.append((marker, status))
-    elif len(marks) == 1:
+    elif len(marks) == 1 and needs_marks:
         problem = "it is no environment of pip, uv or conda; name a file that changes with it: tree=PATH:FILE"
-        problem += ", or marker where a rule names the tree"
         raise TreeUnusable(tree=tree, problem=problem)
     facts: list[object] = [
         (name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode, status.st_uid, status.st_gid)

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
 
 from warmstart.host.wire import Json
 from warmstart.policy import shared_rules
 from warmstart.policy.checks import FindUser, shared_prefixes
 from warmstart.policy.document import Fault
-from warmstart.policy.schema import Path, PolicyModel, Rule, Section, Size, in_schema, key, matching
+from warmstart.policy.schema import Path, PolicyModel, Rule, Section, Size, key
 from warmstart.policy.shared_rules import SharedDirectory
 from warmstart.wings.trees.offered import KEY
-
-MARKER = r"(?!.*//|(.*/)?\.\.?(/|$))[A-Za-z0-9_.@+=%-][A-Za-z0-9_.@+=%/-]{0,254}"
-TreeMarker = Annotated[
-    str,
-    matching(MARKER, "a path in a tree, of letters, digits and _.@+=%-/"),
-    in_schema("path in the tree", MARKER),
-]
 
 
 class Trees(Section):
@@ -37,20 +29,10 @@ class Trees(Section):
     )
 
 
-class SharedTree(SharedDirectory):
-    """Trees with one copy for many ([trees](../wings/trees.md#trees-of-an-account-or-the-site))."""
-
-    marker: TreeMarker | None = key(
-        None,
-        "A file in the tree that changes with it, for one that neither pip, uv nor conda has made. What the job names "
-        "does not count.",
-    )
-
-
 SECTIONS: dict[str, tuple[object, object]] = {KEY: (Trees, Trees())}
 RULE_KEYS: dict[str, tuple[object, object]] = {
     KEY: (
-        list[SharedTree],
+        list[SharedDirectory],
         key(
             [],
             "Trees that these jobs [share](../wings/trees.md#trees-of-an-account-or-the-site). Several rules add up; "
@@ -78,7 +60,7 @@ def of_policy(model: PolicyModel, find_user: FindUser) -> dict[str, Json]:  # no
 
 def of_rule(rule: Rule, find_user: FindUser) -> dict[str, Json]:
     """Return the trees that the rule's jobs share, in the form of `shared.SharedPath`."""
-    shared: list[Json] = [shared_rules.form(rule, tree, find_user, tree.marker or "") for tree in _shared(rule)]
+    shared: list[Json] = [shared_rules.form(rule, tree, find_user) for tree in _shared(rule)]
     return {KEY: shared} if shared else {}
 
 
@@ -88,6 +70,6 @@ def _given(model: PolicyModel) -> Trees:
     return given
 
 
-def _shared(rule: Rule) -> list[SharedTree]:
-    given: list[SharedTree] = getattr(rule, KEY)
+def _shared(rule: Rule) -> list[SharedDirectory]:
+    given: list[SharedDirectory] = getattr(rule, KEY)
     return given

@@ -59,7 +59,7 @@ def test_a_blob_has_one_copy_for_all(here: ModelSite) -> None:
 def test_many_have_one_copy_by_a_rule(here: ModelSite) -> None:
     """It counts as its owner's, whoever asked. A file that others can write is copied for its user alone."""
     model = here.model("one", WEIGHTS, mode=0o644)
-    rule = SharedPath(f"{here.models}/*", (User(ALICE.name, ALICE.uid),), "site", "", "all")
+    rule = SharedPath(f"{here.models}/*", (User(ALICE.name, ALICE.uid),), "site", "all")
     assert here.copy(model, BOB, job=8, shared=rule) == ""
     (made,) = here.sets(str(model))
     assert (made.about.user, made.about.uid, made.about.scope) == (ALICE.name, ALICE.uid, "site")
@@ -119,7 +119,7 @@ def test_a_model_has_its_room_before_another_begins(here: ModelSite, monkeypatch
     """Two that together have none would otherwise both be copied in part, and neither whole."""
     monkeypatch.setattr(errands, "TURN_S", 0.0)
     here.policy_of(keep=f"{3 * len(WEIGHTS)}B")
-    rule = SharedPath(f"{here.models}/*", (User(ALICE.name, ALICE.uid),), "site", "", "all")  # no user's share
+    rule = SharedPath(f"{here.models}/*", (User(ALICE.name, ALICE.uid),), "site", "all")  # no user's share
     for name, job in (("first", 7), ("second", 8)):
         model = here.model(name, WEIGHTS)
         (model / "more.bin").write_bytes(WEIGHTS)

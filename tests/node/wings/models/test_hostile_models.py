@@ -54,7 +54,7 @@ def shown(here: ModelSite, model: Path, user: Identity, job: int, rule: SharedPa
 def test_no_user_stops_another_who_reads_the_model(here: ModelSite) -> None:
     """Each job locks and watches a file of its own; nobody may lease one."""
     model = here.model("one", WEIGHTS, mode=0o644)
-    rule = SharedPath(f"{here.models}/*", (User(ALICE.name, ALICE.uid),), "site", "", "all")
+    rule = SharedPath(f"{here.models}/*", (User(ALICE.name, ALICE.uid),), "site", "all")
     assert here.copy(model, shared=rule) == ""
     files = [shown(here, model, user, job, rule) for user, job in ((ALICE, 7), (BOB, 8))]
     try:
@@ -171,7 +171,7 @@ def test_what_many_would_be_shown_is_looked_at_by_root(
     here: ModelSite, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the process of the user who asks says of a file."""
-    rule = SharedPath(f"{here.models}/*", (User(BOB.name, BOB.uid),), "site", "", "all")
+    rule = SharedPath(f"{here.models}/*", (User(BOB.name, BOB.uid),), "site", "all")
     model = here.model("one", WEIGHTS, BOB, mode=0o666 if case == "others can write it" else 0o644)
     if case == "it is another's":
         here.own(model, ALICE)

@@ -123,7 +123,7 @@ def test_what_root_owns_is_a_tree_only_if_a_rule_says_so(tree: Path) -> None:
     (tree / "pyvenv.cfg").write_text("")
     os.chown(tree, 0, 0)
     below = str(tree.parent)
-    owned = SharedPath(f"{below}/*", (User("root", 0),), "site", "", "everyone")
+    owned = SharedPath(f"{below}/*", (User("root", 0),), "site", "everyone")
     with TreeClient(USER, str(tree)) as client:
         for shared in (
             (),

@@ -87,7 +87,7 @@ def test_whose_a_model_is(tmp_path: Path) -> None:
     model.mkdir(parents=True)
     (model / "model.bin").write_bytes(b"weights of a model")
     found = seen(model, tmp_path)
-    rule = SharedPath(f"{tmp_path}/models/*", (User("svc_ml", 1501),), "site", "", "all")
+    rule = SharedPath(f"{tmp_path}/models/*", (User("svc_ml", 1501),), "site", "all")
     told = []
     for owner, is_guarded in ((1501, True), (0, True), (1502, True), (1501, False)):
         files = (found.files[0]._replace(owner=owner, is_guarded=is_guarded),)

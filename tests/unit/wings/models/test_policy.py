@@ -32,8 +32,8 @@ rules:
 def test_models_of_all_matching_rules_add_up(compiled_of: Compile) -> None:
     """In the order of the rules, each with the scope of this job's account."""
     policy, job = compiled_of(MODELS + RULES), a_job(account="ml-1")
-    site = ("/lustre/*", (("operator", 800),), "site", "", "all")
-    account = ("/lustre/ml/*", (("svc_ml", 1501), ("root", 0)), "account-ml-1", "", "ml")
+    site = ("/lustre/*", (("operator", 800),), "site", "all")
+    account = ("/lustre/ml/*", (("svc_ml", 1501), ("root", 0)), "account-ml-1", "ml")
     assert granted(policy, job, combine(policy, matching(policy, job, list), job), KEY) == (site, account)
 
 

@@ -88,7 +88,7 @@ def test_copies_are_listed_over_their_files(context: Context, model: Path) -> No
 def test_many_have_one_copy_of_what_trusted_users_own(context: Context, model: Path) -> None:
     """A request names the rule. As soon as another can write a file, each user has an own copy again, and is told."""
     mine = (User("ws-alice", os.getuid()),)
-    rules = tuple(SharedPath(f"{model.parent}/*", owners, "site", "", "all") for owners in ((User("x", 1),), mine))
+    rules = tuple(SharedPath(f"{model.parent}/*", owners, "site", "all") for owners in ((User("x", 1),), mine))
     for _ in range(2):
         shown(context, model, shared=rules)
     errands = Errands(context.paths, COPIES)

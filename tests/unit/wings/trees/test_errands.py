@@ -23,7 +23,7 @@ from warmstart.wings.trees.offered import directory
 def shared(node: TreeSite, tree: Path) -> SharedPath:
     """Return a rule by which the site has one copy of a tree of its owner's."""
     owners = (User("ws-nobody", 1), User("ws-owner", tree.stat().st_uid))
-    return SharedPath(f"{node.trees}/*", owners, "site", "", "everyone")
+    return SharedPath(f"{node.trees}/*", owners, "site", "everyone")
 
 
 def stored(node: TreeSite) -> list[Path]:

@@ -23,7 +23,7 @@ trust: {account: enforced}
 trees: {prefixes: [/lustre]}
 rules:
   - {name: site, trees: [{path: /lustre/sw/*, owners: [operator, root], scope: site}]}
-  - {name: ml, match: {account: ml-*}, trees: [{path: /lustre/ml, owners: [svc_ml], scope: account, marker: a/b}]}
+  - {name: ml, match: {account: ml-*}, trees: [{path: /lustre/ml, owners: [svc_ml], scope: account}]}
 """
 JOB = a_job(account="ml-1")
 
@@ -62,9 +62,7 @@ def test_prefixes_are_nobody_elses(site: Site, prefix: str, words: str) -> None:
         ("", {"path": "/lustre/sw/"}, "trees[0].path", "write /lustre/sw,"),
         ("", {"path": "/lustrous"}, "trees[0].path", "below none of trees.prefixes"),
         ("", {"path": "/lustre"}, "trees[0].path", "below none of trees.prefixes"),
-        ("", {"marker": "../b"}, "trees[0].marker", "is not a path in a tree"),
-        ("", {"marker": "/b"}, "trees[0].marker", "is not a path in a tree"),
-        ("account: ml", {"path": "/lustre/*/env", "marker": ".version/x..y"}, "match.account", "claimed attribute"),
+        ("account: ml", {"path": "/lustre/*/env"}, "match.account", "claimed attribute"),
     ],
 )
 def test_trees_of_many_are_owned_and_below_a_prefix(
@@ -95,8 +93,8 @@ def test_a_tree_is_none_of_warmstarts_own_directories(monkeypatch: pytest.Monkey
 
 def test_trees_of_all_matching_rules_add_up(compiled_of: Compile) -> None:
     policy = compiled_of(TREES)
-    site = ("/lustre/sw/*", (("operator", 800), ("root", 0)), "site", "", "site")
-    assert shared(policy, JOB) == [site, ("/lustre/ml", (("svc_ml", 1501),), "account-ml-1", "a/b", "ml")]
+    site = ("/lustre/sw/*", (("operator", 800), ("root", 0)), "site", "site")
+    assert shared(policy, JOB) == [site, ("/lustre/ml", (("svc_ml", 1501),), "account-ml-1", "ml")]
     assert shared(policy, JOB._replace(account="bio")) == [site]
 
 

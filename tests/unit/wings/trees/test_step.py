@@ -73,7 +73,7 @@ class Shown:
 
     def share(self) -> None:
         """Have a rule name the tree for the site."""
-        self.shared = SharedPath(f"{self.tree.parent}/*", (User("ws-alice", 64201),), "site", "", "everyone")
+        self.shared = SharedPath(f"{self.tree.parent}/*", (User("ws-alice", 64201),), "site", "everyone")
 
     def publish(self, scope: str = SCOPE) -> None:
         """Publish a copy of the tree as it is."""
