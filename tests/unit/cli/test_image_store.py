@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from tests.lib.node import Node, OsAs
 from tests.lib.superblocks import image
-from warmstart.audit import events
 from warmstart.cli import image_store
 from warmstart.cli.image_store import ImageStore, changed, opened
 from warmstart.images.choice import recipe
@@ -42,21 +41,6 @@ def test_private_stores_are_for_roots_eyes(store: ImageStore, monkeypatch: pytes
     assert sorted(entry.private for entry in store.inventory()) == (["", "team"] if is_root else [""])
 
 
-def test_what_is_only_read_can_not_be_told(store: ImageStore, node: Node) -> None:
-    with pytest.raises(AssertionError):
-        store.emit(events.IMAGE_PINNED)
-    with changed(node.installation) as writable:
-        writable.emit(events.IMAGE_PINNED, name="x")
-    assert [event["name"] for event in node.events("image.pinned")] == ["x"]
-
-
-def test_an_image_is_one_or_none(store: ImageStore, capsys: pytest.CaptureFixture[str]) -> None:
-    assert store.find(HEX).name.startswith(HEX)
-    with pytest.raises(click.exceptions.Exit) as caught:
-        store.find("ef" * 32)
-    assert (caught.value.exit_code, "no such image" in capsys.readouterr().err) == (1, True)
-
-
 def test_every_tag_finds_its_image(store: ImageStore, capsys: pytest.CaptureFixture[str]) -> None:
     kind = store.find(HEX).name.partition(".")[2]
     images = Path(store.policy.paths.store, "images")
@@ -73,20 +57,6 @@ def test_every_tag_finds_its_image(store: ImageStore, capsys: pytest.CaptureFixt
     with pytest.raises(click.exceptions.Exit):
         store.find("reg.example.com/a:4")
     assert "no such image" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", ["UPPER", "evil.example.com/a:1"])
-def test_a_reference_is_one_that_jobs_may_have(store: ImageStore, text: str) -> None:
-    with pytest.raises(click.exceptions.Exit) as caught:
-        store.reference(text)
-    assert caught.value.exit_code == 2
-    assert store.reference("reg.example.com/a:1").canonical() == "reg.example.com/a:1"
-
-
-def test_an_import_by_hand_is_nobodys(store: ImageStore) -> None:
-    site = store.site()
-    assert (site.requester.job_id, site.requester.run_id) == (0, f"cli{os.getpid()}")
-    assert site.store is store.images
 
 
 def test_without_a_policy_there_is_no_store(node: Node, capsys: pytest.CaptureFixture[str]) -> None:

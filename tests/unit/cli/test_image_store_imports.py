@@ -63,12 +63,6 @@ def test_an_import_is_listed_with_its_progress(site: Node) -> None:
     assert [known["phase"] for known in site.json("images", "show", REFERENCE)["imports"]] == ["fetching it"]
 
 
-def test_a_dead_producer_imports_nothing(site: Node) -> None:
-    published.announce(str(site.store), LOCK, PRODUCER, "test")
-    assert coming(site) == []
-    assert site.command("images", "show", REFERENCE).exit_code == 1
-
-
 @pytest.mark.usefixtures("importing")
 def test_what_waits_for_its_turn_is_listed_too(site: Node) -> None:
     ask(site, REFERENCE)
@@ -105,10 +99,3 @@ def test_the_import_of_another_host_is_not_cancelled_here(site: Node) -> None:
     other = site.command("images", "cancel", REFERENCE)
     assert (other.exit_code, "n9: cancel it there" in other.stderr) == (1, True)
     assert site.command("images", "cancel", "reg.example.com/b:1").exit_code == 1
-
-
-def test_only_root_cancels(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask(site, REFERENCE)
-    monkeypatch.setattr(sessions, "os", OsAs(1000))
-    assert site.command("images", "cancel", REFERENCE).exit_code == 2
-    assert len(requests.waiting(site.paths)) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -12,14 +11,6 @@ from tests.lib.node import Node, OsAs
 from tests.lib.superblocks import image
 from warmstart import session as sessions
 from warmstart.images.choice import recipe
-from warmstart.images.importers.base import ImageNotFound
-from warmstart.images.imports import making
-from warmstart.images.imports.requests import ImportRequest, last_failure, remember_failure
-from warmstart.images.query import Missing, Obtained, Site, query_by_rules
-from warmstart.images.reference import Reference
-from warmstart.images.store.layout import NOBODY
-from warmstart.images.store.published import RememberedFailure
-from warmstart.paths import NodePaths
 
 HEX = "ab" * 32
 OTHER = "cd" * 32
@@ -38,12 +29,6 @@ def site(node: Node) -> Node:
 
 def names(site: Node) -> list[str]:
     return sorted(entry["name"].partition(".")[0] for entry in site.json("images", "list"))
-
-
-def test_images_are_listed(site: Node) -> None:
-    assert names(site) == [HEX, OTHER]
-    shown = site.command("images", "list")
-    assert (shown.exit_code, HEX[:12] in shown.stdout, "2 images" in shown.stderr) == (0, True, True)
 
 
 @pytest.mark.parametrize(
@@ -79,32 +64,6 @@ def test_a_damaged_image_is_put_away(site: Node) -> None:
     assert (result.exit_code, names(site)) == (1, [OTHER])
     (damaged,) = site.events("image.damaged")
     assert "SHA-256" in damaged["reason"]
-
-
-def test_an_image_is_brought_into_the_store(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[NodePaths, str]] = []
-
-    def obtain(reference: Reference, here: Site, _deadline: object) -> Obtained:
-        query = query_by_rules(reference, here.rules, here.recipe)
-        asked.append((here.paths, ImportRequest.of(query, here).image))
-        remember_failure(*asked[-1], RememberedFailure("image-not-found", {}))
-        assert (here.requester.job_id, here.charged.uid) == (0, NOBODY.uid)
-        if reference.repository == "none":
-            raise ImageNotFound(image=reference.canonical())
-        digest = f"sha256:{hashlib.sha256(b'x').hexdigest()}"
-        return Obtained("x", "/store/x.sqsh", digest, 5, "imported", 0.0, Missing(lockless="odd"))
-
-    monkeypatch.setattr(making, "obtain", obtain)
-    found = site.json("images", "import", "reg.example.com/a:1")
-    assert (found["path"], found["bytes"], found["how"]) == ("/store/x.sqsh", 5, "imported")
-    assert "imported: /store/x.sqsh" in site.command("images", "import", "reg.example.com/a:1").stdout
-    assert len(site.events("image.imported")) == len(site.events("image.lockless")) == 2
-    assert last_failure(*asked[-1]) is None  # doctor no longer warns of it
-    gone = site.command("images", "import", "reg.example.com/none:1")
-    assert (gone.exit_code, "does not exist" in gone.stderr) == (1, True)
-    assert last_failure(*asked[-1])
-    refused = site.command("images", "import", "evil.example.com/a:1")
-    assert refused.exit_code in (1, 2)
 
 
 @pytest.mark.parametrize("command", [("pin", HEX), ("unpin", HEX), ("verify",), ("import", "a:1")])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 
 import pytest
 
@@ -12,11 +11,10 @@ from tests.lib.bundles import ASKER
 from tests.lib.node import NODE, Node
 from warmstart.entry import background
 from warmstart.errand import Errands
-from warmstart.errands import unpacks as work
 from warmstart.host import process
 from warmstart.images import unpacking
 from warmstart.images.unpacked import ImageKey
-from warmstart.images.unpacking import About, Tree
+from warmstart.images.unpacking import About
 from warmstart.images.unpacks import UNPACKS, ImageNotUnpacked, UnpackRequest
 
 KEY = ImageKey("ab.x86_64.oci2")
@@ -36,20 +34,6 @@ def site(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 def run(site: Node) -> None:
     assert background.main(site.installation.prefix, [UNPACKS.name, NODE, KEY.tree]) == 0
-
-
-def test_what_is_done_is_told_under_the_job_that_asked(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unpack(_: UnpackRequest, *, evicted: Callable[[Tree], object], **_given: object) -> About:
-        evicted(Tree("other", ABOUT, 1.0, []))
-        return ABOUT
-
-    monkeypatch.setattr(unpacking, "unpack", unpack)
-    run(site)
-    (done,), (gone,) = site.events("image.unpacked"), site.events("image.tree-evicted")
-    assert (done["job_id"], done["image"], done["tree"], done["files"]) == (7, "reg.io/a:1", KEY.tree, 3)
-    assert (done["bytes"], done["fetched_bytes"]) == (99, 40)
-    assert (gone["tree"], gone["reason"]) == ("other", "room for reg.io/a:1")
-    assert Errands(site.paths, UNPACKS).all() == []
 
 
 @pytest.mark.parametrize(
@@ -76,23 +60,6 @@ def test_what_failed_stays_and_says_why(
         assert request.problem == told
     assert seen == [("", "")] * 2
     assert [event["attempt"] for event in site.events("image.unpack-failed")] == [1, 2]
-
-
-def test_what_is_there_already_is_done(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "unpack", lambda *_, **_given: None)
-    run(site)
-    assert (Errands(site.paths, UNPACKS).all(), site.events("image.unpacked")) == ([], [])
-    run(site)
-
-
-def test_it_is_idle_unless_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[bool] = []
-    monkeypatch.setattr(process, "set_idle", told.append)
-    monkeypatch.setattr(os, "setpgid", lambda *_: None)
-    priority = work._Priority()
-    for is_awaited in (False, True, True, False):
-        priority.set(is_awaited)
-    assert told == [True, False, True]
 
 
 @pytest.mark.report

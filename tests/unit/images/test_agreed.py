@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from tests.lib import image_site
-from tests.lib.image_site import InlineWorker
 from tests.lib.runs import a_record
 from tests.lib.superblocks import image
-from warmstart.errors import ResourceError, WarmstartError
+from warmstart.errors import ResourceError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.images import agreed
 from warmstart.images.agreed import HeadHasNone, HeadImage, Heads
-from warmstart.images.importers.base import ImageForbidden
 from warmstart.images.imports import waiting
 from warmstart.images.imports.job_end import JobOver
-from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import parse
 from warmstart.store.client import StoreClient
-from warmstart.store.meeting import HeadSilent, Meeting
+from warmstart.store.meeting import Meeting
 
 pytestmark = pytest.mark.timed
 
@@ -62,23 +58,6 @@ def no_end() -> Callable[[Deadline], bool]:
     raise AssertionError("looks")
 
 
-def said_by_the_head(site: Site, said: HeadImage) -> HeadImage:
-    heads(site, "n1").say({NAME: said}, after(5))
-    return heads(site, "n2").word(NAME, no_end, after(5))[NAME]
-
-
-def test_another_node_takes_the_heads_digest(site: Site) -> None:
-    found = Obtained("x", "/x", DIGEST, 1, "reused", 0.0)
-    said = said_by_the_head(site, agreed.found(found))
-    calls = cast("InlineWorker", site.store.worker).calls
-    assert calls == ["begin", "hear"]
-    site.record_use(f"{HEX}.{image_site.KIND}", after(5))
-    calls.clear()
-    taken = heads(site, "n2").obtain(said, TAG, site, after(5))
-    assert (taken.digest, taken.how, taken.reason) == (DIGEST, "reused", "")
-    assert calls == ["find"]
-
-
 def test_what_was_waited_for_or_is_stale_is_so_on_all_nodes(site: Site) -> None:
     found = Obtained("x", "/x", DIGEST, 1, "waited", 7.0)
     part = heads(site, "n2")
@@ -101,17 +80,6 @@ def test_an_image_that_is_gone_is_imported_by_its_digest(site: Site, monkeypatch
 
 
 @pytest.mark.parametrize(
-    "error", [ImageForbidden(image=NAME, problem="401"), ImageWaitExpired(image=NAME, waited_s=3, producer="nobody")]
-)
-def test_the_heads_error_is_everybodys(site: Site, error: WarmstartError) -> None:
-    """Of the same kind, so that it becomes of all nodes what becomes of the head node."""
-    said = said_by_the_head(site, agreed.failed(error))
-    with pytest.raises(type(error)) as raised:
-        heads(site, "n2").obtain(said, TAG, site, after(5))
-    assert str(raised.value) == str(error)
-
-
-@pytest.mark.parametrize(
     ("said", "problem"),
     [
         (agreed.failed(Full(disk="/var")), "no room on /var"),
@@ -128,11 +96,6 @@ def test_a_failure_of_the_head_alone_leaves_the_others_without_it(
     assert str(raised.value).endswith(problem)
 
 
-def test_a_silent_head_is_waited_for_in_vain(site: Site) -> None:
-    with pytest.raises(HeadSilent, match="the head node n1 has named no image within 0 s"):
-        heads(site, "n2").word(NAME, no_end, after(0.1))
-
-
 def test_who_waits_for_long_hears_that_the_job_is_over(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreed, "ALONE_S", 0.0)
     begun: list[int] = []
@@ -145,12 +108,6 @@ def test_who_waits_for_long_hears_that_the_job_is_over(site: Site, monkeypatch: 
     with pytest.raises(JobOver, match=r"while it waited for image reg\.io/a:1"):
         heads(site, "n2").word(NAME, job_end, after(5))
     assert begun == [0]
-
-
-def test_the_head_says_one_thing(site: Site) -> None:
-    first, second = HeadImage(digest=DIGEST), HeadImage(digest=f"sha256:{'cd' * 32}")
-    assert said_by_the_head(site, first) == first
-    assert heads(site, "n1").say({NAME: second}, after(5)) == {NAME: first}
 
 
 def test_the_head_gives_up_before_the_others() -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from warmstart.images.reference import (
     ImageReferenceInvalid,
     ImageRefused,
-    Reference,
     check_allowed,
     parse,
 )
@@ -120,12 +119,6 @@ def test_canonical_is_a_fixed_point(text: str) -> None:
     assert parse(reference.canonical()) == reference
     assert reference.canonical().isascii()
     assert not set(reference.canonical()) & set(" \n'\"$`\\;#+=")
-
-
-def test_a_tag_or_a_digest() -> None:
-    assert parse("a") == Reference("docker.io", "library/a", "latest", "")
-    assert parse(f"a:1@sha256:{HEX}") == Reference("docker.io", "library/a", "", f"sha256:{HEX}")
-    assert parse("a").at(f"sha256:{HEX}") == f"docker.io/library/a@sha256:{HEX}"
 
 
 def test_allows_only_listed_registries() -> None:

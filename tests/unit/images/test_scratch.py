@@ -32,12 +32,6 @@ def test_is_private_and_gone_afterwards(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_is_gone_after_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), scratch.opened(str(tmp_path), "r1", ME, CAPS):
-        raise RuntimeError
-    assert os.listdir(tmp_path) == []
-
-
 def test_removes_what_dead_hooks_left_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "import.dead.00" / "x").mkdir(parents=True)
     (tmp_path / "7.r0").mkdir()

@@ -48,45 +48,6 @@ def test_a_run_that_takes_a_tree_is_noted_until_its_end(shelf: Path, paths: Node
     assert records.held(paths.state) == {}
 
 
-def test_what_is_not_there_is_noted_by_nobody(tmp_path: Path, shelf: Path, paths: NodePaths) -> None:
-    (shelf / f"{ImageKey('other').tree}.unpacking/tree").mkdir(parents=True)
-    assert taken(tmp_path / "nowhere", paths) is None
-    assert taken(shelf, paths, ImageKey("other")) is None
-    assert records.held(paths.state) == {}
-
-
-def test_a_tree_that_is_whole_is_taken_while_it_is_written_to_the_disk(
-    tmp_path: Path, shelf: Path, paths: NodePaths
-) -> None:
-    key = ImageKey("other")
-    made = shelf / f"{key.tree}{unpacked.UNPACKING}"
-    (made / "tree").mkdir(parents=True)
-    with files.opened_dir(str(made)) as maker:
-        assert files.try_flock(maker)
-        assert taken(shelf, paths, key) is None
-        (made / unpacked.ABOUT).touch()
-        tree = taken(shelf, paths, key)
-        assert tree
-        assert tree.path == str(made / "tree")
-        assert records.held(paths.state) == {key.tree: [7]}
-        found = []
-        for _ in range(2):
-            fd = tree.open()
-            found.append(os.fstat(fd).st_ino)
-            os.close(fd)
-            if made.exists():
-                made.rename(shelf / key.tree)
-        assert found == [os.stat(shelf / key.tree / "tree").st_ino] * 2
-        (shelf / key.tree).rename(made)
-    assert taken(shelf, paths, key) is None
-
-
-def test_a_private_image_has_a_tree_for_each_scope() -> None:
-    shared, team, other = (ImageKey(KEY.image, private).tree for private in ("", "team", "other"))
-    assert len({shared, team, other}) == 3
-    assert not any("team" in name or "ab" * 8 in name for name in (shared, team, other))
-
-
 def test_who_takes_a_tree_waits_for_an_eviction(shelf: Path, paths: NodePaths) -> None:
     with files.opened_dir(str(shelf)) as fd:
         assert files.try_flock(fd, shared=True)

@@ -12,9 +12,8 @@ import pytest
 from tests.lib.bundles import ASKER
 from tests.lib.runs import a_policy, a_record
 from warmstart.errand import Errand, Errands
-from warmstart.host import files, namespaces
+from warmstart.host import files
 from warmstart.host.deadline import after
-from warmstart.host.namespaces import Mount
 from warmstart.images import unpacks
 from warmstart.images.unpacked import ImageKey, shelf_of
 from warmstart.images.unpacks import UNPACKS, UnpackRequest
@@ -114,35 +113,12 @@ def test_a_job_waits_no_longer_than_somebody_is_at_it(
     assert node.obtain() == told
 
 
-def test_nobody_waits_for_what_has_failed(node: Node) -> None:
-    assert node.ask() == ""
-    node.fail("too large")
-    assert (node.ask(uid=5002), node.obtain()) == ("too large", "too large")
-
-
-def test_a_user_may_ask_for_so_many(node: Node) -> None:
-    for number in range(UNPACKS.most):
-        assert node.ask(ImageKey(f"{number}")) == ""
-    assert node.ask() == "16 images of ws-alice wait on node n1 already"
-    assert node.ask(uid=5002) == ""
-
-
 def test_an_attempt_that_is_due_is_begun(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Errand] = []
     monkeypatch.setattr(Errands, "start_due", lambda errands: started.extend(errands.due()))
     during(monkeypatch, lambda: node.make() if len(started) > 1 else None)
     assert not isinstance(node.obtain(), str)
     assert {errand.key for errand in started} == {KEY.tree}
-
-
-@pytest.mark.parametrize("kind", ["tmpfs", "overlay"])
-def test_what_is_no_disk_is_left(node: Node, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """Unless the policy says otherwise."""
-    monkeypatch.setattr(namespaces, "mount_of", lambda _: Mount(kind, "/"))
-    assert node.ask() == f"{node.policy.paths.shelf} is on {kind}, and images.unpack.any_disk is not set"
-    rules = node.policy.images
-    node.policy = node.policy._replace(images=rules._replace(unpack=rules.unpack._replace(any_disk=True)))
-    assert node.ask() == ""
 
 
 def test_without_a_shelf_nothing_is_asked_for(node: Node) -> None:

@@ -11,15 +11,14 @@ from unittest.mock import ANY
 
 import pytest
 
-from tests.lib.image_site import RULES
 from tests.lib.superblocks import image
 from tests.lib.worker_calls import put_in_place
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity, WorkerDied, WorkerSilent
 from warmstart.images.reference import parse
-from warmstart.images.store import eviction, layout, published, uses
+from warmstart.images.store import eviction, layout, published
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.images.store.layout import NOBODY, Found, ImageQuery, Pointer, image_name
+from warmstart.images.store.layout import NOBODY, ImageQuery, image_name
 from warmstart.images.store.published import ImageDraft, ImageProducer, RememberedFailure
 from warmstart.store.layout import StoreFailed
 
@@ -53,32 +52,6 @@ def test_a_use_is_recorded_once_a_day(store: ImageStoreClient, tmp_path: Path) -
     for age in (86_401, -10_000):
         os.utime(known / NAME, (time.time() - age,) * 2)
         assert store.record_use(NAME, "n1", str(known), after(60))
-
-
-def test_an_image_comes_and_goes(store: ImageStoreClient, local: int) -> None:
-    assert store.find(WANT, after(60)) is None
-    assert store.run(after(60), published.sweep, WANT.lock) == 0
-    assert store.run_with(local, after(60), published.publish_image, store.path, local, NAME, DRAFT, "t").first
-    store.run(after(60), published.point, WANT.key, DIGEST, time.time(), "t")
-    path = f"{store.path}/images/{NAME}.sqsh"
-    assert store.find(WANT, after(60)) == Found(NAME, path, DIGEST, len(image()), invalid="")
-    assert store.record_use(NAME, "n1", f"{store.path}/../uses", after(60))
-    assert store.run(after(60), uses.record_noted, [NAME, image_name(f"sha256:{'cd' * 32}", KIND)], "n2", 7) == 1
-    (entry,) = store.run(after(60), eviction.inventory, 600.0)
-    assert (entry.path, entry.reference, entry.nodes) == (path, "reg.io/a:1", ["n1", "n2"])
-    assert store.run(after(60), eviction.stores) == [store.path]
-    assert store.run(after(60), published.check_bytes, NAME, "t").problem == ""
-    store.run(after(60), eviction.pin, NAME, "t")
-    assert store.run(after(60), eviction.make_room, 0, RULES.keep, NOBODY) == []
-    assert not store.run(after(60), eviction.evict, NAME, RULES.keep.lease)
-    assert store.run(after(60), eviction.unpin, NAME)
-    assert store.run(after(60), eviction.evict, NAME, RULES.keep.lease, True)
-
-
-def test_a_tag_has_a_pointer(store: ImageStoreClient) -> None:
-    assert store.look(after(60), published.last_pointer, WANT.key) is None
-    store.run(after(60), published.point, WANT.key, DIGEST, 1e9, "t")
-    assert store.look(after(60), published.last_pointer, WANT.key) == Pointer(DIGEST, 1e9)
 
 
 def test_a_look_up_whose_worker_dies_is_asked_again(store: ImageStoreClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,27 +90,6 @@ def test_one_imports(store: ImageStoreClient) -> None:
         assert other.run(after(60), published.begin, WANT.lock, me, "t") == ""
         other.end(WANT, after(60))
         assert store.look(after(60), published.producer_of, WANT.lock) is None
-
-
-def test_a_damaged_image_is_put_away(store: ImageStoreClient, local: int) -> None:
-    store.run_with(local, after(60), published.publish_image, store.path, local, NAME, DRAFT, "t")
-    found = store.run(after(60), published.check_bytes, NAME, "t")
-    assert not store.run(after(60), published.put_away, NAME, found.inode + 1)
-    assert store.run(after(60), published.put_away, NAME, found.inode)
-
-
-def test_private_images_have_a_store_of_their_own(store: ImageStoreClient, local: int, tmp_path: Path) -> None:
-    private = store.private("team", after(60))
-    private.run_with(local, after(60), published.publish_image, private.path, local, NAME, DRAFT, "t")
-    (entry,) = private.run(after(60), eviction.inventory, 0.0)
-    assert entry.store == private.path == f"{store.path}/private/team"
-    assert store.run(after(60), eviction.inventory, 0.0) == []
-    fd = os.open(tmp_path / "copy", os.O_RDWR | os.O_CREAT)
-    try:
-        assert store.run_with(fd, after(60), published.copy_out, entry.path, fd) == ""
-    finally:
-        os.close(fd)
-    assert (tmp_path / "copy").read_bytes() == image()
 
 
 def test_errors_say_what_they_are_about(store: ImageStoreClient) -> None:

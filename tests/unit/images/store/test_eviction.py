@@ -228,20 +228,6 @@ def test_an_eviction_that_died_is_ended(store: Path, monkeypatch: pytest.MonkeyP
     assert list((store / "images" / "locks").glob("*.producer")) == []
 
 
-def test_forced_means_forced(store: Path) -> None:
-    put(store, "live", 0)
-    uses.record(str(store), "live", "n1")
-    assert eviction.evict(str(store), "live", LEASE) is False
-    assert eviction.evict(str(store), "live", LEASE, True) is True
-    assert eviction.evict(str(store), "live", LEASE, True) is False
-
-
-def test_an_empty_store_has_no_images(tmp_path: Path) -> None:
-    assert inventory(str(tmp_path), LEASE) == []
-    with pytest.raises(FileNotFoundError):
-        inventory(str(tmp_path / "nowhere"), LEASE)
-
-
 def test_private_stores_are_looked_after_too(store: Path) -> None:
     (store / "private" / "team" / "images").mkdir(parents=True)
     (store / "private" / "empty").mkdir()

@@ -46,16 +46,6 @@ def test_finds_by_tag_and_by_digest(store: Path) -> None:
     assert find(store, DIGEST) == expected
 
 
-def test_a_digest_needs_no_pointer(store: Path) -> None:
-    (store / "images" / "tags" / f"{KEY}.json").unlink()
-    assert find(store) is None
-    assert find(store, DIGEST) is not None
-
-
-def test_machines_do_not_share_images(store: Path) -> None:
-    assert find(store, DIGEST, machine="aarch64") is None
-
-
 def test_the_pointers_own_time_decides(store: Path) -> None:
     os.utime(store / "images" / "tags" / f"{KEY}.json", (0, 0))
     assert find(store, age=70) is not None
