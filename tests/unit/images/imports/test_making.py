@@ -1,26 +1,35 @@
-"""The producer of an image: which result it takes from the importer, and what waiters hear of it."""
+"""The producer of an image: which result it takes from the importer, whom it keeps from importing, what others hear."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from tests.lib.image_site import RULES, InlineWorker, client, site
+from tests.lib import image_site
+from tests.lib.image_site import HEX, Elsewhere, InlineWorker, client, put_image
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
+from warmstart.images.importers.base import ImageNotFound, RegistryUnreachable
 from warmstart.images.imports import making, waiting
-from warmstart.images.imports.making import ImageNotOurs, claim
-from warmstart.images.query import query_by_rules
+from warmstart.images.imports.making import Flight, ImageNotOurs, claim
+from warmstart.images.query import Obtained, Site, as_obtained, query_by_rules
 from warmstart.images.reference import parse
-from warmstart.images.store import published
+from warmstart.images.store import eviction, published
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.images.store.published import ImageProducer
+from warmstart.images.store.layout import Charged, ImageQuery, key_of
+from warmstart.images.store.published import ImageProducer, RememberedFailure
+from warmstart.store.locks import HeldLock
 
-pytestmark = pytest.mark.threat(11)
+BY_DIGEST = parse(f"reg.io/a@sha256:{HEX}")
+LOCK = f"{key_of(BY_DIGEST.canonical())}.{image_site.KIND}"
+NOT_FOUND = RememberedFailure("image-not-found", {"image": "reg.io/a"})
 
 
 @pytest.fixture
@@ -31,6 +40,7 @@ def result_directory(tmp_path: Path) -> Iterator[int]:
         yield fd
 
 
+@pytest.mark.threat(11)
 def test_the_file_becomes_read_only_and_ours(result_directory: int) -> None:
     fd = claim(result_directory, "image", os.geteuid())
     try:
@@ -41,38 +51,38 @@ def test_the_file_becomes_read_only_and_ours(result_directory: int) -> None:
         os.close(fd)
 
 
+@pytest.mark.threat(11)
 def test_an_open_writer_is_noticed(result_directory: int, tmp_path: Path) -> None:
-    with (tmp_path / "image").open("r+b"):
-        with pytest.raises(ImageNotOurs) as raised:
-            claim(result_directory, "image", os.geteuid())
-        assert raised.value.fields["problem"] == "a process has it open for writing"
+    with (tmp_path / "image").open("r+b"), pytest.raises(ImageNotOurs, match="a process has it open for writing"):
+        claim(result_directory, "image", os.geteuid())
     os.close(claim(result_directory, "image", os.geteuid()))
 
 
-def test_refuses_other_inodes(result_directory: int, tmp_path: Path) -> None:
+@pytest.mark.threat(11)
+def test_no_other_inode_is_taken(result_directory: int, tmp_path: Path) -> None:
     os.link(tmp_path / "image", tmp_path / "second")
     (tmp_path / "link").symlink_to("image")
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "foreign").touch()
-    for name, uid in (("image", os.geteuid()), ("link", os.geteuid()), ("fifo", os.geteuid())):
+    me = os.geteuid()
+    for name, uid in (("image", me), ("link", me), ("fifo", me), ("foreign", me + 1), ("missing", me + 1)):
         with pytest.raises(ImageNotOurs):
             claim(result_directory, name, uid)
-    for name in ("foreign", "missing"):
-        with pytest.raises(ImageNotOurs):
-            claim(result_directory, name, os.geteuid() + 1)
 
 
-# What waiters hear while a producer works.
-
-
-def test_tells_waiters_of_each_phase_and_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flight = making.begin(query_by_rules(parse("reg.io/a:1"), RULES, "none1"), site(tmp_path, tmp_path), after(9))
+def flight_of(site: Site) -> Flight:
+    """Begin an import."""
+    flight = making.begin(query_by_rules(parse("reg.io/a:1"), site.rules, site.recipe), site, after(9))
     assert flight is not None
-    teller = InlineWorker()
-    monkeypatch.setattr(ImageStoreClient, "separate", lambda _: client(tmp_path, teller))
-    now = [100.0]
+    return flight
+
+
+@pytest.mark.threat(11)
+def test_waiters_hear_of_each_phase_and_now_and_then_how_far_it_is(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another worker than the one that holds the lock."""
+    flight, teller, now, said = flight_of(site), InlineWorker(), [100.0], []
+    monkeypatch.setattr(ImageStoreClient, "separate", lambda _: client(Path(site.store.path), teller))
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    said = []
     with making._reporting(flight) as report:
         for phase, done, later in (
             ("fetching", 0, 0.0),
@@ -87,11 +97,12 @@ def test_tells_waiters_of_each_phase_and_now_and_then(tmp_path: Path, monkeypatc
     assert teller.calls == ["announce"] * 3
 
 
+@pytest.mark.threat(11)
 @pytest.mark.parametrize(("recorded", "tries"), [(True, 3), (False, 6)])
 def test_who_is_not_elected_gives_up_soon(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: bool, tries: int
+    site: Site, monkeypatch: pytest.MonkeyPatch, recorded: bool, tries: int
 ) -> None:
-    query, here = query_by_rules(parse("reg.io/a:1"), RULES, "none1"), site(tmp_path, tmp_path)
+    """Where a producer has said who it is. Otherwise the lock may be a waiter's, who only looks, and is free again."""
     monkeypatch.setattr(time, "sleep", lambda _: None)
     asked = []
 
@@ -102,5 +113,104 @@ def test_who_is_not_elected_gives_up_soon(
     monkeypatch.setattr(published, "begin", held)
     monkeypatch.setattr(published, "producer_of", lambda *_: ImageProducer("n9", 9, 9, "x") if recorded else None)
     monkeypatch.setattr(InlineWorker, "run", lambda _self, _deadline, function, *args: function(*args))
-    assert (making.elect(query, here, after(9)) is None) == recorded
+    query = query_by_rules(parse("reg.io/a:1"), site.rules, site.recipe)
+    assert (making.elect(query, site, after(9)) is None) == recorded
     assert len(asked) == tries
+
+
+# Which failures the next one hears.
+
+
+def nothing_to_import(*_: object) -> NoReturn:
+    raise AssertionError("imported")
+
+
+def test_the_locks_holder_looks_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image that was published between the look-up and the lock is not imported again."""
+    begin = making.begin
+
+    def late(query: ImageQuery, site: Site, deadline: object) -> Flight | None:
+        put_image(site)
+        return begin(query, site, deadline)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(making, "begin", late)
+    monkeypatch.setattr(making, "_import", nothing_to_import)
+    assert making.obtain(BY_DIGEST, site, after(5)).how == "reused"
+
+
+@pytest.mark.threat(15)
+def test_an_outage_is_not_remembered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def down(*_: object) -> NoReturn:
+        asked.append(1)
+        raise RegistryUnreachable(image="reg.io/a", problem="x")
+
+    monkeypatch.setattr(making, "_import", down)
+    for _ in range(2):
+        with pytest.raises(RegistryUnreachable):
+            making.obtain(BY_DIGEST, site, after(5))
+    assert len(asked) == 2
+
+
+def test_a_definitive_failure_counts_for_half_a_minute(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One from far in the future, or a damaged one, does not."""
+    monkeypatch.setattr(making, "_import", nothing_to_import)
+    published.remember(site.store.path, LOCK, NOT_FOUND, "test")
+    with pytest.raises(ImageNotFound):
+        making.obtain(BY_DIGEST, site, after(5))
+    path = Path(site.store.path) / "images" / "failed" / f"{LOCK}.json"
+    for content in ("[]", "{", json.dumps({"at": time.time() - 31, "code": NOT_FOUND.code, "fields": {}}),
+                    json.dumps({"at": time.time() + 9999, "code": NOT_FOUND.code, "fields": {}})):  # fmt: skip
+        path.chmod(0o644)
+        path.write_text(content)
+        with pytest.raises(AssertionError, match="imported"):
+            making.obtain(BY_DIGEST, site, after(5))
+
+
+def test_a_store_without_locks_is_said_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ENOLCK: the import goes on, and its answer has the reason for one warning."""
+
+    def make(flight: Flight) -> Obtained:
+        put_image(site)
+        image = as_obtained(site.store.find(flight.query, flight.deadline), "imported")
+        assert image
+        return image
+
+    lock = HeldLock(contextlib.nullcontext(), "No locks available")
+    monkeypatch.setattr(HeldLock, "release", lambda _: None)
+    monkeypatch.setattr(published, "try_lock", lambda *_, **__: lock)
+    monkeypatch.setattr(making, "_import", make)
+    assert making.obtain(BY_DIGEST, site, after(5)).missing.lockless == "No locks available"
+    assert making.obtain(BY_DIGEST, site, after(5)).missing.lockless == ""
+
+
+# Places where others have images.
+
+
+def test_others_are_kept_from_importing(site: Site) -> None:
+    """In the block; why that could not be had is passed on."""
+    seen: list[str] = []
+    there = (Elsewhere(seen), Elsewhere([], unheld="odd"))
+    with making._places_held(flight_of(site._replace(places=lambda: there))) as problem:
+        assert (problem, seen) == ("odd", ["held reg.io/a:1"])
+    assert seen == ["held reg.io/a:1", "released"]
+
+
+@pytest.mark.parametrize(("uid", "shown"), [(-1, ["reg.io/a:1 is x.sqsh"]), (7, [])])
+def test_images_of_the_policy_are_shown_and_none_that_a_user_chose(site: Site, uid: int, shown: list[str]) -> None:
+    seen: list[str] = []
+    site = site._replace(places=lambda: (Elsewhere(seen),), charged=Charged("u", uid))
+    made = Obtained("x", f"{site.store.path}/images/x.sqsh", f"sha256:{HEX}", 1, "imported", 0.0)
+    making._point(flight_of(site), made, 1.0)
+    assert seen == shown
+
+
+@pytest.mark.parametrize("evicted", [["x"], []])
+def test_places_forget_what_was_evicted(site: Site, monkeypatch: pytest.MonkeyPatch, evicted: list[str]) -> None:
+    seen: list[str] = []
+    flight = flight_of(site._replace(places=lambda: (Elsewhere(seen),)))
+    monkeypatch.setattr(eviction, "make_room", lambda *_: evicted)
+    monkeypatch.setattr(InlineWorker, "run", lambda _self, _deadline, function, *args: function(*args))
+    assert making._make_room(flight, 1, site.charged) == evicted
+    assert seen == ["forgets"] * len(evicted)
