@@ -119,23 +119,25 @@ def test_all_nodes_hear_of_the_end(store: StoreClient, clock: Clock, controller:
     assert controller.asked <= asked + 2
 
 
-@pytest.mark.parametrize("state", ["PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "RESIZING", "SOMETHING_NEW"])
-def test_no_other_state_ends_a_wait(store: StoreClient, clock: Clock, controller: Controller, state: str) -> None:
-    controller.state = state
-    assert seconds_until_known([watch(store)], clock, 240) == 240
-
-
-def unknown() -> None:
-    """Answer that there is no such job: slurmctld may have lost its state."""
-
-
-def silent() -> None:
+def silent() -> NoReturn:
     raise LookUpFailed(what="job 7", problem="Connection refused")
 
 
-@pytest.mark.parametrize("answer", [unknown, silent])
-def test_no_answer_changes_nothing(store: StoreClient, clock: Clock, controller: Controller, answer: Answers) -> None:
-    controller.answer = answer
+def in_state(state: str) -> Answers:
+    return lambda: JobFacts(7, state, "", "", 0)
+
+
+ANSWERS = {
+    **{state: in_state(state) for state in ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "SOMETHING_NEW")},
+    "no such job, as where slurmctld has lost its state": lambda: None,
+    "no answer": silent,
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_no_other_answer_ends_a_wait(store: StoreClient, clock: Clock, controller: Controller, answer: str) -> None:
+    """The questions go on, no faster."""
+    controller.answer = ANSWERS[answer]
     assert seconds_until_known([watch(store), watch(store, 2)], clock, 240) == 240
     assert 5 <= controller.asked <= 16
 
@@ -167,10 +169,3 @@ def test_a_store_that_fails_keeps_nobody(
     controller.state = "COMPLETING"
     assert seconds_until_known([watch(store)], clock, 60) < 60
     assert seconds_until_known([watch(store, 2)], clock, 60) == 60
-
-
-def test_many_jobs_do_not_ask_at_once(store: StoreClient, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    chances = iter((b"\x00", b"\x80", b"\xff"))
-    monkeypatch.setattr(os, "urandom", lambda _: next(chances))
-    due = [round(watch(store)._due - clock.now) for _ in range(3)]
-    assert due == [5, 10, 15]

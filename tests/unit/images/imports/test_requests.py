@@ -36,10 +36,6 @@ def asked_for(name: str, uid: int = 2001, ago_s: float = 0.0) -> ImportRequest:
     return ASKED._replace(reference=f"reg.io/{name}:1", uid=uid, asked=time.time() - ago_s)
 
 
-def submit(paths: NodePaths, request: ImportRequest) -> str:
-    return requests.submit(paths, request)
-
-
 def asked(paths: NodePaths) -> list[ImportRequest]:
     return [request for _, request in requests.waiting(paths)]
 
@@ -47,45 +43,37 @@ def asked(paths: NodePaths) -> list[ImportRequest]:
 @pytest.mark.threat(39)
 def test_a_request_is_roots_alone_and_written_once(paths: NodePaths) -> None:
     request = asked_for("a")
-    assert submit(paths, request) == ""
-    assert submit(paths, request._replace(job_id=8)) == ""
+    assert requests.submit(paths, request) == ""
+    assert requests.submit(paths, request._replace(job_id=8)) == ""
     assert asked(paths) == [request]
     (path,) = Path(paths.errands, IMPORTS.name).iterdir()
     modes = [each.stat().st_mode & 0o777 for each in (path, path.parent, path.parent.parent)]
     assert modes == [0o600, 0o700, 0o700]
 
 
-def test_a_key_names_image_kind_store_and_user() -> None:
-    others = [ASKED._replace(reference="reg.io/b:1"), ASKED._replace(kind="k"), ASKED._replace(private="team")]
-    assert len({request.image for request in (ASKED, *others)}) == 4
-    assert ASKED._replace(job_id=9, user="bob").key == ASKED.key
-    assert ASKED._replace(uid=5).key != ASKED.key
-    assert requests.image_of(ASKED._replace(uid=5).key) == ASKED.image
-
-
 @pytest.mark.threat(38)
 def test_one_user_has_a_bounded_number(paths: NodePaths) -> None:
     for number in range(IMPORTS.most):
-        assert submit(paths, asked_for(f"a{number}")) == ""
-    assert submit(paths, asked_for("more")) == f"{IMPORTS.most} imports of user alice wait on node n1 already"
-    assert submit(paths, asked_for("a0")) == submit(paths, asked_for("a0", uid=2002)) == ""
+        assert requests.submit(paths, asked_for(f"a{number}")) == ""
+    assert requests.submit(paths, asked_for("more")) == f"{IMPORTS.most} imports of user alice wait on node n1 already"
+    assert requests.submit(paths, asked_for("a0")) == requests.submit(paths, asked_for("a0", uid=2002)) == ""
 
 
 def test_a_failed_import_may_be_tried_at_once(paths: NodePaths) -> None:
     request, errands = asked_for("a"), Errands(paths, IMPORTS)
-    submit(paths, request)
+    requests.submit(paths, request)
     begun = errands.begin(errands.all()[0])
     assert begun
-    submit(paths, request)
+    requests.submit(paths, request)
     assert errands.due() == []
     requests.remember_failure(paths, request.image, FAILURE)
-    submit(paths, request)
+    requests.submit(paths, request)
     (again,) = errands.due()
     assert again.attempts == 1
     errands.begin(again)
     note = Path(paths.imports, f"{request.image}.failed")
     note.write_text(note.read_text().replace('"at": ', '"at": 1.0, "x": '))  # it is older
-    submit(paths, request)
+    requests.submit(paths, request)
     assert errands.due() == []
 
 
@@ -95,7 +83,7 @@ def test_a_request_whose_time_is_over_is_made_anew(paths: NodePaths, content: st
     errands.put(Errand("2001", int(old.asked), 3, old.key), old)
     if content:
         Path(errands.directory, errands.all()[0].name).write_text(content)
-    assert submit(paths, new) == ""
+    assert requests.submit(paths, new) == ""
     assert asked(paths) == [new]
     assert errands.all()[0].attempts == 0
 
@@ -103,7 +91,7 @@ def test_a_request_whose_time_is_over_is_made_anew(paths: NodePaths, content: st
 @pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
 def test_a_clock_that_steps_stops_nothing(paths: NodePaths, monkeypatch: pytest.MonkeyPatch, step_s: float) -> None:
     request, errands = asked_for("a"), Errands(paths, IMPORTS)
-    submit(paths, request)
+    requests.submit(paths, request)
     errands.begin(errands.all()[0])
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + step_s)
@@ -111,20 +99,9 @@ def test_a_clock_that_steps_stops_nothing(paths: NodePaths, monkeypatch: pytest.
     assert request.is_expired() == (step_s < 0)
 
 
-def test_other_users_requests_go_with_an_import(paths: NodePaths) -> None:
-    mine = asked_for("a")
-    for request in (mine, asked_for("a", 2002), asked_for("a", 2003), asked_for("b", 2002)):
-        submit(paths, request)
-    (errand,) = (errand for errand, request in requests.waiting(paths) if request == mine)
-    requests.drop_others(paths, errand)
-    assert sorted((request.reference, request.uid) for request in asked(paths)) == [
-        ("reg.io/a:1", 2001), ("reg.io/b:1", 2002),
-    ]  # fmt: skip
-
-
 def test_notes_of_failures_go(paths: NodePaths) -> None:
     request = asked_for("a")
-    submit(paths, request)
+    requests.submit(paths, request)
     requests.remember_failure(paths, request.image, FAILURE)
     left = Path(paths.imports, "slot-0")
     left.touch()
@@ -146,7 +123,7 @@ def test_a_hook_that_dies_at_any_point(tmp_path: Path, monkeypatch: pytest.Monke
         paths, request = NodePaths(str(root), "/nowhere"), asked_for("a")
 
         def ask(paths: NodePaths = paths, request: ImportRequest = request) -> None:
-            submit(paths, request)
+            requests.submit(paths, request)
             Errands(paths, IMPORTS).start_due()
 
         died = vanishes(ask, turn, when)
