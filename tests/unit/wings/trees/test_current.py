@@ -134,6 +134,11 @@ def test_of_a_tree_of_many_no_file_counts_that_a_job_names(tree: Path) -> None:
     prefixes = [str(tree.parent)]
     seen = current.look(str(tree), prefixes, "pyvenv.cfg", [shared])
     assert (seen.marker, seen.stamp) == ("", stamp(tree))
+    tools = tree.parent / "tools"
+    (tools / "bin").mkdir(parents=True)
+    with pytest.raises(TreeUnusable, match="no environment"):
+        stamp(tools)
+    assert current.look(str(tools), prefixes, "", [shared]).path == str(tools)
 
 
 def test_a_link_to_a_tree_is_the_tree_at_its_path_without_links(tree: Path, tmp_path: Path) -> None:
