@@ -175,13 +175,7 @@ def running(site: Site) -> list[list[bytes]]:
     return [processes.arguments(pid) for pid in users & processes.members(site.cluster.base)]
 
 
-@pytest.fixture(scope="module")
-def seen() -> dict[str, list[str]]:
-    """Return what the tests saw of each runtime: the cells of the table in the guide."""
-    return {runtime.program: [] for runtime in RUNTIMES}
-
-
-def test_cold_then_warm(site: Site, submit: Submit, runtime: Runtime, seen: dict[str, list[str]]) -> None:
+def test_cold_then_warm(site: Site, submit: Submit, runtime: Runtime) -> None:
     """What a job wrote at the constant path is there for the next one, on another node; its exit code is the job's.
 
     The second one runs the image's own program.
@@ -193,59 +187,9 @@ def test_cold_then_warm(site: Site, submit: Submit, runtime: Runtime, seen: dict
         jobs.append(said(ended.output))
     always = {"cache": CACHE, "site": "two words", "user": "own words", "image": IMAGE_SAYS, "tmpdir": "the job's"}
     assert jobs == [{"tool": "cold", **always}, {"tool": "warm", **always}], ended.output
-    seen[runtime.program] += [*(job["tool"] for job in jobs), f"`{always['cache']}`", "equal", "the container's"]
 
 
-APPTAINER = """\
-show() {{ echo "> $1 $("${{@:2}}" "$WARMSTART_IMAGE" sh -c '{there}')"; }}
-show plain apptainer -s exec
-show cleanenv apptainer -s exec --cleanenv
-show contain apptainer -s exec --contain --bind="$TMPDIR"
-show env apptainer -s exec --env=PATHTOOL_CACHE=/opt/mine
-PATHTOOL_CACHE=/opt/exported show exported apptainer -s exec
-SINGULARITY_BINDPATH=/srv/data show singularity apptainer -s exec
-APPTAINER_BIND=/srv/data show bind apptainer -s exec
-APPTAINER_MOUNT=source=/srv/data,destination=/srv/data show mount apptainer -s exec
-echo "> own $PATHTOOL_CACHE"
-status=0
-"""
-THERE = """\
-echo $PATHTOOL_CACHE $SITE_SAYS $USER_SAYS $([ -w "$PATHTOOL_CACHE" ] && echo cache) $([ -w "$TMPDIR" ] && echo tmp) \
-    $(busybox ls /srv/data 2>/dev/null)"""
-
-
-def test_what_users_say_to_apptainer(site: Site, submit: Submit, runtime: Runtime) -> None:
-    """As the table of its guide says: their own settings win, and the cache is there."""
-    if runtime.program != "apptainer":
-        return
-    Path("/srv/data").mkdir(exist_ok=True)
-    Path("/srv/data/theirs").touch()
-    lines = said(site.finish(submit(template=APPTAINER, there=THERE)).output)
-    cache = f"{CACHE}/pathtool"
-    own = lines.pop("own")
-    assert own.startswith(f"{site.workspace}/")
-    assert {name: line.split() for name, line in lines.items() if name != "tmpdir"} == {
-        "plain": [cache, "two", "words", "own", "words", "cache", "tmp"],
-        "cleanenv": [cache, "cache"],
-        "contain": [cache, "two", "words", "own", "words", "cache", "tmp"],
-        "env": ["/opt/mine", "two", "words", "own", "words", "tmp"],
-        "exported": ["/opt/exported", "two", "words", "own", "words", "tmp"],
-        "singularity": [cache, "two", "words", "own", "words", "cache", "tmp", "theirs"],
-        "bind": [cache, "two", "words", "own", "words", "cache", "tmp", "theirs"],
-        "mount": [own, "two", "words", "own", "words", "cache", "tmp", "theirs"],
-    }
-
-
-def test_charliecloud_without_the_constant_path(site: Site, submit: Submit, runtime: Runtime) -> None:
-    if runtime.program != "ch-run":
-        return
-    (command,) = re.findall(r"`(ch-run --env-no-expand --set-env --bind=[^`]* COMMAND)`", runtime.guide())
-    inside = 'sh -c \'busybox test -w "$PATHTOOL_CACHE" && echo "> there $PATHTOOL_CACHE"\''
-    ended = site.finish(submit(template=f"{command.replace('COMMAND', inside)}\nstatus=$?\n"))
-    assert said(ended.output)["there"].startswith(f"{site.workspace}/"), ended.output
-
-
-def test_two_jobs_at_once(site: Site, submit: Submit, runtime: Runtime, seen: dict[str, list[str]]) -> None:
+def test_two_jobs_at_once(site: Site, submit: Submit, runtime: Runtime) -> None:
     for users in ((ALICE, BOB), (ALICE, ALICE)):
         meeting = site.cluster.base / f"meeting.{'.'.join(users)}"
         shutil.rmtree(meeting, ignore_errors=True)
@@ -256,10 +200,9 @@ def test_two_jobs_at_once(site: Site, submit: Submit, runtime: Runtime, seen: di
         ended = [site.finish(job) for job in jobs]
         assert [job.exit_code for job in ended] == [7, 7], [job.output for job in ended]
         assert [said(job.output)["cache"] for job in ended] == [CACHE] * 2
-    seen[runtime.program].append("apart")
 
 
-def test_a_killed_job_leaves_nothing(site: Site, submit: Submit, runtime: Runtime, seen: dict[str, list[str]]) -> None:
+def test_a_killed_job_leaves_nothing(site: Site, submit: Submit, runtime: Runtime) -> None:
     marker = site.cluster.base / "marker"
     marker.mkdir(exist_ok=True)
     marker.chmod(0o777)
@@ -270,11 +213,3 @@ def test_a_killed_job_leaves_nothing(site: Site, submit: Submit, runtime: Runtim
     site.finish(job)
     assert (running(site), mounted(site), site.leftovers()) == ([], [], [])
     shutil.rmtree(marker)
-    seen[runtime.program].append("nothing")
-
-
-def test_the_table_of_the_guide(seen: dict[str, list[str]]) -> None:
-    """Its row holds for each of them."""
-    page = GUIDE.read_text()
-    for runtime in RUNTIMES:
-        assert f"\n| {' | '.join(seen[runtime.program])} |\n" in page, runtime.program

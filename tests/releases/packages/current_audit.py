@@ -85,24 +85,6 @@ def test_the_log_is_current(systemd: Systemd) -> None:
     wait_until("its events", lambda: logged() == [(3, "prolog")], SECONDS)
 
 
-def test_a_hook_that_runs_is_left_alone(systemd: Systemd) -> None:
-    with systemd.process("echo $$; exec sleep 300") as living:
-        assert living.stdout is not None
-        pid = living.stdout.readline().strip()
-        journal = Path(USR.node(NODE).journal, f"prolog-0a-{pid}.open")
-        os.mkdir(USR.node(NODE).unflushed)
-        journal.write_text('{"ts": 1.5, "event": "hook.started", "job_id": 9}\n')
-        try:
-            for _ in range(2):
-                run = runs(systemd)
-                wait_until("a look", lambda run=run: runs(systemd) != run, SECONDS)  # type: ignore[misc]
-            assert journal.exists()
-        finally:
-            with systemd.process(f"kill -9 {pid}"):
-                pass
-    wait_until("its events", lambda: '"reason":"killed"' in LOG.read_text(), SECONDS)
-
-
 def test_one_target_is_all_that_a_node_enables(systemd: Systemd) -> None:
     """It starts the units of a node, and stops them. What needs the store's host has a target of its own."""
     systemd.ctl("enable", "warmstart.target", "warmstart-store.target")

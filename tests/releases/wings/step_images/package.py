@@ -19,7 +19,6 @@ from tests.lib.registry import Registry, build_image
 from tests.releases.packages.systemd import Systemd, started
 from tests.releases.packages.trial import SLURM
 from warmstart.paths import Installation
-from warmstart.wings.step_images import server
 from warmstart.wings.step_images.place import program_of
 
 USR = Installation("/usr")
@@ -120,20 +119,6 @@ def test_a_step_starts_the_service(node: Node) -> None:
         node.systemd.ctl("stop", f"{UNIT}.service")
         assert node.programs() == {" answer"}
     assert (is_served(node.said(job)), node.hooks(job)) == (True, {"step-images"})
-
-
-def test_the_service_ends_when_nobody_asks_and_is_started_again(node: Node) -> None:
-    program = Path(f"{USR.lib}/python/warmstart/wings/step_images/server.py")
-    text = program.read_text()
-    hurried = text.replace(f"IDLE_S = {server.IDLE_S}", "IDLE_S = 2.0")
-    assert hurried != text
-    program.write_text(hurried)
-    for _ in range(2):
-        job = node.submit(node.image())
-        assert (is_served(node.said(job)), node.hooks(job)) == (True, {"step-images"})
-        wait_until("the end of the service", lambda: node.state("service") == "inactive", 30)
-        assert node.programs() == set()
-    program.write_text(text)
 
 
 def test_removing_the_package_ends_it(node: Node) -> None:
