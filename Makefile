@@ -79,7 +79,7 @@ docs: setup ## the documents as a site, build/site/index.html; before it, the pa
 	@packaging/setup $(VENV) $(PYTHON) docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-bench: setup ## figures beside their peers, as root: build/bench.json, docs/performance.md and its plots; QUICK=1: five minutes
+bench: setup ## figures beside their peers, as root: build/bench.json; QUICK=1: five minutes
 	$(BIN)/python -m tools.bench $(if $(QUICK),--quick)
 
 install: ## install below PREFIX (and DESTDIR); a policy that is there stays

@@ -1,10 +1,10 @@
-r"""Run the bench: build/bench.json, docs/performance.md with its plots, and a table. Figures are for people, no test.
+r"""Run the bench: build/bench.json, and a table. Figures are for people, who copy them to docs/performance.md; no test.
 
-    python -m tools.bench [--quick] [--results FILE] [GROUP… | page]
+    python -m tools.bench [--quick] [--results FILE] [GROUP…]
 
 Without groups all are measured; otherwise the figures of the others, and the machine, are those of the last run, from
-build/bench.json, and the page says so. `page` measures nothing and writes the page of that file. Needs root. Under five
-minutes with --quick on an idle machine of two CPUs, which should do nothing else; `trees` takes three more, or 25.
+build/bench.json. Needs root. Under five minutes with --quick on an idle machine of two CPUs, which should do nothing
+else; `trees` takes three more, or 25.
 
 /var/tmp should be on a file system like a node's. On ext4 without a journal, as some virtual machines have, a new file
 skips each inode that was deleted in the last minute (`recently_deleted` in Linux's fs/ext4/ialloc.c), and rounds that
@@ -23,7 +23,7 @@ needs all CPUs, where tests of clusters have one:
     cp build/bench.json "$root/var/tmp/"
     tests/releases/enter "$root" env PYTHONPATH=hooks taskset --cpu-list "0-$(($(nproc) - 1))" \
         .venv/bin/python -m tools.bench --results /var/tmp/bench.json import
-    cp "$root/var/tmp/bench.json" build/ && .venv/bin/python -m tools.bench page
+    cp "$root/var/tmp/bench.json" build/
 """
 
 from __future__ import annotations
@@ -42,12 +42,11 @@ from rich.table import Table
 from tests.lib import gluster
 from tests.lib.bench_site import BenchSite, bench_site, network_store
 from tests.lib.reports import made
-from tools.bench import figures, hooks, importing, jobs, overlay, page, plots, seeding, trees, waiting
-from tools.bench.figures import Figure, Results
+from tools.bench import figures, hooks, importing, jobs, overlay, seeding, trees, waiting
+from tools.bench.figures import GROUPS, Figure, Results, show
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FILES = 200_000  # in the image
-PAGE = "page"
 LAYERS = ("/usr/bin", "/usr/lib/python3", "/usr/lib/x86_64-linux-gnu")
 OF_SITE = ("hooks", "calls", "waiting", "import")  # groups that need an installation and an image
 
@@ -78,9 +77,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.bench")
     parser.add_argument("--quick", action="store_true", help="few rounds, smaller images and caches")
     parser.add_argument("--results", type=Path, default=REPOSITORY / "build" / "bench.json", metavar="FILE")
-    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"{PAGE}, or of {', '.join(page.GROUPS)}")
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)}")
     options = parser.parse_args()
-    if unknown := set(options.groups) - {PAGE, *page.GROUPS}:
+    if unknown := set(options.groups) - {*GROUPS}:
         parser.error(f"no such group: {', '.join(sorted(unknown))}")
     if os.geteuid() != 0:
         parser.error("this needs root: it makes accounts, mounts and a cluster")
@@ -89,16 +88,14 @@ def main() -> int:
     run = Results(made(), rounds, os.getloadavg()[0], figures.this_machine(), [])
     if options.groups and options.results.exists():
         run = figures.read(options.results)
-        run = run._replace(later={**run.later, **dict.fromkeys(set(options.groups) - {PAGE}, made())})
     found = [figure for figure in run.figures if figure.group not in options.groups]
     console = Console()
     with console.status("preparing") as status:
-        for figure in measured(QUICK if options.quick else ALL, set(options.groups or page.GROUPS)):
+        for figure in measured(QUICK if options.quick else ALL, set(options.groups or GROUPS)):
             found.append(figure)
             status.update(figure.what)
     run = run._replace(figures=found)
     figures.write(run, options.results)
-    page.write(run, REPOSITORY / "docs" / "performance.md", REPOSITORY / "docs" / "images")
     console.print(as_table(run))
     return 0
 
@@ -136,7 +133,7 @@ def as_table(run: Results) -> Table:
     table = Table("what", "whose", "median", "5 %", "95 %", "ratio", "goal")
     for figure in run.figures:
         for series in (figure.ours, *figure.peers):
-            values = (plots.show(value, figure.unit) for value in (series.median, *map(series.quantile, (0.05, 0.95))))
+            values = (show(value, figure.unit) for value in (series.median, *map(series.quantile, (0.05, 0.95))))
             is_ours = series is figure.ours
             ratio = "" if is_ours else figure.ratio(series)
             goal = "" if series.goal is None else f"{series.goal:g}"

@@ -7,9 +7,11 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+GROUPS = ("hooks", "network", "calls", "waiting", "import", "seeding", "overlay", "trees", "jobs")
 
 
 class Series(NamedTuple):
@@ -33,7 +35,7 @@ class Series(NamedTuple):
 class Figure(NamedTuple):
     """One thing that was measured."""
 
-    group: str  # a key of `page.GROUPS`
+    group: str  # of `GROUPS`
     what: str
     ours: Series
     peers: Sequence[Series] = ()
@@ -43,6 +45,13 @@ class Figure(NamedTuple):
         """Return how many times the peer's median ours is, as text with two digits."""
         found = self.ours.median / peer.median
         return f"{found:.2f}" if found >= 0.1 else f"{found:.2g}"
+
+
+def show(value: float, unit: str) -> str:
+    """Return a value with its unit, three digits long."""
+    if unit != "ms":
+        return f"{value:,.0f} {unit}".strip()
+    return f"{value / 1000:.3g} s" if value >= 1000 else f"{value:.3g} ms"
 
 
 class Machine(NamedTuple):
@@ -66,7 +75,6 @@ class Results(NamedTuple):
     load: float  # of the machine over the minute before the run; more than its CPUs: figures are too high
     machine: Machine
     figures: Sequence[Figure]
-    later: Mapping[str, str] = {}  # groups that were measured again, and when and of which commit
 
 
 def this_machine() -> Machine:
