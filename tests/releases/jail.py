@@ -17,7 +17,6 @@ SEEN = f'{SHOW}cat /etc/motd\nls -d {JAIL}/etc "$TMPDIR" 2>&1\ncd /\nsrun sh -c 
 
 @pytest.fixture(scope="session")
 def cluster(capable_host: None) -> Iterator[PodCluster]:
-    """Return a running cluster of pods with jails."""
     running = PodCluster(jail=True)
     with running:
         yield running

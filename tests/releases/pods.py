@@ -30,7 +30,6 @@ WAIT = f"{BEGIN}[ -e {{go}} ] || touch {{here}}\nwhile [ ! -e {{go}} ]; do sleep
 
 @pytest.fixture(scope="session")
 def cluster(capable_host: None) -> Iterator[PodCluster]:
-    """Return a running cluster of pods."""
     running = PodCluster()
     with running:
         yield running
@@ -76,7 +75,6 @@ def loops(cluster: PodCluster, node: str) -> list[str]:
 
 
 def program(cluster: PodCluster, node: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a pod."""
     return cluster.in_pod(node, f"{cluster.prefix}/bin/warmstart", *arguments)
 
 

@@ -80,7 +80,6 @@ class Runtime(NamedTuple):
     section: str
 
     def guide(self) -> str:
-        """Return the section's text."""
         return GUIDE.read_text().partition(f"\n## {self.section.capitalize()}\n")[2].partition("\n## ")[0]
 
     def command(self, inside: str) -> str:
@@ -100,7 +99,6 @@ RUNTIMES = [runtime for runtime in KNOWN if shutil.which(runtime.program)]  # of
 
 @pytest.fixture(scope="module", params=RUNTIMES, ids=[runtime.program for runtime in RUNTIMES])
 def runtime(request: pytest.FixtureRequest) -> Runtime:
-    """Return each runtime."""
     runtime: Runtime = request.param
     return runtime
 
@@ -159,7 +157,6 @@ def submit(site: Site, image: str, runtime: Runtime) -> Submit:
 
 
 def said(output: str) -> dict[str, str]:
-    """Return what a job said of each thing."""
     return dict(line.removeprefix("> ").split(" ", 1) for line in output.splitlines() if line.startswith("> "))
 
 

@@ -97,7 +97,6 @@ def submit(site: Site, script: str, node: str, comment: str, user: str = ALICE) 
 
 
 def maintain(site: Site, node: str = "n1", *options: str) -> None:
-    """Run maintenance on a node."""
     done = site.command("maintain", "--node", node, *options, node=node)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -48,7 +48,6 @@ rules:
 
 
 def earlier(tree: Path) -> None:
-    """Unpack the earlier release."""
     archive = subprocess.run(["git", "-C", REPOSITORY, "archive", EARLIER], check=False, capture_output=True)
     if archive.returncode != 0:
         unavailable(f"this clone lacks the commit {EARLIER}")
@@ -64,7 +63,6 @@ def copied(tree: Path) -> None:
 
 
 def grown(tree: Path) -> None:
-    """Make a release that writes further fields."""
     copied(tree)
     for module, name in GROWN:
         path = tree / "hooks/warmstart" / module
@@ -78,7 +76,6 @@ def grown(tree: Path) -> None:
 
 
 def renumbered(tree: Path) -> None:
-    """Make a release that writes other formats."""
     copied(tree)
     for module in RENUMBERED:
         path = tree / "hooks/warmstart" / module
@@ -94,7 +91,6 @@ class Node:
     """A node with this release and another one, of which one is in force."""
 
     def __init__(self, base: Path, alice: Account, other: str) -> None:
-        """Install both."""
         self.base, self.prefix, self.alice = base, base / "prefix", alice
         tree = base / "tree"
         tree.mkdir()
@@ -141,12 +137,10 @@ class Node:
         return done.stderr
 
     def cache(self, job: int, node: str = "n1") -> Path:
-        """Return the numba cache of a job."""
         (run,) = (self.base / "workspace" / node).glob(f"{job}.*")
         return run / "cache/numba"
 
     def compile(self, job: int, *numbers: int) -> None:
-        """Write entries as a job does."""
         write_as(self.alice.uid, self.alice.gid, self.cache(job), numba_entries(*numbers))
 
     def seeded(self, job: int) -> int:

@@ -54,7 +54,6 @@ def got(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def stored(site: Site) -> set[str]:
-    """Return the images in the store."""
     images = site.store / "images"
     return {path.name for path in images.glob("*.sqsh")} if images.is_dir() else set()
 
@@ -159,7 +158,6 @@ def test_what_the_store_lacks_is_the_jobs_own(
 
 
 def forget_uses(site: Site, name: str) -> None:
-    """Make an image one that nobody has used."""
     shutil.rmtree(site.store / "images" / "used" / name)
     for lease in (site.store / "images" / "leases").glob(f"{name}*"):
         lease.unlink()

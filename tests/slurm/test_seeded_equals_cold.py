@@ -128,7 +128,6 @@ class Project:
         site.write_policy(RULES.format(tool=tool), constant="spank", store=str(store))
 
     def edit(self, bias: int, scale: int, operator: str) -> None:
-        """Write the program anew, as an editor does."""
         for name, text in SOURCES[self.tool].items():
             written = text.format(bias=bias, scale=scale, operator=operator)
             if not (self.path / name).exists() or (self.path / name).read_text() != written:

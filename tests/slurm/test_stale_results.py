@@ -28,7 +28,6 @@ class Project:
         site.write_policy(RULES.format(tool=tool), constant="spank", store=str(store))
 
     def add(self, name: str) -> Path:
-        """Copy a sample job's file."""
         return Path(shutil.copy(JOBS / name, self.path / name))
 
     def run(self, command: str, *arguments: str) -> dict[str, Any]:

@@ -26,7 +26,6 @@ CHANGED = re.compile(r"changed=(\d+) .*failed=(\d+)")
 
 @pytest.fixture
 def cluster(capable_host: None) -> Iterator[Cluster]:
-    """Return a cluster that knows nothing of warmstart."""
     with Cluster(Path("/usr")) as running:
         conf = running.base / "etc" / "slurm.conf"
         conf.write_text(conf.read_text().replace("include warmstart.conf\n", ""))

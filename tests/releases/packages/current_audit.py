@@ -29,7 +29,6 @@ POLICY = "version: 1\npaths: {store: /srv/warmstart}\nimages: {registries: [reg.
 
 @pytest.fixture(scope="module")
 def systemd() -> Iterator[Systemd]:
-    """Yield a systemd with the path unit."""
     shorter = Path(f"/etc/systemd/system/{UNIT}.d/shorter.conf")
     shorter.parent.mkdir()
     shorter.write_text("[Service]\nRestartSec=3\n")
@@ -44,7 +43,6 @@ def runs(systemd: Systemd) -> str:
 
 
 def hook(name: str, job: int) -> None:
-    """Run a hook by hand."""
     variables = {"SLURM_JOB_ID": str(job), "SLURM_JOB_UID": "1000", "SLURM_JOB_GID": "1000", "SLURM_JOB_USER": "alice"}
     subprocess.run([f"/usr/libexec/warmstart/{name}"], check=True, env={**variables, "SLURMD_NODENAME": NODE})
 

@@ -63,7 +63,6 @@ def said(*argv: str) -> str:
 
 
 def install(directory: Path) -> None:
-    """Install the package in a directory."""
     dpkg("--install", *map(str, directory.glob("warmstart_*.deb")))
 
 

@@ -41,7 +41,6 @@ class Suite(NamedTuple):
     bare: str
 
     def build(self, *argv: str | Path) -> str:
-        """Run a command where packages are built."""
         return run(RELEASES / "enter", self.newer, *argv)
 
     @contextmanager
@@ -61,7 +60,6 @@ class Fresh(NamedTuple):
     scratch: str
 
     def run(self, *argv: str | Path) -> str:
-        """Run a command there."""
         return run(HERE / "fresh", self.scratch, self.suite.bare, self.suite.newer, *argv)
 
     def apt(self, *packages: str | Path) -> None:
@@ -77,5 +75,4 @@ class Fresh(NamedTuple):
 
 
 def suite(name: str) -> Suite:
-    """Return the root file systems of a release."""
     return Suite(root_of(name), run(HERE / "bare", name).strip())

@@ -66,7 +66,6 @@ def state(systemd: Systemd, job: str) -> str:
 
 
 def found(systemd: Systemd) -> tuple[str, str]:
-    """Return what doctor finds of slurmd's stop."""
     said = systemd.run("sh", "-c", "warmstart doctor --json || true")
     (finding,) = (row for row in json.loads(said)["findings"] if row["check"] == "slurm.slurmd-stop")
     return finding["status"], finding["found"]

@@ -32,11 +32,9 @@ class Systemd:
         return done.stdout.strip()
 
     def ctl(self, *words: str) -> str:
-        """Run systemctl there."""
         return self.run("systemctl", *words)
 
     def shows(self, unit: str, name: str) -> str:
-        """Return a property of a unit."""
         return self.ctl("show", "--value", "-p", name, unit)
 
     def process(self, script: str) -> subprocess.Popen[str]:

@@ -12,7 +12,6 @@ from tests.releases.packages.trial import Trial, alike, normal_findings, page
 
 @pytest.fixture
 def trial(capable_host: None) -> Iterator[Trial]:
-    """Return a node that runs Slurm, without warmstart."""
     with Trial() as started:
         yield started
 
@@ -41,7 +40,6 @@ def test_the_page(trial: Trial) -> None:
 
 
 def bad(trial: Trial) -> set[str]:
-    """Return the checks of doctor that find something."""
     return {
         row["check"] for row in json.loads(trial.run("warmstart doctor --json"))["findings"] if row["status"] != "ok"
     }

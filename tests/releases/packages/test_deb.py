@@ -31,7 +31,6 @@ pytestmark = pytest.mark.sweep
 
 @pytest.fixture(scope="module", params=["bookworm", "trixie", "sid"])
 def debian(capable_host: None, request: pytest.FixtureRequest) -> Suite:
-    """Return a release's root file systems."""
     return suite(request.param)
 
 

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.sweep
 
 @pytest.fixture(scope="module")
 def packages(capable_host: None) -> Iterator[Path]:
-    """Return the packages, built twice."""
     if shutil.which("rpmbuild") is None or shutil.which("rpmlint") is None:
         unavailable("rpm or rpmlint is not installed")
     directory = Path(tempfile.mkdtemp(prefix="packages-", dir=SHARED))

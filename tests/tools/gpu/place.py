@@ -86,7 +86,6 @@ class Place:
         shutil.copytree(JOBS, base / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
 
     def give(self, profiles: Sequence[str]) -> None:
-        """Give jobs these profiles, with an empty store."""
         shutil.rmtree(self.base / "store")
         (self.base / "store").mkdir()
         shutil.chown(self.base / "store", "daemon")

@@ -18,7 +18,6 @@ nvrtc = compiler._compile_using_nvrtc_no_warning
 
 
 def counted(source: str, *arguments: object) -> object:
-    """Compile what the cache lacks."""
     compiled.append(source)
     return nvrtc(source, *arguments)
 
@@ -27,7 +26,6 @@ class Unloaded(SimpleNamespace):
     """A module that no driver loads."""
 
     def load(self, code: bytes) -> None:
-        """Take the code."""
         assert code
 
     def _set_mapping(self, mapping: dict[str, str]) -> None:

@@ -20,7 +20,6 @@ built: list[int] = []
 
 @jit_cache  # type: ignore[untyped-decorator]
 def quacks_kernel(length: int) -> object:
-    """Compile what QuACK's cache lacks."""
     built.append(length)
     return cute_kernel.compiled(length)
 

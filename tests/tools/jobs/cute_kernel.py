@@ -9,7 +9,6 @@ from cutlass.cute.runtime import make_fake_compact_tensor
 
 @cute.kernel  # type: ignore[untyped-decorator]
 def twice_kernel(source: cute.Tensor, target: cute.Tensor) -> None:
-    """Double 128 numbers in each block."""
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     at = block * 128 + thread
@@ -18,7 +17,6 @@ def twice_kernel(source: cute.Tensor, target: cute.Tensor) -> None:
 
 @cute.jit  # type: ignore[untyped-decorator]
 def twice(source: cute.Tensor, target: cute.Tensor) -> None:
-    """Launch it."""
     twice_kernel(source, target).launch(grid=[4, 1, 1], block=[128, 1, 1])
 
 

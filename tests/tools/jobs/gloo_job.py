@@ -23,7 +23,6 @@ LAYERS = 5
 
 
 def main() -> None:
-    """Meet the others, compile, and reduce."""
     meeting, patience = sys.argv[1:]
     rank, size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
     torch.set_num_threads(1)  # part of the key of a CPU graph

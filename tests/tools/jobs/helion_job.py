@@ -25,7 +25,6 @@ def search(kernel: object, arguments: object, **_: object) -> LocalAutotuneCache
 
 @helion.kernel(backend="pallas", autotuner_fn=search)  # type: ignore[untyped-decorator]
 def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Add two vectors."""
     out = torch.empty_like(x)
     for tile in hl.tile(x.size()):
         out[tile] = x[tile] + y[tile]

@@ -20,7 +20,6 @@ H100 = SimpleNamespace(compute_capability=(9, 0), id=0)
 
 @cuda.jit(cache=True)
 def smooth(values, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-    """Add each value's neighbours to it."""
     at = cuda.grid(1)
     if 0 < at < values.size - 1:
         out[at] = values[at - 1] * 0.25 + values[at] * 0.5 + values[at + 1] * 0.25

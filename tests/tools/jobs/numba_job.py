@@ -19,14 +19,12 @@ Floats = NDArray[np.float64]
 
 @numba.njit(cache=True, fastmath=True)
 def halve(values: Floats) -> None:
-    """Divide each value by two."""
     for i in range(values.size):
         values[i] *= 0.5
 
 
 @numba.njit(cache=True)
 def total(values: Floats) -> float:
-    """Add up."""
     found = 0.0
     for i in range(values.size):
         found += values[i]
@@ -35,7 +33,6 @@ def total(values: Floats) -> float:
 
 @numba.njit(cache=True, fastmath=True)
 def relax(grid: Floats, rounds: int) -> Floats:
-    """Jacobi iteration on a square grid."""
     other = grid.copy()
     for _ in range(rounds):
         for i in range(1, grid.shape[0] - 1):

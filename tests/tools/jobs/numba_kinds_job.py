@@ -102,19 +102,16 @@ def two_types() -> tuple[object, Made]:
 
 @numba.njit(cache=True)
 def factorial(number: int) -> int:
-    """Call itself."""
     return 1 if number < 2 else number * factorial(number - 1)
 
 
 @numba.njit(cache=True)
 def choose(n: int, k: int) -> int:
-    """Call another."""
     result: int = factorial(n) // (factorial(k) * factorial(n - k))
     return result
 
 
 def calls() -> tuple[object, Made]:
-    """Call cached functions that call others."""
     return [choose(5, 2), factorial(6)], [choose, factorial]
 
 
@@ -133,7 +130,6 @@ def loops() -> tuple[object, Made]:
 
 @numba.njit(cache=True)
 def even(number: int) -> bool:
-    """Call the other."""
     if number == 0:
         return True
     result: bool = odd(number - 1)
@@ -142,7 +138,6 @@ def even(number: int) -> bool:
 
 @numba.njit(cache=True)
 def odd(number: int) -> bool:
-    """Call the other."""
     if number == 0:
         return False
     result: bool = even(number - 1)
@@ -155,7 +150,6 @@ def mutual_recursion() -> tuple[object, Made]:
 
 
 def größe() -> tuple[object, Made]:  # noqa: PLC2401 - what users write
-    """Call a function with a name outside ASCII."""
 
     @numba.njit(cache=True)
     def Δt(value: float) -> float:  # noqa: N802, PLC2401 - what scientists write

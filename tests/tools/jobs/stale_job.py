@@ -21,7 +21,6 @@ def total(count: int) -> int:
 
 
 def main() -> None:
-    """Call the function once and report."""
     value = int(total(100))
     hits, misses = sum(total.stats.cache_hits.values()), sum(total.stats.cache_misses.values())
     print(json.dumps({"value": value, "hits": hits, "misses": misses}), flush=True)  # noqa: T201 - the job's result

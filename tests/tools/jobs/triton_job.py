@@ -23,7 +23,6 @@ TARGETS = {
 
 @triton.jit  # type: ignore[untyped-decorator]
 def add_kernel(x, y, out, n, block: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-    """Add two vectors."""
     at = tl.program_id(0) * block + tl.arange(0, block)
     inside = at < n
     tl.store(out + at, tl.load(x + at, mask=inside) + tl.load(y + at, mask=inside), mask=inside)

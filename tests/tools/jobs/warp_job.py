@@ -18,7 +18,6 @@ KINDS = (".o", *(f".sm{arch}.cubin" for arch in ARCHES))
 
 @warp.kernel  # type: ignore[untyped-decorator]
 def scale(x: warp.array(dtype=float), by: float) -> None:  # type: ignore[valid-type]
-    """Multiply each element."""
     at = warp.tid()
     x[at] = x[at] * by
 

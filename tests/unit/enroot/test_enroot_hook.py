@@ -43,14 +43,12 @@ class Container:
         return subprocess.run([self.hook], env={**files, **slurm, **step}, capture_output=True, check=False, cwd="/")
 
     def variables(self) -> list[str]:
-        """Return the lines of the container's environment."""
         lines = self.environ.read_text().splitlines()
         return [line for line in lines if not line.startswith("WARMSTART_OWN=")]
 
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
-    """Give a context whose job has a workspace."""
     context = a_context(tmp_path)
     for name in ("cache", "tmp"):
         os.makedirs(f"{context.record.run_directory}/{name}")
@@ -60,7 +58,6 @@ def context(tmp_path: Path) -> Context:
 
 @pytest.fixture
 def container(tmp_path: Path) -> Container:
-    """Give a container that is about to start."""
     return Container(tmp_path)
 
 

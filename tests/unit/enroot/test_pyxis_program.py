@@ -50,7 +50,6 @@ def knows(place: Path, *numbers: int) -> None:
 
 
 def run(place: Path, *arguments: str, job: str = "7", step: str = "0") -> str:
-    """Return what the program prints."""
     env = {"SLURM_JOB_ID": job, "SLURM_STEP_ID": step, "SLURMD_NODENAME": "another"}
     done = subprocess.run([place / "pyxis-importer", *arguments], env=env, capture_output=True, check=True)
     assert done.stderr == b""

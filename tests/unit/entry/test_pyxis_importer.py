@@ -42,7 +42,6 @@ class Step:
         self._capsys = capsys
 
     def get(self, uri: str) -> tuple[int, str, str]:
-        """Ask for an image as pyxis does."""
         status = pyxis_importer.main(self._prefix, ["get", uri])
         shown = self._capsys.readouterr()
         return status, shown.out, shown.err
@@ -50,7 +49,6 @@ class Step:
     def obtain(
         self, reference: Reference, _directory: Directory, importer: Importer, login: str, _deadline: object
     ) -> str:
-        """Stand in for the user's own import."""
         assert importer.identity.uid == os.getuid()
         self.imported.append((reference.canonical(), login))
         return "/own.sqsh"
@@ -58,7 +56,6 @@ class Step:
 
 @pytest.fixture
 def step(node: Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Step:
-    """Give a step that is about to start."""
     made = Step(node, capsys)
     node.environ(SLURM_JOB_ID="7", SLURM_STEP_ID="0")
     monkeypatch.setattr(own_images, "obtain", made.obtain)
@@ -215,7 +212,6 @@ class Job:
         monkeypatch.setattr(wing, "load", {"x.maker": SimpleNamespace(make=self.make)}.get)
 
     def make(self, _installation: object, _reference: object, _policy: object, find: Callable[[], str]) -> Made | None:
-        """Make what the test says."""
         self.asked += 1
         self.finds.append(find)
         if isinstance(self.made, WarmstartError):
@@ -224,7 +220,6 @@ class Job:
 
     @property
     def note(self) -> str | None:
-        """What enroot's hook is told of the step."""
         return self.told(0)
 
     def told(self, step: int) -> str | None:
@@ -238,7 +233,6 @@ class Job:
         (self.root / SETS / text.partition(" ")[0]).mkdir(parents=True)
 
     def left(self, name: str) -> str | None:
-        """Return a note that the importer has left."""
         path = self.root / "tmp/warmstart-images" / name
         return path.read_text() if path.exists() else None
 

@@ -30,7 +30,6 @@ PATIENT = Kind("patient")
 
 @pytest.fixture
 def session(node: Node) -> Iterator[Session]:
-    """Yield a session of the background."""
     with open_session(node.installation, "background", NODE) as session:
         yield session
 
@@ -44,7 +43,6 @@ def ask(session: Session, kind: Kind, *keys: str) -> Errands:
 
 
 def listing(turns: list[str], then: Callable[[Turn], Outcome] = lambda _: DONE) -> Callable[[Turn], Outcome]:
-    """Return work that writes down its turns."""
 
     def do(turn: Turn) -> Outcome:
         turns.append(turn.errand.key)

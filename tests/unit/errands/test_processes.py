@@ -32,7 +32,6 @@ class Wish(NamedTuple):
 
 @pytest.fixture
 def paths(tmp_path: Path) -> NodePaths:
-    """Return the directories of a node."""
     (tmp_path / "n1").mkdir()
     return NodePaths(str(tmp_path / "n1"), "/nowhere")
 
@@ -44,12 +43,10 @@ def ask(node: OwnProcesses, *keys: str, ago_s: int = 0) -> None:
 
 
 def all_short(_: Errand) -> float:
-    """Return how long an errand lasts."""
     return SHORT_S
 
 
 def begun(node: OwnProcesses) -> list[str]:
-    """Return what was begun, in its order."""
     return [errand.key for errand in node.begun]
 
 

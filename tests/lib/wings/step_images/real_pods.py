@@ -58,7 +58,6 @@ def run(cluster: PodCluster, registry: Registry) -> None:
 
 
 def main() -> int:
-    """Return the exit status."""
     for jail in (False, True):
         sys.stdout.write(f"\nsteps in {'a jail' if jail else 'pods'}\n")
         cluster = PodCluster(jail=jail)

@@ -52,19 +52,16 @@ class Run:
         view.publish(self.context.paths.view, record, {"environment": "x"})
 
     def provide(self, image: StepImage = IMAGE) -> str:
-        """Have a step ask for its caches."""
         meeting = Meeting("", "", self.context.record.nodelist) if self.context.record.nodelist else None
         return sets.provide(self.context._replace(deadline=after(20)), image, [], meeting)
 
     @property
     def sets(self) -> list[CacheSet]:
-        """Return the sets that the run's state names."""
         found = records.load(self.state, 7)
         return found.sets if found else []
 
     @property
     def directories(self) -> list[str]:
-        """Return the sets that have a directory."""
         place = Path(self.context.record.run_directory, "sets")
         return sorted(os.listdir(place)) if place.is_dir() else []
 

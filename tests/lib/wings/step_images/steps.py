@@ -51,7 +51,6 @@ def answering(site: Site) -> list[int]:
 
 
 def importer(site: Site) -> Path:
-    """Return pyxis's importer."""
     return site.cluster.prefix / "libexec" / "warmstart" / "pyxis-importer"
 
 

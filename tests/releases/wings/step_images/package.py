@@ -66,7 +66,6 @@ class Node:
         return Path(f"/home/alice/{job}").read_text().strip()
 
     def hooks(self, job: int) -> set[str]:
-        """Return the hooks that obtained a job's image."""
         events = map(json.loads, self.systemd.run("warmstart", "audit", "--json", "--job", str(job)).splitlines())
         return {event["hook"] for event in events if event["event"] in ("image.waited", "image.reused")}
 
@@ -104,7 +103,6 @@ def node() -> Iterator[Node]:
 
 
 def is_served(said: str) -> bool:
-    """Return whether a step got the store's image."""
     return Path(said).parent == STORE / "images"
 
 

@@ -16,5 +16,4 @@ __all__ = ["cluster", "installed", "test_a_steps_image_is_cold_once"]
 
 @pytest.fixture
 def asked(site: Site) -> Site:
-    """Return the site, whose pods have the socket."""
     return site

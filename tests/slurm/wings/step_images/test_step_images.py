@@ -28,7 +28,6 @@ ENDS = ("hook.finished", "hook.crashed")
 
 @pytest.fixture
 def asked(site: Site) -> Iterator[Site]:
-    """Return the site with the socket."""
     with served(site):
         yield site
 

@@ -78,7 +78,6 @@ def run(site: Site, steps: str, *options: str) -> tuple[int, dict[str, dict[str,
 
 
 def entries(shown: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    """Return the same without the images' numbers."""
     return {step: {node: text.partition(": ")[2] for node, text in of.items()} for step, of in shown.items()}
 
 

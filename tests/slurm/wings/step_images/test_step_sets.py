@@ -44,7 +44,6 @@ if [ -e {entry} ]; then echo warm; else cp -r {compiled}/. . && echo cold; fi
 
 @pytest.fixture
 def asked(site: Site) -> Iterator[Site]:
-    """Return the site with the socket."""
     with served(site):
         yield site
 
@@ -75,7 +74,6 @@ class Container:
 
 
 def found(ended: JobResult) -> list[str]:
-    """Return what each step found."""
     return [line for line in ended.output.splitlines() if line in {"cold", "warm", "none"}]
 
 

@@ -29,7 +29,6 @@ pytestmark = pytest.mark.threat(49)
 
 @pytest.fixture
 def asked(site: Site) -> Iterator[Site]:
-    """Return the site with the socket."""
     with served(site):
         yield site
 
@@ -45,7 +44,6 @@ def answer_in_a_step(site: Site, user: str, text: str, *before: str) -> list[str
 
 
 def connected(site: Site) -> socket.socket:
-    """Connect to the socket."""
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     line.settimeout(30)
     line.connect(str(socket_of(site)))

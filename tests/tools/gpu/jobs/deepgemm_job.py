@@ -10,7 +10,6 @@ from report import report
 
 
 def main() -> None:
-    """Compile, run, report."""
     torch.manual_seed(0)
     a, b = (torch.rand(256, 512, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     found = torch.empty(256, 256, device="cuda", dtype=torch.bfloat16)

@@ -12,7 +12,6 @@ from torch.utils.cpp_extension import load
 
 
 def main() -> None:
-    """Build, run, report."""
     library = Path(os.environ["TORCH_EXTENSIONS_DIR"]) / "scale" / "scale.so"
     before = library.stat().st_mtime_ns if library.exists() else 0
     values = torch.linspace(0, 1, 4096, device="cuda")

@@ -17,7 +17,6 @@ def libraries() -> dict[Path, int]:
 
 
 def main() -> None:
-    """Build, run, report."""
     torch.manual_seed(0)
     values = torch.rand(128, 512, device="cuda", dtype=torch.float16)
     before = libraries()

@@ -10,7 +10,6 @@ from torch._dynamo.utils import counters
 
 
 def main() -> None:
-    """Compile, run, report."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.LayerNorm(512), torch.nn.Linear(512, 256)

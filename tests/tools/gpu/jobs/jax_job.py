@@ -16,7 +16,6 @@ from report import report
 
 
 def main() -> None:
-    """Compile, run, report."""
     assert jax.devices()[0].platform != "cpu", "JAX sees no GPU"
     seen: dict[str, int] = {}
     jax.monitoring.register_event_listener(lambda event, **_: seen.update({event: seen.get(event, 0) + 1}))

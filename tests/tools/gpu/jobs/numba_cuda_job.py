@@ -13,14 +13,12 @@ SIZE = 4096
 
 @cuda.jit(cache=True)
 def smooth(values, out):  # noqa: ANN001, ANN201
-    """Add each value's neighbours to it."""
     at = cuda.grid(1)
     if 0 < at < values.size - 1:
         out[at] = values[at - 1] * 0.25 + values[at] * 0.5 + values[at + 1] * 0.25
 
 
 def main() -> None:
-    """Compile, run, report."""
     values = np.linspace(0, 1, SIZE, dtype=np.float32)
     out = np.zeros_like(values)
     started = time.perf_counter()

@@ -10,7 +10,6 @@ from report import report
 
 
 def main() -> None:
-    """Compile, run, report."""
     torch.manual_seed(0)
     values = torch.rand(64, 4096, device="cuda", dtype=torch.float32)
     started = time.perf_counter()

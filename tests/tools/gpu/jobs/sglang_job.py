@@ -13,7 +13,6 @@ from small_model import MODEL, NEW_TOKENS, TOKENS
 
 
 def main() -> None:
-    """Compile, run, report."""
     started = time.perf_counter()
     engine = sglang.Engine(
         model_path=MODEL, load_format="dummy", skip_tokenizer_init=True, mem_fraction_static=0.3, random_seed=0

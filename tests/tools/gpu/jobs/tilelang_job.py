@@ -14,7 +14,6 @@ SIZE, BLOCK = 65536, 1024
 
 @tilelang.jit(out_idx=[-1])
 def add(n: int, block: int):  # noqa: ANN201
-    """Add two vectors."""
 
     @T.prim_func
     def kernel(a: T.Tensor((n,), "float32"), b: T.Tensor((n,), "float32"), c: T.Tensor((n,), "float32")):  # noqa: ANN202
@@ -26,7 +25,6 @@ def add(n: int, block: int):  # noqa: ANN201
 
 
 def main() -> None:
-    """Compile, run, report."""
     torch.manual_seed(0)
     a, b = (torch.rand(SIZE, device="cuda") for _ in range(2))
     started = time.perf_counter()

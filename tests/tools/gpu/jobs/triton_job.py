@@ -14,7 +14,6 @@ SIZE = 4096
 
 @triton.jit
 def softmax_kernel(out, values, n, block: tl.constexpr):  # noqa: ANN001, ANN201
-    """Softmax of one row for each program."""
     row, at = tl.program_id(0), tl.arange(0, block)
     x = tl.load(values + row * n + at, mask=at < n, other=-float("inf"))
     x = tl.exp(x - tl.max(x, axis=0))
@@ -22,7 +21,6 @@ def softmax_kernel(out, values, n, block: tl.constexpr):  # noqa: ANN001, ANN201
 
 
 def main() -> None:
-    """Compile, run, report."""
     hits: list[bool] = []
     triton.knobs.compilation.listener = lambda **seen: hits.append(seen["cache_hit"])
     torch.manual_seed(0)

@@ -30,7 +30,6 @@ def built() -> dict[Path, int]:
 
 
 def main() -> None:
-    """Build, run, report."""
     before = built()
     started = time.perf_counter()
     module = tvm_ffi.cpp.load_inline("twice", cuda_sources=SOURCE, functions="twice")

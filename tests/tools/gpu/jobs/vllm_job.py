@@ -13,7 +13,6 @@ from vllm import LLM, SamplingParams
 
 
 def main() -> None:
-    """Compile, run, report."""
     started = time.perf_counter()
     model = LLM(
         MODEL,

@@ -13,7 +13,6 @@ warp.config.log_level = warp.LOG_ERROR
 
 @warp.kernel  # type: ignore[untyped-decorator]
 def scale(x: warp.array(dtype=float), by: float) -> None:  # type: ignore[valid-type]
-    """Multiply each element, and take the sine."""
     at = warp.tid()
     x[at] = warp.sin(x[at] * by)
 
@@ -25,7 +24,6 @@ def compiled() -> set[Path]:
 
 
 def main() -> None:
-    """Compile, run, report."""
     warp.init()
     before = compiled()
     started = time.perf_counter()

@@ -31,7 +31,6 @@ NAME = "reg.io_a_1"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Give the launchers' directory."""
     (tmp_path / "launchers").mkdir(mode=0o755)
     return tmp_path / "launchers"
 
@@ -45,7 +44,6 @@ def store(tmp_path: Path) -> Iterator[ImageStoreClient]:
 
 
 def taken(lock: Path) -> bool:
-    """Return whether somebody holds a lock."""
     with lock.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -59,7 +59,6 @@ def run(kept: Node) -> list[str]:
 
 
 def written(kept: Node) -> list[ImportRequest]:
-    """Return the requests that there are."""
     return [request for _, request in requests.waiting(here(kept))]
 
 

@@ -138,7 +138,6 @@ def test_the_kernel_names_the_other_end() -> None:
 
 
 def expired() -> bytes:
-    """Return the answer after a wait in vain."""
     return Answer(FAILED, kind="store", code=EXPIRED, text="still missing").encode()
 
 

@@ -69,7 +69,6 @@ def served(place: Path, script: str, *, idle_s: float = 0.0, path: str = "") -> 
 
 
 def connect(place: Path) -> socket.socket:
-    """Connect to the socket."""
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     line.settimeout(30)
     line.connect(str(place / "socket"))
@@ -86,12 +85,10 @@ def ask(place: Path) -> bytes:
 
 
 def children(pid: int) -> list[str]:
-    """Return the pids of a process's children."""
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def wait_for(number: int, pid: int) -> None:
-    """Wait until a process has so many children."""
     end = time.monotonic() + 30
     while len(children(pid)) != number:
         assert time.monotonic() < end
