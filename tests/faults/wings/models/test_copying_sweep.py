@@ -12,8 +12,9 @@ from typing import NoReturn
 import pytest
 
 from tests.lib.faults import Done, Faults
+from tests.lib.node import NODE
 from tests.lib.sweeping import chosen
-from tests.lib.wings.models.values import ALICE, NODE, SMALL, ModelSite
+from tests.lib.wings.models.values import ALICE, SMALL, ModelSite
 from warmstart import record as records
 from warmstart.cli.maintain import maintain
 from warmstart.entry import background
@@ -47,7 +48,7 @@ def maintained(site: ModelSite) -> None:
     """Maintain the node two days later."""
 
     def maintain_node() -> NoReturn:
-        maintain.main(args=["--node", NODE], obj=site.site.installation, standalone_mode=False)
+        maintain.main(args=["--node", NODE], obj=site.installation, standalone_mode=False)
         sys.exit(0)
 
     assert killed(site, maintain_node, later=LATER_S).status == 0

@@ -1,15 +1,14 @@
-"""Sample values of the wing, and a node that copies models."""
+"""A node that copies models, and a model as huggingface_hub makes it."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
-from tests.lib.maintenance_site import MaintenanceSite
+from tests.lib import command_line
+from tests.lib.node import NODE, POLICY, Node
 from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart.audit.journal import Journal
@@ -17,31 +16,15 @@ from warmstart.entry import background
 from warmstart.errand import Asker, Errand, Errands
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
-from warmstart.host.wire import Json
-from warmstart.paths import NodePaths
-from warmstart.policy.compiled import Policy
-from warmstart.policy.current import current_policy
 from warmstart.policy.shared import SharedPath
 from warmstart.wings.models import requests
 from warmstart.wings.models.errands import prune
-from warmstart.wings.models.offered import KEY
-from warmstart.wings.models.policy import Models
 from warmstart.wings.models.requests import COPIES, ModelRequest
 from warmstart.wings.models.shelf import Set, on_node, path_of, take
 
-NODE = "n1"
 SMALL = 8  # bytes: what counts as large in these tests
-ALICE, BOB = (
-    Identity("ws-model-alice", 64351, 64351),
-    Identity("ws-model-bob", 64352, 64352),
-)  # no accounts of this host
-
-
-def offering(policy: Policy, *prefixes: object, **changes: Json) -> Policy:
-    """Return a policy that offers copies of models below these prefixes, with some bounds changed."""
-    own: dict[str, Json] = {**Models().model_dump(mode="json"), **changes, "prefixes": [*map(str, prefixes)]}
-    wings = (wing._replace(used=True) if wing.name == KEY else wing for wing in policy.wings)
-    return policy._replace(own={**policy.own, KEY: own}, wings=tuple(wings))
+# No accounts of this host.
+ALICE, BOB = Identity("ws-model-alice", 64351, 64351), Identity("ws-model-bob", 64352, 64352)
 
 
 def snapshot(cache: Path, data: bytes, commit: str = "0123abc") -> Path:
@@ -56,15 +39,14 @@ def snapshot(cache: Path, data: bytes, commit: str = "0123abc") -> Path:
     return made
 
 
-class ModelSite:
+class ModelSite(Node):
     """An installation below `base`, whose node n1 copies models below `base/models`. Needs root."""
 
     def __init__(self, base: Path) -> None:
-        self.base = base
+        super().__init__(base)
         self.models = base / "models"
-        self.models.mkdir()
-        (base / "shelf").mkdir()
-        self.site = MaintenanceSite(base)
+        for path in (self.models, base / "shelf"):
+            path.mkdir()
         self.policy_of()
         for job in (7, 8):
             Path(self.paths.state, str(job)).mkdir(parents=True, mode=0o700)
@@ -72,33 +54,23 @@ class ModelSite:
 
     def policy_of(self, **changes: str) -> None:
         """Write the policy anew, with some keys of `models`."""
-        path = Path(self.site.installation.policy)
-        text = path.read_text().partition("models:")[0].replace(f"shelf: {self.base}/shelf, ", "")
-        text = text.replace("paths: {", f"paths: {{shelf: {self.base}/shelf, ")
+        text = POLICY.replace("paths: {{", "paths: {{shelf: {base}/shelf, ").format(base=self.base)
         keys = ", ".join(f"{key}: {value}" for key, value in {"prefixes": f"[{self.models}]", **changes}.items())
-        path.write_text(f"{text}models: {{{keys}}}\n")
-
-    @property
-    def policy(self) -> Policy:
-        """What is in force."""
-        return current_policy(self.site.installation, keep=True).policy
-
-    @property
-    def paths(self) -> NodePaths:
-        """The node's directories."""
-        return self.site.installation.node(NODE)
+        command_line.installed(self.base, f"{text}models: {{{keys}}}\n")
 
     @property
     def shelf(self) -> Path:
         """The directory of the node's copies."""
         return Path(path_of(self.policy, NODE))
 
-    def model(self, name: str, data: bytes = b"weights!", user: Identity = ALICE, mode: int = 0o600) -> Path:
-        """Make a plain model of a user's, with one file."""
+    def model(self, name: str, *data: bytes, user: Identity = ALICE, mode: int = 0o600) -> Path:
+        """Make a plain model of a user's, with a file for each of `data`."""
         path = self.models / name
         path.mkdir(exist_ok=True)
-        (path / "model.bin").write_bytes(data)
-        (path / "model.bin").chmod(mode)
+        for number, content in enumerate(data):
+            file = path / (f"more-{number}.bin" if number else "model.bin")
+            file.write_bytes(content)
+            file.chmod(mode)
         self.own(path, user)
         return path
 
@@ -109,7 +81,7 @@ class ModelSite:
     def copy(self, model: Path, user: Identity = ALICE, job: int = 7, shared: SharedPath | None = None) -> str:
         """Ask for copies as a prolog does, and run the program that makes them; return its problem, "" if none."""
         self.ask(model, user, job, shared)
-        self.work()
+        self.run_errands()
         failed = [event for event in self.events("model.copy-failed") if event["model"] == str(model)]
         return str(failed[-1]["error"]["reason"]) if failed and not self.sets(str(model)) else ""
 
@@ -118,7 +90,7 @@ class ModelSite:
         asker = Asker(job, user.uid, user.name, "test")
         requests.ask(self.paths, ModelRequest(str(model), user.gid, asker, shared))
 
-    def work(self) -> None:
+    def run_errands(self) -> None:
         """Run the program that copies."""
         background.main(str(self.base), [COPIES.name, NODE])
 
@@ -153,9 +125,3 @@ class ModelSite:
     def files(self) -> list[str]:
         """Return the names of the copies."""
         return sorted(os.listdir(self.shelf / "files"))
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        """Return the events of one name."""
-        log = self.base / "audit" / "audit.jsonl"
-        events = map(json.loads, log.read_text().splitlines() if log.exists() else ())
-        return [event for event in events if event["event"] == name]

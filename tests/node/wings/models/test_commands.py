@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.lib.wings.models.values import ALICE, NODE, ModelSite
+from tests.lib.node import NODE
+from tests.lib.wings.models.values import ALICE, ModelSite
 from warmstart import record as records
 from warmstart.host import detached
 from warmstart.wings.models import errands
@@ -19,7 +20,7 @@ WEIGHTS = b"weights of a model"
 
 def run(here: ModelSite, *arguments: str) -> Result:
     """Run a command."""
-    return CliRunner().invoke(models, arguments, obj=here.site.installation)
+    return CliRunner().invoke(models, arguments, obj=here.installation)
 
 
 def listed(here: ModelSite) -> list[dict[str, Any]]:
@@ -28,8 +29,7 @@ def listed(here: ModelSite) -> list[dict[str, Any]]:
     return found
 
 
-def test_copies_and_what_waits(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the last attempt's problem."""
+def test_copies_and_what_waits_are_listed(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (run(here, "list").exit_code, run(here, "rm", "/nowhere").exit_code) == (1, 1)
     model = here.model("one", WEIGHTS)
     here.copy(model)
@@ -51,8 +51,7 @@ def test_copies_and_what_waits(here: ModelSite, monkeypatch: pytest.MonkeyPatch)
     assert "waits" not in run(here, "list").output
 
 
-def test_what_a_job_has_stays(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until it is over."""
+def test_what_a_job_has_stays_until_it_is_over(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detached, "start", lambda *_, **__: None)
     model = here.model("one", WEIGHTS)
     here.copy(model)

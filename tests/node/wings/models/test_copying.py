@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 
 import pytest
 
@@ -19,6 +20,11 @@ from warmstart.wings.models.requests import COPIES, ModelRequest
 
 WEIGHTS = b"weights of a model"
 OLD = (1, 1)
+
+
+def rule_of(here: ModelSite) -> SharedPath:
+    """Return a rule by which the site has one copy of what Alice owns."""
+    return SharedPath(f"{here.models}/*", (User(ALICE.name, ALICE.uid),), "site", "all")
 
 
 def age(here: ModelSite) -> None:
@@ -59,7 +65,7 @@ def test_a_blob_has_one_copy_for_all(here: ModelSite) -> None:
 def test_many_have_one_copy_by_a_rule(here: ModelSite) -> None:
     """It counts as its owner's, whoever asked. A file that others can write is copied for its user alone."""
     model = here.model("one", WEIGHTS, mode=0o644)
-    rule = SharedPath(f"{here.models}/*", (User(ALICE.name, ALICE.uid),), "site", "all")
+    rule = rule_of(here)
     assert here.copy(model, BOB, job=8, shared=rule) == ""
     (made,) = here.sets(str(model))
     assert (made.about.user, made.about.uid, made.about.scope) == (ALICE.name, ALICE.uid, "site")
@@ -72,121 +78,99 @@ def test_many_have_one_copy_by_a_rule(here: ModelSite) -> None:
     assert len(here.files()) == 2
 
 
+def during(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], object], *, before: bool = True) -> None:
+    """Have something happen before or after the bytes of each file are copied; it is told their number."""
+
+    def copy(source: int, target: int, size: int, rate: int) -> str:
+        if before:
+            act(size)
+        digest = copy_in_child(source, target, size, rate)
+        if not before:
+            act(size)
+        return digest
+
+    monkeypatch.setattr(errands, "copy_in_child", copy)
+
+
 def test_users_take_turns(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two files: who has a small model does not wait for a large one, which goes on where it was."""
     monkeypatch.setattr(errands, "TURN_S", 0.0)
     copied: list[int] = []
-
-    def noted(source: int, target: int, size: int, *more: object) -> str:
-        copied.append(size)
-        return copy_in_child(source, target, size, *more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(errands, "copy_in_child", noted)
-    large, small = here.model("large", WEIGHTS), here.model("small", WEIGHTS * 2, BOB)
-    for number in range(3):
-        (large / f"{number}.bin").write_bytes(WEIGHTS)
-    here.own(large)
+    during(monkeypatch, copied.append)
+    large = here.model("large", *[WEIGHTS] * 4)
+    small = here.model("small", WEIGHTS * 2, user=BOB)
     here.ask(large)
     here.ask(small, BOB, 8)
-    here.work()
+    here.run_errands()
     assert (len(copied), copied.index(2 * len(WEIGHTS)) <= 1) == (5, True)
-    assert [event["model"] for event in here.events("model.copied")] == [str(small), str(large)]
-    assert [event["fetched_bytes"] for event in here.events("model.copied")] == [2 * len(WEIGHTS), 4 * len(WEIGHTS)]
+    assert [(event["model"], event["fetched_bytes"]) for event in here.events("model.copied")] == [
+        (str(small), 2 * len(WEIGHTS)),
+        (str(large), 4 * len(WEIGHTS)),
+    ]
     assert here.waiting() == []
 
 
 def test_what_is_withdrawn_meanwhile_is_not_gone_on_with(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no other turn, and the room that it had is given back."""
     monkeypatch.setattr(errands, "TURN_S", 0.0)
-    model = here.model("one", WEIGHTS)
-    (model / "second.bin").write_bytes(WEIGHTS)
-    here.own(model)
 
-    def withdrawn(source: int, target: int, size: int, *more: object) -> str:
+    def withdraw(_: int) -> None:
         for errand in here.waiting():
             Errands(here.paths, COPIES).drop(errand.key)
-        return copy_in_child(source, target, size, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(errands, "copy_in_child", withdrawn)
-    here.ask(model)
-    here.work()
+    during(monkeypatch, withdraw)
+    here.ask(here.model("one", WEIGHTS, WEIGHTS))
+    here.run_errands()
     assert (here.waiting(), here.sets()) == ([], [])
-    assert len(here.files()) == 1
-    assert not here.files()[0].endswith(".copying")
+    (file,) = here.files()
+    assert not file.endswith(".copying")
 
 
 def test_a_model_has_its_room_before_another_begins(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two that together have none would otherwise both be copied in part, and neither whole."""
     monkeypatch.setattr(errands, "TURN_S", 0.0)
     here.policy_of(keep=f"{3 * len(WEIGHTS)}B")
-    rule = SharedPath(f"{here.models}/*", (User(ALICE.name, ALICE.uid),), "site", "all")  # no user's share
     for name, job in (("first", 7), ("second", 8)):
-        model = here.model(name, WEIGHTS)
-        (model / "more.bin").write_bytes(WEIGHTS)
-        here.own(model, ALICE)
-        here.ask(model, ALICE, job, rule)
-    here.work()
+        here.ask(here.model(name, WEIGHTS, WEIGHTS), ALICE, job, rule_of(here))  # by a rule there is no user's share
+    here.run_errands()
     assert len(here.sets()) == 1  # whichever came first
     (failed,) = here.events("model.copy-failed")
     assert "what jobs have used within a day stays" in failed["error"]["reason"]
     assert len(here.files()) == 2
 
 
-def test_a_blob_that_is_not_what_its_name_says_is_no_copy(here: ModelSite) -> None:
-    """Another user would read it as the right one."""
-    model = snapshot(here.models / "hub", WEIGHTS)
-    blob = (model / "model.safetensors").resolve()
-    blob.write_bytes(WEIGHTS.upper())
-    here.own(here.models / "hub")
-    assert "is not the one in its name" in here.copy(model)
-    assert not [name for name in here.files() if not name.endswith(".copying")]
-
-
 def test_what_changes_meanwhile_is_not_kept(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next attempt copies what is there then."""
-    model, copy = here.model("one", WEIGHTS), copy_in_child
-
-    def edited(*arguments: object) -> str:
-        found = copy(*arguments)  # type: ignore[arg-type]
-        os.utime(model / "model.bin")
-        return found
-
-    monkeypatch.setattr(errands, "copy_in_child", edited)
-    assert "has changed" in here.copy(model)
+    model = here.model("one", WEIGHTS)
+    with monkeypatch.context() as patch:
+        during(patch, lambda _: os.utime(model / "model.bin"), before=False)
+        assert "has changed" in here.copy(model)
     assert here.sets() == []
-    monkeypatch.setattr(errands, "copy_in_child", copy_in_child)
     here.due()
-    assert here.copy(model) == ""
+    assert here.copy(model) == ""  # what is there then
     assert len(here.files()) == 1
 
 
 def test_an_attempt_goes_on_where_the_last_one_failed(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """File by file."""
-    model = here.model("one", WEIGHTS)
-    (model / "second.bin").write_bytes(WEIGHTS * 2)
-    here.own(model)
-    copy = copy_in_child
+    model = here.model("one", WEIGHTS, WEIGHTS * 2)
 
-    def fails(source: int, target: int, size: int, *more: object) -> str:
+    def fail(size: int) -> None:
         if size == len(WEIGHTS) * 2:
             raise OSError(5, "Input/output error")
-        return copy(source, target, size, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(errands, "copy_in_child", fails)
+    during(monkeypatch, fail)
     assert "Input/output error" in here.copy(model)
     assert here.sets() == []
     problems = []
 
-    def looks(source: int, target: int, size: int, *more: object) -> str:
+    def look(_: int) -> None:
         (errand,) = here.waiting()
         request = Errands(here.paths, COPIES).read(errand, ModelRequest)
         problems.append(request.problem if request else "")
-        return copy(source, target, size, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(errands, "copy_in_child", looks)
+    during(monkeypatch, look)
     here.due()
     assert here.copy(model) == ""
-    assert problems == [""]
+    assert problems == [""]  # who asks meanwhile hears that it is tried
     (event,) = here.events("model.copied")
     assert (event["bytes"], event["fetched_bytes"]) == (3 * len(WEIGHTS), 2 * len(WEIGHTS))
 
@@ -212,7 +196,7 @@ def test_what_a_run_has_or_had_within_a_day_stays(here: ModelSite) -> None:
 def test_the_oldest_of_whoever_has_most_goes_first(here: ModelSite) -> None:
     """Its copies go with it, but for what another set has."""
     models = [here.model(name, WEIGHTS + name.encode()) for name in ("a1", "a2")]
-    other = here.model("b1", WEIGHTS, BOB)
+    other = here.model("b1", WEIGHTS, user=BOB)
     for model in models:
         assert here.copy(model) == ""
     assert here.copy(other, BOB) == ""
@@ -224,15 +208,13 @@ def test_the_oldest_of_whoever_has_most_goes_first(here: ModelSite) -> None:
     assert len(here.files()) == 2
 
 
-def test_a_full_disk(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is begun that has no room."""
+def test_nothing_is_begun_that_has_no_room_on_the_disk(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errands, "room", lambda _: 1)
     assert "has no room for" in here.copy(here.model("one", WEIGHTS))
     assert here.files() == []
 
 
-def test_too_large_a_model(here: ModelSite) -> None:
-    """It drives out nothing."""
+def test_too_large_a_model_drives_out_nothing(here: ModelSite) -> None:
     small, large = here.model("small", b"weights!"), here.model("large", WEIGHTS)
     here.policy_of(keep="20B")
     assert here.copy(small) == ""
@@ -253,35 +235,20 @@ def test_what_is_of_no_set_goes_after_a_day(here: ModelSite) -> None:
         (here.shelf / "sets" / name).mkdir()
         os.utime(here.shelf / "sets" / name, OLD)
     (here.shelf / "files/recent").touch()
-    here.prune()
+    assert here.prune() == 0
     assert here.files() == sorted([*kept, "recent"])
     assert len(list((here.shelf / "sets").iterdir())) == 1
     assert not list((here.shelf / "asked").iterdir())
 
 
-def test_a_set_whose_run_is_over_may_go(here: ModelSite) -> None:
-    """The note goes with the run's record."""
-    assert here.copy(here.model("one", WEIGHTS)) == ""
-    (made,) = here.sets()
-    assert here.take(made.name, job=8)
-    age(here)
-    here.policy_of(keep="1B")
-    assert here.prune() == 0
-    records.forget(here.paths.state, 8)
-    assert here.prune() == 1
-    assert here.files() == []
-    assert here.take(made.name) is None
-
-
 @pytest.mark.report
 @pytest.mark.threat(62)
 def test_a_user_has_a_share_of_the_room(here: ModelSite) -> None:
-    """Whatever one user's jobs name, half of it stays for others."""
     here.policy_of(keep=f"{4 * len(WEIGHTS)}B")
     for name in ("a1", "a2"):
         assert here.copy(here.model(name, WEIGHTS)) == ""
     assert "a user's half of models.keep" in here.copy(here.model("a3", WEIGHTS))
-    assert here.copy(here.model("b1", WEIGHTS, BOB), BOB) == ""
+    assert here.copy(here.model("b1", WEIGHTS, user=BOB), BOB) == ""
 
 
 @pytest.mark.report

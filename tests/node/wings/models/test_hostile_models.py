@@ -14,9 +14,8 @@ from tests.lib import mounts
 from tests.lib.meddling import meddling, stopped
 from tests.lib.processes import wait_until
 from tests.lib.runs import a_context, a_record
-from tests.lib.wings.models.values import ALICE, BOB, SMALL, ModelSite, snapshot
+from tests.lib.wings.models.values import ALICE, BOB, ModelSite, snapshot
 from warmstart import view
-from warmstart.host import process
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
 from warmstart.policy.compiled import User
@@ -24,15 +23,6 @@ from warmstart.policy.shared import SharedPath
 from warmstart.wings.models import client, look, step
 
 WEIGHTS, SECRET = b"weights of a model", b"a secret of another user"
-
-
-@pytest.fixture
-def here(base: Path, monkeypatch: pytest.MonkeyPatch, capable_host: None) -> ModelSite:
-    """Return a node that copies models, where files of a few bytes count as large."""
-    monkeypatch.setattr(look, "LEAST", SMALL)
-    monkeypatch.setattr(process, "be_idle", lambda: None)
-    base.chmod(0o755)
-    return ModelSite(base)
 
 
 def shown(here: ModelSite, model: Path, user: Identity, job: int, rule: SharedPath) -> Path:
@@ -78,7 +68,7 @@ def copies(here: ModelSite) -> list[bytes]:
 @pytest.mark.parametrize("case", ["unreadable", "a link", "a file of the system", "another's model"])
 def test_what_the_user_may_not_read_is_never_copied(here: ModelSite, case: str) -> None:
     """Root copies what the user's own process has opened, below the model, and nothing else."""
-    secret = here.model("bobs", SECRET, BOB)
+    secret = here.model("bobs", SECRET, user=BOB)
     model = here.model("alices", WEIGHTS)
     link = model / "more.bin"
     if case == "unreadable":
@@ -172,7 +162,7 @@ def test_what_many_would_be_shown_is_looked_at_by_root(
 ) -> None:
     """Whatever the process of the user who asks says of a file."""
     rule = SharedPath(f"{here.models}/*", (User(BOB.name, BOB.uid),), "site", "all")
-    model = here.model("one", WEIGHTS, BOB, mode=0o666 if case == "others can write it" else 0o644)
+    model = here.model("one", WEIGHTS, user=BOB, mode=0o666 if case == "others can write it" else 0o644)
     if case == "it is another's":
         here.own(model, ALICE)
     found = look.look(str(model), [str(here.models)])
@@ -217,7 +207,7 @@ def test_root_reads_at_no_users_pace(here: ModelSite, *, is_users: bool) -> None
     """A FUSE file system that a user mounted is not read; the shared one may be of FUSE, too, and root mounted it."""
     entry = pwd.getpwnam("games")  # fusermount wants an account
     user = Identity("games", entry.pw_uid, entry.pw_gid) if is_users else ALICE
-    served = here.model("served", WEIGHTS, user).rename(here.base / "served")
+    served = here.model("served", WEIGHTS, user=user).rename(here.base / "served")
     model = here.models / "one"
     model.mkdir()
     here.own(model, user)
@@ -249,7 +239,7 @@ def test_holes_take_no_room(here: ModelSite) -> None:
 @pytest.mark.report
 def test_a_group_that_the_node_does_not_know_is_named(here: ModelSite) -> None:
     """With nss_slurm the job's credential alone has the user's groups: the job can read it, this node's look cannot."""
-    model = here.model("one", WEIGHTS, BOB, 0o640)
+    model = here.model("one", WEIGHTS, user=BOB, mode=0o640)
     model.chmod(0o750)
     os.chown(model, BOB.uid, grp.getgrnam("games").gr_gid)
     assert "does not know the user as a member of group games" in here.copy(model)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.policy_site import defaults
-from tests.lib.wings.models.values import offering
+from tests.lib.policy_site import defaults, offering
 from warmstart.doctor import prefixes
 from warmstart.doctor.node import Node
 from warmstart.host.namespaces import Mount
@@ -22,33 +21,28 @@ def _shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefixes, "mount_of", lambda _: Mount("lustre", "/lustre"))
 
 
-def found(shelf: Path, *prefixes: str, keep: int = 1, way: str = "spank") -> list[tuple[str, str]]:
+def found(shelf: Path, *prefixes: str, keep: str = "1B", way: str = "spank") -> list[tuple[str, str]]:
     """Return the status and the text of each finding."""
-    policy = defaults()
+    policy = offering(defaults(), models={"prefixes": [*prefixes], "keep": keep})
     policy = policy._replace(constant_path=way, paths=policy.paths._replace(shelf=str(shelf)))
-    if prefixes:
-        policy = offering(policy, *prefixes, keep=keep)
     return [(finding.status, finding.found) for finding in models(Node(Installation(str(shelf)), policy))]
 
 
 def test_a_policy_without_models_asks_for_nothing(tmp_path: Path) -> None:
-    """Whatever the disk."""
     assert found(tmp_path) == [("ok", "the policy offers no copies of models")]
 
 
 def test_what_serves_is_fine(tmp_path: Path) -> None:
-    """All that is offered is named."""
     assert found(tmp_path, "/lustre") == [("ok", "jobs may have copies of models below /lustre")]
 
 
 def test_a_prefix_that_leads_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No job would get a copy."""
     monkeypatch.setattr(prefixes, "real_path", lambda path, _: f"/net{path}")
     assert [status for status, _ in found(tmp_path, "/lustre")] == ["wrong"]
 
 
 def test_a_node_that_shows_none_and_has_no_room(tmp_path: Path) -> None:
     """Both are said; a shelf that is not there yet lies on the disk above."""
-    (way, _), (room, text) = found(tmp_path / "shelf/deep", "/lustre", keep=1 << 60, way="link")
+    (way, _), (room, text) = found(tmp_path / "shelf/deep", "/lustre", keep="1048576TiB", way="link")
     assert (way, room) == ("advice", "advice")
     assert text.startswith("models.keep is 1048576TiB, and the disk of paths.shelf has")

@@ -22,7 +22,6 @@ RULE = "  - {name: all, models: [{path: /lustre/*, owners: [root], scope: site}]
     [("spank", "from copies on its node, if there are any"), ("link", "as it is: this node shows no copies")],
 )
 def test_a_plan_says_how_models_are_read(tmp_path: Path, way: str, how: str) -> None:
-    """And which of them are everybody's."""
     site = installed(tmp_path, SHELF + RULE + MODELS.format(way=way))
     remarks = answer(site, *JOB, "--comment", "warmstart: model=/lustre/a model=/lustre/b")["remarks"]
     reads = [f"Reads the model /lustre/{name} {how}." for name in "ab"]
@@ -44,7 +43,6 @@ def test_a_plan_says_what_a_path_is(tmp_path: Path, word: str) -> None:
 
 @pytest.mark.report
 def test_a_plan_says_no_below_no_prefix(tmp_path: Path) -> None:
-    """There is no copy of it, and never will be."""
     site = installed(tmp_path, SHELF + MODELS.format(way="spank"))
     remarks = answer(site, *JOB, "--comment", "warmstart: model=/home/alice/llama")["remarks"]
     assert "Reads the model /home/alice/llama as it is: it is below none of models.prefixes." in remarks

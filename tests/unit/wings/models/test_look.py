@@ -104,7 +104,6 @@ def test_whose_a_model_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["outside", "missing", "a file", "nothing large", "too many", "too many names"])
 def test_what_is_no_model(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason names the path, or what is wrong with it."""
     model, prefix = tmp_path / "models/one", tmp_path / "models"
     model.mkdir(parents=True)
     for name in "abc":

@@ -14,7 +14,6 @@ MODELS = MINIMAL.replace("paths: {", "paths: {shelf: /local, ") + "models: {pref
 
 
 def test_what_hooks_read(compiled_of: Compile) -> None:
-    """Nothing of it where jobs may name none: then the wing is not used."""
     bare, policy = compiled_of(MINIMAL), compiled_of(MODELS)
     assert (offered(bare), offered(policy)) == (Models(), Models(("/lustre",), 500 << 30, 1 << 30))
     assert [[found.used for found in of.wings if found.name == "models"] for of in (bare, policy)] == [[False], [True]]
@@ -30,7 +29,6 @@ rules:
 
 
 def test_models_of_all_matching_rules_add_up(compiled_of: Compile) -> None:
-    """In the order of the rules, each with the scope of this job's account."""
     policy, job = compiled_of(MODELS + RULES), a_job(account="ml-1")
     site = ("/lustre/*", (("operator", 800),), "site", "all")
     account = ("/lustre/ml/*", (("svc_ml", 1501), ("root", 0)), "account-ml-1", "ml")
@@ -38,16 +36,16 @@ def test_models_of_all_matching_rules_add_up(compiled_of: Compile) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("text", "key", "words"),
     [
-        (MINIMAL + "models: {prefixes: [/lustre]}\n", "models.prefixes: needs paths.shelf, the disk where copies lie"),
-        (MODELS.replace("/lustre", "/usr/local"), "models.prefixes[0]: may be neither below /usr nor above it"),
-        (MODELS.replace("1GiB", "1KiB"), "models.rate: "),
-        (MODELS + RULES.replace("/lustre/ml", "/home"), "rules[1].models[0].path: /home/* is below none of models."),
-        (MODELS + RULES.replace("svc_ml", "ghost"), "rules[1].models[0].owners[0]: no user 'ghost' on this node"),
-        (MODELS + RULES.partition("\n")[2], "rules[1].models[0].scope: account needs trust.account"),
+        (MINIMAL + "models: {prefixes: [/lustre]}\n", "models.prefixes", "needs paths.shelf"),
+        (MODELS.replace("/lustre", "/usr/local"), "models.prefixes[0]", "below /usr"),
+        (MODELS.replace("1GiB", "1KiB"), "models.rate", ""),
+        (MODELS + RULES.replace("/lustre/ml", "/home"), "rules[1].models[0].path", "below none of models.prefixes"),
+        (MODELS + RULES.replace("svc_ml", "ghost"), "rules[1].models[0].owners[0]", "no user 'ghost'"),
+        (MODELS + RULES.partition("\n")[2], "rules[1].models[0].scope", "needs trust.account"),
     ],
 )
-def test_what_is_refused(site: Site, text: str, problem: str) -> None:
-    """With its place."""
-    assert any(problem in found for found in refusals(site, text))
+def test_what_is_refused(site: Site, text: str, key: str, words: str) -> None:
+    (problem,) = (found for found in refusals(site, text) if f" {key}: " in found)
+    assert words in problem

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.lib.policy_site import offering
 from tests.lib.runs import a_context, events
-from tests.lib.wings.models.values import offering
 from warmstart import view
 from warmstart.errand import Errands
 from warmstart.host import detached, linux
@@ -39,7 +39,7 @@ def model(tmp_path: Path) -> Path:
 def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
     """Return a job's context; nothing is mounted, and no program is started."""
     context = a_context(tmp_path)
-    policy = offering(context.policy, tmp_path / "models")
+    policy = offering(context.policy, models={"prefixes": [f"{tmp_path}/models"]})
     policy = policy._replace(constant_path="spank", paths=policy.paths._replace(shelf=f"{tmp_path}/shelf"))
     monkeypatch.setattr(linux, "clone", os.dup)
     monkeypatch.setattr(linux, "restrict", lambda _: None)
@@ -63,16 +63,16 @@ def copied(context: Context, model: Path, whose: str = "") -> str:
     return seen.key(whose)
 
 
-def shown(
-    context: Context, *models: Path, shared: tuple[SharedPath, ...] = ()
-) -> tuple[Outcome, list[tuple[str, str]]]:
+Ways = list[tuple[str, str]]
+
+
+def shown(context: Context, *models: Path, shared: tuple[SharedPath, ...] = ()) -> tuple[Outcome, Ways]:
     """Run the step; return its outcome, and how and why each model was shown."""
     outcome = step.run(context, Wanted([*map(str, models)], shared))
     return outcome, [(event["way"], event["reason"]) for event in events(context, "model.shown")]
 
 
 def test_copies_are_listed_over_their_files(context: Context, model: Path) -> None:
-    """The run's state names the set; nothing is asked for."""
     name = copied(context, model)
     outcome, ways = shown(context, model)
     (line,) = view.shown(context.record.run_directory)
@@ -113,7 +113,6 @@ def test_many_have_one_copy_of_what_trusted_users_own(context: Context, model: P
 
 
 def test_a_second_job_has_it_copied(context: Context, model: Path) -> None:
-    """The first one is told so. Another version of the file begins anew."""
     first, _ = shown(context, model)
     second, ways = shown(context, model)
     assert ways == [("itself", "first"), ("itself", "copying")]
@@ -163,8 +162,6 @@ def test_a_job_has_a_bound(context: Context, model: Path, monkeypatch: pytest.Mo
 
 
 def test_a_file_system_that_hangs(context: Context, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job starts all the same."""
-
     def hang(*_: object) -> None:
         raise WorkerSilent(what="the file system", problem="no answer before the deadline")
 
@@ -175,7 +172,6 @@ def test_a_file_system_that_hangs(context: Context, model: Path, monkeypatch: py
 
 
 def test_a_node_that_shows_nothing(context: Context, model: Path) -> None:
-    """It neither looks nor asks."""
     link = context._replace(policy=context.policy._replace(constant_path="link"))
     bare = context._replace(record=context.record._replace(cache=""))
     outcomes = [step._show(each, Wanted([str(model)], ())) for each in (link, bare)]
@@ -186,20 +182,14 @@ def test_a_node_that_shows_nothing(context: Context, model: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["relative", "/", "/a/../b", " ".join(f"/m{number}" for number in range(9))])
-def test_what_is_no_path(value: str) -> None:
-    """It is told as any word that is malformed."""
+def test_what_is_no_path_is_refused(value: str) -> None:
+    assert step.asked(Request((), (), words={"model": "/a /b/ /a"})) == ["/a", "/b"]
     with pytest.raises(RequestInvalid):
         step.asked(Request((), (), words={"model": value}))
 
 
-def test_several_models() -> None:
-    """Each once."""
-    assert step.asked(Request((), (), words={"model": "/a /b/ /a"})) == ["/a", "/b"]
-
-
 @pytest.mark.report
 def test_what_has_no_copy_is_named(context: Context, model: Path, tmp_path: Path) -> None:
-    """Before there are copies of the rest, and after."""
     (tmp_path / "elsewhere").mkdir()
     (model / "base").symlink_to(tmp_path / "elsewhere")
     left_out = "no copies of what lies below none of models.prefixes, such as base"
