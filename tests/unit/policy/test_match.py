@@ -15,7 +15,6 @@ from warmstart import plan
 from warmstart.job import Job
 from warmstart.policy import load, match
 from warmstart.policy.compiled import Condition, Policy
-from warmstart.policy.invalid import PolicyInvalid
 from warmstart.policy.match import (
     NO_RULE,
     Grant,
@@ -27,8 +26,6 @@ from warmstart.policy.match import (
 )
 
 JOB = a_job(uid=1000, gid=1000, user="alice", cluster="c", partition="gpu", account="ml-1")
-
-
 PUBLISHER = JOB._replace(uid=1500, user="svc_ci")
 
 
@@ -39,17 +36,9 @@ images: {registries: [a.org]}
 trust: {account: enforced}
 rules:
 """
-
-
 ALL = "  - {name: all, profiles: [numba]}\n"
-
-
 ACCOUNT = "  - {name: acc, match: {partition: gpu}, scope: account, publish: {users: [svc_ci]}}\n"
-
-
 SITE = "  - {name: site, match: {partition: [gpu]}, scope: site, publish: {users: [svc_ci]}}\n"
-
-
 OWN = ["user-1000-alice"]
 
 
@@ -72,13 +61,12 @@ def granted(policy: Policy, job: Job) -> Grant:
     return combine(policy, matching(policy, job, no_groups), job)
 
 
-NAMES = st.text(st.sampled_from("ab-.[]*?!^é\n"), max_size=6)
+NAMES = st.text(st.sampled_from("abA-.[]*?!^é\n"), max_size=6)
 
 
 @settings(max_examples=400)
 @given(st.lists(NAMES.filter(lambda name: name and not {*name} & {*"\n?[]"}), min_size=1, max_size=3), NAMES)
 def test_a_list_of_globs_matches_as_fnmatch_does(globs: list[str], partition: str) -> None:
-    """Any pattern of a list is enough, case counts, and an attribute that is not there matches nothing."""
     rule = a_rule(match=(load.condition("partition", globs),))
     policy = BARE._replace(rules=(rule,))
     (found,) = matching(policy, JOB._replace(partition=partition), no_groups)
@@ -87,7 +75,6 @@ def test_a_list_of_globs_matches_as_fnmatch_does(globs: list[str], partition: st
 
 
 def test_all_keys_of_a_match_must_match(policy_of: Make) -> None:
-    """Between keys there is an AND; the reason names the first that fails, or all that hold."""
     policy = policy_of(
         "  - {name: yes, match: {user: 'al*', node: n1, account: [x, ml-1]}}\n"
         "  - {name: no, match: {user: alice, node: n2, partition: [cpu, 'x*']}}\n"
@@ -101,15 +88,8 @@ def test_all_keys_of_a_match_must_match(policy_of: Make) -> None:
     ]
 
 
-def test_case_counts(policy_of: Make) -> None:
-    """A plain name and a glob both compare letters exactly."""
-    policy = policy_of("  - {name: a, match: {partition: GPU}}\n  - {name: b, match: {partition: 'G*'}}\n")
-    assert [one.matched for one in matching(policy, JOB, no_groups)] == [False, False]
-
-
 @pytest.mark.threat(8)
 def test_a_job_that_names_its_cache_stays_in_its_users_scope(policy_of: Make) -> None:
-    """Whoever it is; the name is one more fact."""
     policy = policy_of(ALL + SITE)
     for job in (JOB, PUBLISHER):
         grant = granted(policy, job)
@@ -120,7 +100,6 @@ def test_a_job_that_names_its_cache_stays_in_its_users_scope(policy_of: Make) ->
 
 
 def test_groups_are_looked_up_once_and_last(policy_of: Make) -> None:
-    """A rule that fails on another key costs no look-up, two rules with groups cost one."""
     calls: list[int] = []
 
     def groups() -> list[str]:
@@ -146,7 +125,6 @@ def test_reasons_are_ascii_whatever_a_user_wrote(policy_of: Make) -> None:
 
 
 def test_later_rules_add_to_earlier_ones(policy_of: Make) -> None:
-    """Images and profiles add up without repetition, variables override, the last scope holds."""
     grant = granted(
         policy_of(
             "  - {name: a, images: ['docker://a.org/x:1'], profiles: [numba], env: {A: '1', B: '1'}, scope: site}\n"
@@ -191,7 +169,6 @@ def test_later_rules_add_to_earlier_ones(policy_of: Make) -> None:
     ],
 )
 def test_scopes(policy_of: Make, rules: str, job: Job, read: list[str], publish: str) -> None:
-    """Who reads what from the most trusted on, and who publishes where, reading nothing less trusted."""
     grant = granted(policy_of(rules), job)
     assert (grant.read_scopes, grant.publish_scope) == (read, publish)
     order = ["site", "account", "user"]
@@ -204,23 +181,12 @@ def test_scopes(policy_of: Make, rules: str, job: Job, read: list[str], publish:
 
 @pytest.mark.threat(3)
 def test_a_claimed_account_is_no_scope(compiled_of: Compile) -> None:
-    """A site that enforces no associations has no account scope, not even between site and user."""
     text = HEAD.replace("trust: {account: enforced}\n", "") + SITE
     grant = granted(compiled_of(text), JOB)
     assert grant.read_scopes == ["site", *OWN]
 
 
-def test_what_slurmd_does_not_tell_is_matched_like_anything_else(compiled_of: Compile) -> None:
-    """The QOS."""
-    rules = "  - {name: a, match: {qos: 'hi*'}, env: {A: '1'}}\n"
-    policy = compiled_of(HEAD + rules)
-    job = JOB._replace(qos="high")
-    assert granted(policy, job).env == {"A": "1"}
-    assert granted(policy, job._replace(qos="low")).env == {}
-
-
 def test_what_is_not_known_grants_nothing(compiled_of: Compile) -> None:
-    """No rule on it applies, and the reason says why; a rule that fails anyway says that."""
     policy = compiled_of(
         HEAD
         + "  - {name: a, match: {qos: '*', user: alice}, env: {A: '1'}}\n  - {name: b, match: {qos: '*', user: bob}}\n",
@@ -268,7 +234,6 @@ def test_what_is_not_known_restricts(compiled_of: Compile, rules: str, read: lis
     [("a/../b", "account-a%2F..%2Fb"), ("é x", "account-%C3%A9%20x"), ("50%", "account-50%25"), (".", "account-.")],
 )
 def test_scope_keys_are_one_plain_name(policy_of: Make, account: str, key: str) -> None:
-    """Whatever an account is called, its scope is one directory name, and no other account's."""
     grant = granted(policy_of(ACCOUNT), JOB._replace(account=account))
     assert grant.read_scopes[0] == key
 
@@ -276,7 +241,6 @@ def test_scope_keys_are_one_plain_name(policy_of: Make, account: str, key: str) 
 @pytest.mark.threat(20)
 @given(st.text(min_size=1), st.text(min_size=1))
 def test_two_accounts_have_two_scope_keys(one: str, other: str) -> None:
-    """Escaping loses nothing."""
     policy = BARE._replace(trust=BARE.trust._replace(account="enforced"), rules=(a_rule(scope="account"),))
     keys = [granted(policy, JOB._replace(account=account)).read_scopes[0] for account in (one, other)]
     assert (keys[0] == keys[1]) is (one == other)
@@ -307,7 +271,6 @@ MODES = """\
 def test_the_last_rule_with_a_mode_decides(
     compiled_of: Compile, changes: dict[str, str], observed: dict[str, bool]
 ) -> None:
-    """Without one the policy's own does; profiles and the rest add up as ever."""
     for mode, expected in observed.items():
         grant = granted(compiled_of(HEAD + MODES)._replace(mode=mode), a_job(**changes))
         assert (grant.observed, grant.profiles) == (expected, ["numba"])
@@ -321,7 +284,6 @@ def test_the_last_rule_with_a_mode_decides(
     ],
 )
 def test_a_job_that_wants_nothing_gets_nothing(policy_of: Make, job: Job, reason: str) -> None:
-    """No image, no profile, no scope, and the reason says so."""
     policy = policy_of(ALL)
     grant = combine(policy, matching(policy, job, no_groups), job)
     assert grant == Grant([], [], {}, "user", [], "", reason)
@@ -331,7 +293,6 @@ def test_a_job_that_wants_nothing_gets_nothing(policy_of: Make, job: Job, reason
     "rules", ["", "  - {name: a, match: {node: n2}, images: ['docker://a.org/x:1'], env: {A: '1'}}\n"]
 )
 def test_a_job_that_no_rule_matches_is_left_alone(policy_of: Make, rules: str) -> None:
-    """It may neither read nor publish, and what it asks for is not granted either."""
     assert granted(policy_of(rules), JOB) == Grant([], [], {}, "user", [], "", NO_RULE)
 
 
@@ -351,7 +312,6 @@ def test_a_job_without_an_allocation_is_left_alone(policy_of: Make, job_id: int,
     ],
 )
 def test_system_accounts_get_nothing(policy_of: Make, uid: int, reason: str) -> None:
-    """Jobs of low uids, and of warmstart's own accounts, are neither seeded nor harvested."""
     policy = policy_of(ALL)
     policy = policy._replace(import_user=policy.import_user._replace(uid=2902))
     assert granted(policy, JOB._replace(uid=uid)) == Grant([], [], {}, "user", [], "", reason)
@@ -415,24 +375,7 @@ def test_private_images_are_for_those_they_are_bound_to(
 TWO_RULES = "version: 1\npaths: {store: /shared/warmstart}\nrules:\n  - {name: other, env: {OTHER: x}}\n  - name: a\n"
 
 
-@pytest.mark.parametrize(
-    ("names", "refusal"),
-    [
-        ("[NUMBA_CACHE]", "6:16: rules[1].override[0]: nothing sets NUMBA_CACHE; add it to env, or correct the name"),
-        ("[OTHER, WARMSTART_CACHE]", "6:23: rules[1].override[1]: users can never set WARMSTART_CACHE; remove it here"),
-        ("[A=1]", "6:16: rules[1].override[0]: 'A=1' is not a variable's name"),
-        ("OTHER", "6:15: rules[1].override: expected a list"),
-    ],
-)
-def test_a_name_that_would_have_no_effect_is_refused(compiled_of: Compile, names: str, refusal: str) -> None:
-    """With its place, and what to write instead."""
-    with pytest.raises(PolicyInvalid) as caught:
-        compiled_of(f"{TWO_RULES}    override: {names}\n")
-    assert refusal in str(caught.value)
-
-
 def test_what_rules_override_adds_up(compiled_of: Compile) -> None:
-    """Of all rules that match; a rule may name what another one, a profile or warmstart sets."""
     rules = "    override: [OTHER, NUMBA_CACHE_DIR]\n  - {name: b, override: [TMPDIR]}\n"
     policy = compiled_of(f"{TWO_RULES}{rules}  - {{name: c, match: {{partition: x}}, override: [TMPDIR]}}\n")
     job = a_job(uid=2000)
@@ -441,7 +384,6 @@ def test_what_rules_override_adds_up(compiled_of: Compile) -> None:
 
 
 def test_which_scopes_a_job_is_shown_something_from(compiled_of: Compile) -> None:
-    """An account that a job may have claimed has none."""
     policy = compiled_of(MINIMAL)
     assert (scope_of(policy, "account", JOB), scope_of(policy, "site", JOB)) == ("", "site")
     enforced = policy._replace(trust=policy.trust._replace(account="enforced"))

@@ -16,7 +16,6 @@ ACCOUNT = ["/l/ml", [["svc_ml", 1501]], "account", "ml"]
 
 @pytest.mark.parametrize(("trust", "rules"), [("enforced", ["all", "ml"]), ("unproven", ["all"])])
 def test_an_account_shares_only_where_it_is_enforced(trust: str, rules: list[str]) -> None:
-    """Otherwise a job would choose whose copies it has."""
     policy = defaults()
     policy = policy._replace(trust=policy.trust._replace(account=trust))
     job = a_job(account="ml-1")
@@ -41,7 +40,6 @@ def test_an_account_shares_only_where_it_is_enforced(trust: str, rules: list[str
     ],
 )
 def test_the_last_rule_that_covers_a_path_counts(path: str, last: str) -> None:
-    """A star stands for a part of one name, so a directory in such a one is no other."""
     globs = {"all": "/l/sw/*", "deep": "/l/sw/*/env", "py": "/l/sw/py*"}
     found = covering(path, [SharedPath(glob, (), "site", rule) for rule, glob in globs.items()])
     assert (found.rule if found else "none") == last

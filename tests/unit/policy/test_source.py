@@ -37,7 +37,6 @@ def a_policy(site: Site) -> None:
 @pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
 @pytest.mark.parametrize("name", ["policy.yaml", "conf.d/a.yaml"])
 def test_a_file_that_others_can_write_is_refused(site: Site, name: str, mode: int) -> None:
-    """Write permission for the group or the world takes a file out of root's hands."""
     (site.etc / name).chmod(mode)
     error = refusal(site)
     assert isinstance(error, PolicyUntrusted)
@@ -57,7 +56,6 @@ def test_a_directory_that_others_can_write_is_refused(site: Site, name: str, mod
 
 @pytest.mark.parametrize(("mode", "believed"), [(0o775, False), (0o757, False), (0o1777, True), (0o755, True)])
 def test_a_directory_above_may_be_shared_if_it_is_sticky(site: Site, mode: int, believed: bool) -> None:
-    """Nobody moves what is root's out of a sticky directory of root's."""
     site.etc.parent.chmod(mode)
     if believed:
         assert source.read(str(site.policy), MINE)
@@ -66,7 +64,6 @@ def test_a_directory_above_may_be_shared_if_it_is_sticky(site: Site, mode: int, 
 
 
 def test_another_owner_is_refused(site: Site) -> None:
-    """Files of a uid that is not among the owners are not read."""
     error = refusal(site, owners=frozenset({os.geteuid() + 1}))
     assert isinstance(error, PolicyUntrusted)
     assert "belongs to uid" in str(error)
@@ -108,7 +105,6 @@ def make_directory(site: Site) -> None:
 
 @pytest.mark.parametrize("change", [move_policy, move_addition, move_conf_d, move_etc, make_fifo, make_directory])
 def test_links_and_other_kinds_are_refused(site: Site, change: Callable[[Site], None]) -> None:
-    """Everything on the way is what it should be, and no link."""
     change(site)
     error = refusal(site)
     assert isinstance(error, PolicyUntrusted)
@@ -116,14 +112,11 @@ def test_links_and_other_kinds_are_refused(site: Site, change: Callable[[Site], 
 
 
 def test_a_missing_policy_is_unreadable(site: Site) -> None:
-    """No file is an error of its own kind."""
     site.policy.unlink()
     assert str(refusal(site)) == f"{site.policy}: No such file or directory"
 
 
 def test_an_error_without_a_name_names_the_directory(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look at what is open may fail, too: a system call on a descriptor has no path."""
-
     def fails(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -132,7 +125,6 @@ def test_an_error_without_a_name_names_the_directory(site: Site, monkeypatch: py
 
 
 def test_a_huge_policy_is_unreadable(site: Site) -> None:
-    """The size is bounded before anything is parsed."""
     site.write("#" * (source.LARGEST + 1))
     error = refusal(site)
     assert isinstance(error, PolicyUnreadable)
@@ -140,7 +132,6 @@ def test_a_huge_policy_is_unreadable(site: Site) -> None:
 
 
 def test_too_many_additions_are_unreadable(site: Site) -> None:
-    """The number of files is bounded."""
     for number in range(source.MOST_FILES):
         site.add(f"{number}.yaml", "")
     assert "more than 64" in str(refusal(site))
@@ -158,7 +149,6 @@ def test_too_many_additions_are_unreadable(site: Site) -> None:
     ],
 )
 def test_every_change_has_another_signature(site: Site, change: Callable[[Site], object]) -> None:
-    """Editing, adding and removing are all seen."""
     before = source.signature(str(site.policy))
     assert source.signature(str(site.policy)) == before
     change(site)
@@ -171,7 +161,6 @@ def test_a_chmod_changes_the_signature(site: Site) -> None:
 
 
 def test_descriptors_are_closed(site: Site) -> None:
-    """Neither a good nor a refused reading leaks a descriptor."""
     before = len(list(Path("/proc/self/fd").iterdir()))
     source.read(str(site.policy), MINE)
     (site.etc / "conf.d").chmod(0o777)
@@ -201,7 +190,6 @@ def config_map(site: Site, number: int, text: str = "version: 1\n") -> Path:
 
 
 def test_a_config_map_is_read_from_its_version_in_force(site: Site) -> None:
-    """Another version has another signature."""
     version = config_map(site, 1)
     read = source.read(str(site.policy), MINE)
     assert read == [(f"{version}/policy.yaml", "version: 1\n"), (f"{version}/conf.d/a.yaml", "rules: []\n")]
@@ -228,7 +216,6 @@ def test_a_config_map_may_be_in_a_directory_for_all_if_its_mount_is_read_only(
 @pytest.mark.threat(19)
 @pytest.mark.parametrize("target", ["..", "../elsewhere", "..2026_1/conf.d", "elsewhere", "/etc"])
 def test_a_config_map_names_no_other_directory(site: Site, target: str) -> None:
-    """A version is a name of Kubernetes' own, in the same directory."""
     config_map(site, 1)
     (site.etc / "..data").unlink()
     (site.etc / "..data").symlink_to(target)

@@ -72,7 +72,6 @@ def private(policy: Policy) -> str:
 
 
 def test_an_enforced_account_is_a_scope(policy: Policy, known: Callable[..., str]) -> None:
-    """The control: with a running configuration that says so, rights rest on it."""
     proven = trust.proven(policy, known(*ALL))
     assert proven == policy
     assert granted(proven, JOB).read_scopes == ["account-ml", "user-1000-alice"]
@@ -102,7 +101,6 @@ def test_an_account_that_slurm_does_not_enforce_grants_nothing(
 def test_an_answer_of_long_ago_or_of_the_future_proves_nothing(
     policy: Policy, known: Callable[..., str], age: float
 ) -> None:
-    """Nobody has looked since, or the clock was set."""
     path = known(*ALL, age=age)
     assert trust.is_doubted(trust.proven(policy, path))
     assert "was last read" in str(trust.problem(trust.proven(policy, path), path))
@@ -112,7 +110,6 @@ def test_an_answer_of_long_ago_or_of_the_future_proves_nothing(
     "text", ["", "[]", "{}", '{"at": "now", "words": ["associations"]}', '{"at": 1e99, "words": 7}']
 )
 def test_a_damaged_memory_proves_nothing(policy: Policy, tmp_path: Path, text: str) -> None:
-    """Nor does one that is not there."""
     path = tmp_path / "enforcement.json"
     assert trust.is_doubted(trust.proven(policy, str(path)))
     path.write_text(text)
@@ -127,7 +124,6 @@ def test_a_memory_that_others_can_write_proves_nothing(policy: Policy, known: Ca
 
 
 def test_a_doubted_rule_restricts_all_the_same(policy: Policy, known: Callable[..., str]) -> None:
-    """A job under a team's rule does not reach further because its account is in doubt."""
     wide = a_rule(name="wide", scope="site")
     doubted = trust.proven(policy._replace(rules=(wide, *policy.rules)), known())
     assert granted(doubted, JOB).read_scopes == ["user-1000-alice"]
@@ -141,7 +137,6 @@ def test_a_policy_that_declares_nothing_reads_nothing(compiled_of: Compile, monk
 
 
 def test_a_controller_that_does_not_answer_says_nothing(policy: Policy, tmp_path: Path) -> None:
-    """A command that is missing is no answer."""
     silent = policy._replace(paths=policy.paths._replace(scontrol=str(tmp_path / "nowhere")))
     assert trust.enforced(silent, Installation(str(tmp_path)), "") is None
 
@@ -181,8 +176,6 @@ def test_the_configuration_is_read_when_the_policy_is_compiled(
 
 
 def test_doctor_calls_it_critical(installation: Installation, slurmctld: dict[str, list[str] | None]) -> None:
-    """Until a hook or maintenance has seen that Slurm enforces it."""
-
     def status() -> str:
         return {found.check: found.status for found in run_checks(doctor.CHECKS, installation)}["policy.trust"]
 
@@ -198,7 +191,6 @@ def test_doctor_calls_it_critical(installation: Installation, slurmctld: dict[st
 def test_policy_check_calls_it_critical(
     installation: Installation, slurmctld: dict[str, list[str] | None], words: list[str] | None
 ) -> None:
-    """It asks the running slurmctld itself."""
     slurmctld["words"] = words
     done = run(installation, "policy", "check")
     assert done.exit_code == 1

@@ -13,13 +13,11 @@ NUMBERS = st.integers(1, 999_999_999)
 
 @given(NUMBERS, st.sampled_from(sorted(SECONDS)))
 def test_a_number_and_a_unit_is_a_duration(number: int, unit: str) -> None:
-    """A duration comes to its number times its unit."""
     assert parse_duration(f"{number}{unit}") == number * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit]
 
 
 @given(NUMBERS, st.sampled_from(sorted(BYTES)))
 def test_a_number_and_a_unit_is_a_size(number: int, unit: str) -> None:
-    """A size comes to its number times its power of 1024."""
     power = ["B", "KiB", "MiB", "GiB", "TiB"].index(unit)
     assert parse_size(f"{number}{unit}") == number * 1024**power
 
@@ -28,21 +26,18 @@ def test_a_number_and_a_unit_is_a_size(number: int, unit: str) -> None:
     "text", [30, 1.5, None, "", "30", "0s", "-1s", "1.5h", " 4m", "4m ", "4m\n", "4 m", "4min", "٤m", "1e3s"]
 )
 def test_other_durations_are_refused_with_an_example(text: object) -> None:
-    """What is not exactly a number and a unit is no duration."""
     with pytest.raises(ValueError, match="write a number and s, m, h or d"):
         parse_duration(text)
 
 
 @pytest.mark.parametrize("text", [1024, "1024", "0B", "5G", "5GB", "5gib", "1.5GiB", "5GiB\n", "9999999999B"])
 def test_other_sizes_are_refused_with_an_example(text: object) -> None:
-    """What is not exactly a number and a unit is no size."""
     with pytest.raises(ValueError, match="write a number and one of B, KiB, MiB, GiB, TiB"):
         parse_size(text)
 
 
 @given(st.text())
 def test_any_text_is_a_quantity_or_a_value_error(text: str) -> None:
-    """The parsers return a positive number or raise ValueError, whatever they get."""
     for parse in (parse_duration, parse_size):
         try:
             assert parse(text) > 0
@@ -54,11 +49,9 @@ def test_any_text_is_a_quantity_or_a_value_error(text: str) -> None:
     ("seconds", "shown"), [(0, "0s"), (0.0314, "31ms"), (1, "1s"), (90, "1.5m"), (7200, "2h"), (10**6, "11.6d")]
 )
 def test_durations_as_the_policy_writes_them(seconds: float, shown: str) -> None:
-    """In the largest unit that fits; below a second in milliseconds."""
     assert format_duration(seconds) == shown
 
 
 @pytest.mark.parametrize(("count", "shown"), [(0, "0B"), (1023, "1023B"), (1536, "1.5KiB"), (1 << 50, "1024TiB")])
 def test_sizes_as_the_policy_writes_them(count: int, shown: str) -> None:
-    """In the largest unit that fits."""
     assert format_size(count) == shown
