@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -124,17 +123,3 @@ def test_leads_nowhere_else_and_ends(directory: int, tmp_path: Path) -> None:
         deep.mkdir()
     with pytest.raises(Exceeded):
         Watch(directory, ROOMY).look()
-
-
-def test_looks_now_and_then(directory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    watch = Watch(directory, ROOMY._replace(files=1))
-    watch()
-    (tmp_path / "one").touch()
-    (tmp_path / "two").touch()
-    now[0] += scratch.EVERY_S / 2
-    watch()
-    now[0] += scratch.EVERY_S
-    with pytest.raises(Exceeded):
-        watch()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -47,6 +48,18 @@ def fly(monkeypatch: pytest.MonkeyPatch, how: str = "reused", missing: Missing =
     flights = Flights(how, missing)
     monkeypatch.setattr(single_flight, "obtain", flights.obtain)
     return flights
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, error: WarmstartError) -> None:
+    """Let nobody find an image."""
+
+    def obtain(*_: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(single_flight, "obtain", obtain)
+
+
+NOT_FOUND = ImageNotFound(image=FIRST.canonical())
 
 
 @pytest.mark.timed
@@ -101,12 +114,6 @@ def test_an_image_leaves_time_to_later_steps(context: Context, monkeypatch: pyte
     assert 7 < deadline.left() <= 8
 
 
-def test_a_hook_asks_for_a_background_import(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    flights = fly(monkeypatch)
-    image.run(context, Options((FIRST,)))
-    assert [site.paths for _, site, _ in flights.asked] == [context.paths]
-
-
 def test_what_happened_on_the_way_is_told(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     fly(monkeypatch, "imported", Missing("damaged", "no locks", ("old1", "old2")))
     image.run(context, Options((FIRST,)))
@@ -122,15 +129,6 @@ def test_what_happened_on_the_way_is_told(context: Context, monkeypatch: pytest.
 
 def told(context: Context, name: str) -> list[dict[str, object]]:
     return events(context, f"image.{name}")
-
-
-def test_the_first_failure_ends_the_step(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    def obtain(reference: Reference, _site: Site, _deadline: Deadline) -> Obtained:
-        raise ImageNotFound(image=reference.canonical())
-
-    monkeypatch.setattr(single_flight, "obtain", obtain)
-    with pytest.raises(ImageNotFound, match=r"reg\.example\.com/a:1"):
-        image.run(context, Options((FIRST, SECOND)))
 
 
 PYXIS = PyxisImage(FIRST, has_login=False, user_scope="user-1-a")
@@ -179,11 +177,10 @@ def test_a_job_that_asks_again_takes_young_answers_only(
     assert flights.asked[0][1].rules.tag_ttl == taken
 
 
-def test_another_failure_of_pyxis_image_is_one(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    def obtain(reference: Reference, _site: Site, _deadline: Deadline) -> Obtained:
-        raise RegistryUnreachable(image=reference.canonical(), problem="503")
-
-    monkeypatch.setattr(single_flight, "obtain", obtain)
+def test_a_registry_that_is_down_is_no_reason_to_import_as_the_user(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(monkeypatch, RegistryUnreachable(image="a", problem="503"))
     with pytest.raises(RegistryUnreachable):
         image.run(context, Options((FIRST,), pyxis=PYXIS))
 
@@ -304,10 +301,7 @@ def test_a_prolog_that_runs_again_keeps_to_its_word(
 def test_no_node_has_an_image_that_the_head_node_has_not(
     context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def obtain(reference: Reference, _site: Site, _deadline: Deadline) -> Obtained:
-        raise ImageNotFound(image=reference.canonical())
-
-    monkeypatch.setattr(single_flight, "obtain", obtain)
+    fail(monkeypatch, NOT_FOUND)
     with pytest.raises(ImageNotFound):
         image.run(context, meeting)
     fly(monkeypatch)
@@ -318,10 +312,7 @@ def test_no_node_has_an_image_that_the_head_node_has_not(
 def test_what_the_head_node_leaves_to_pyxis_all_do(
     context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def obtain(reference: Reference, _site: Site, _deadline: Deadline) -> Obtained:
-        raise ImageForbidden(image=reference.canonical(), problem="401")
-
-    monkeypatch.setattr(single_flight, "obtain", obtain)
+    fail(monkeypatch, ImageForbidden(image=FIRST.canonical(), problem="401"))
     options = meeting._replace(pyxis=PYXIS)
     head = image.run(context, options)
     fly(monkeypatch)
@@ -337,11 +328,7 @@ def test_a_head_node_that_cannot_say_what_it_has_does_without(
     fly(monkeypatch)
     with pytest.raises(StoreFailed):
         image.run(context, meeting)
-
-    def obtain(reference: Reference, _site: Site, _deadline: Deadline) -> Obtained:
-        raise ImageNotFound(image=reference.canonical())
-
-    monkeypatch.setattr(single_flight, "obtain", obtain)
+    fail(monkeypatch, NOT_FOUND)
     with pytest.raises(ImageNotFound):
         image.run(context, meeting)
 
@@ -349,10 +336,7 @@ def test_a_head_node_that_cannot_say_what_it_has_does_without(
 def test_without_the_store_pyxis_imports_its_image(
     context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def obtain(reference: Reference, _site: Site, _deadline: Deadline) -> Obtained:
-        raise StoreFailed(what=f"find {reference.canonical()}", problem="Transport endpoint is not connected")
-
-    monkeypatch.setattr(single_flight, "obtain", obtain)
+    fail(monkeypatch, StoreFailed(what="find it", problem="Transport endpoint is not connected"))
     alone = image.run(context, Options((FIRST,), pyxis=PYXIS))
     assert alone.record["image"] == "claimed:reg.example.com/a:1"
     assert "Transport endpoint is not connected" in alone.notices[0]
