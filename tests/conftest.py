@@ -30,7 +30,6 @@ from warmstart.host.files import opened_dir, remove_tree
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.lib.hook_site import HookSite
 
 # No test measures time: several processes run tests, and a machine may be busy.
 settings.register_profile("warmstart", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -111,15 +110,6 @@ def base() -> Iterator[Path]:
     yield path
     with opened_dir(str(path.parent)) as parent:
         remove_tree(parent, path.name, after(60))
-
-
-@pytest.fixture(scope="session")
-def hook_site(capable_host: None) -> Iterator[HookSite]:
-    """Return an installation whose hooks run as root in forked children, with no cluster."""
-    from tests.lib.hook_site import a_hook_site  # it imports all hooks
-
-    with a_hook_site() as site:
-        yield site
 
 
 @pytest.fixture(scope="session")

@@ -57,7 +57,7 @@ def alone(act: Callable[[], object]) -> Callable[[], object]:
 def maintain_until_nothing_is_left(node: LateNode) -> None:
     """Run maintenance until it succeeds: the worker of the process that vanished may hold a lock for a while."""
     until = after(120)
-    while node.site.command("maintain", "--node", "n1") or node.left() or node.waiting():
+    while node.command("maintain", "--node", "n1").exit_code or node.left() or node.waiting():
         assert not until.expired(), (node.left(), node.waiting())
 
 
@@ -73,7 +73,7 @@ def test_deferring_killed_on_the_way(base: Path) -> None:
         if not died:
             break
     assert number > 4
-    assert set(node.site.seen()) == set(numba_entries(*range(1, number + 1)))
+    assert set(node.seen()) == set(numba_entries(*range(1, number + 1)))
 
 
 def test_finishing_killed_on_the_way(base: Path) -> None:
@@ -81,7 +81,7 @@ def test_finishing_killed_on_the_way(base: Path) -> None:
     node = LateNode(base)
 
     def finish() -> None:
-        with open_session(node.site.installation, "maintain", "n1") as session:
+        with open_session(node.installation, "maintain", "n1") as session:
             # What maintenance does besides is not swept here; where nothing was finished, a worker vanished.
             os._exit(0 if loop.run(session, harvests.WORK[HARVESTS.name]) else VANISHED)
 
@@ -92,7 +92,7 @@ def test_finishing_killed_on_the_way(base: Path) -> None:
         there = os.path.exists(record.run_directory)
         assert not there or record.run_name in node.waiting()
         maintain_until_nothing_is_left(node)
-        assert set(numba_entries(number)) <= set(node.site.seen())
+        assert set(numba_entries(number)) <= set(node.seen())
         if not died:
             break
     assert number > 4
@@ -107,7 +107,7 @@ def test_dropping_killed_on_the_way(base: Path) -> None:
         node.epilog(record)
 
         def drop() -> None:
-            with open_session(node.site.installation, "maintain", "n1") as session:
+            with open_session(node.installation, "maintain", "n1") as session:
                 for item in runs_left(node.paths, HARVESTS):
                     run_end.drop_deferred(node.paths, item, deferred.NO_ROOM, session.audit, after(30))
 

@@ -11,9 +11,10 @@ from typing import NoReturn
 
 import pytest
 
+from tests.faults.acts import ONE, chosen
 from tests.lib.faults import Done, Faults
-from tests.lib.shelf_site import NODE, ShelfSite
-from tests.lib.sweeping import chosen
+from tests.lib.node import NODE
+from tests.lib.shelf_site import ShelfSite
 from warmstart import record as records
 from warmstart.cli.maintain import maintain
 from warmstart.entry import background
@@ -43,7 +44,7 @@ def maintained(site: ShelfSite) -> Done:
     """Maintain the node."""
 
     def maintain_node() -> NoReturn:
-        maintain.main(args=["--node", NODE], obj=site.site.installation, standalone_mode=False)
+        maintain.main(args=["--node", NODE], obj=site.installation, standalone_mode=False)
         sys.exit(0)
 
     return killed(site, maintain_node)
@@ -62,7 +63,7 @@ def half(site: ShelfSite) -> list[str]:
 @WHOLE
 def test_unpacking_killed_before_every_change(site: ShelfSite, whole: bool) -> None:
     """Maintenance alone removes what is left, too."""
-    key = site.publish(site.image())
+    key = site.publish_image(site.image())
 
     def unpack() -> int:
         return background.main(str(site.base), [UNPACKS.name, NODE, key.tree])
@@ -77,7 +78,7 @@ def test_unpacking_killed_before_every_change(site: ShelfSite, whole: bool) -> N
     calls = killed(site, unpack).calls
     assert calls > 20
     wrong = []
-    for call in chosen(range(1, calls + 1), whole=whole):
+    for call in chosen(range(1, calls + 1), 1 if whole else ONE):
         prepare()
         done = killed(site, unpack, call)
         found = half(site)
@@ -97,7 +98,7 @@ def test_unpacking_killed_before_every_change(site: ShelfSite, whole: bool) -> N
 @WHOLE
 def test_an_eviction_killed_before_every_change(site: ShelfSite, whole: bool) -> None:
     """What a run has stays; what was renamed goes."""
-    keys = [site.publish(site.image(f"image{number}")) for number in range(3)]
+    keys = [site.publish_image(site.image(f"image{number}")) for number in range(3)]
 
     def prepare() -> None:
         for key in keys:
@@ -118,7 +119,7 @@ def test_an_eviction_killed_before_every_change(site: ShelfSite, whole: bool) ->
     calls = killed(site, prune).calls
     assert there() == [keys[0]]
     wrong = []
-    for call in chosen(range(1, calls + 1), whole=whole):
+    for call in chosen(range(1, calls + 1), 1 if whole else ONE):
         site.policy_of()
         prepare()
         done = killed(site, prune, call)

@@ -6,14 +6,13 @@ import os
 from pathlib import Path
 
 from tests.lib.left_runs import runs_left
-from tests.lib.maintenance_site import MaintenanceSite
+from tests.lib.node import NODE, Node
 from tests.lib.numba_entries import numba_entries, write_as
 from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart.audit.journal import Journal
 from warmstart.harvest.deferred import HARVESTS
 from warmstart.host.deadline import after
-from warmstart.paths import NodePaths
 from warmstart.policy.current import current_policy
 from warmstart.record import Record, Seeded
 from warmstart.steps import harvest, release
@@ -24,20 +23,14 @@ Entries = dict[str, dict[str, bytes]]
 BOOT = records.incarnation()
 
 
-class LateNode:
-    """A node of a site whose epilogs have no time, unless a test gives them some."""
+class LateNode(Node):
+    """A node whose epilogs have no time, unless a test gives them some."""
 
-    def __init__(self, base: Path, more: str = "", name: str = "n1", site: MaintenanceSite | None = None) -> None:
-        squeue = base / "squeue"  # without a record what a run has is an orphan
-        squeue.write_text('#!/bin/sh\necho "slurm_load_jobs error: Invalid job id specified" >&2\nexit 1\n')
-        squeue.chmod(0o755)
-        self.site = site or MaintenanceSite(base, more, str(base / "scontrol"))
-        self.base = base
-        self.name = name
-        self.paths: NodePaths = self.site.installation.node(name)
+    def __init__(self, base: Path, more: str = "", name: str = NODE) -> None:
+        super().__init__(base, more, name)
         for path, mode in ((self.paths.state, 0o700), (self.paths.view, 0o711), (self.paths.stage, 0o700)):
             os.makedirs(path, mode=mode, exist_ok=True)
-        self.workspace = base / ("workspace" if name == "n1" else f"workspace.{name}")
+        self.workspace = base / ("workspace" if name == NODE else f"workspace.{name}")
         self.workspace.mkdir()
 
     def run_of(self, number: int, boot_id: str = BOOT, entries: Entries | None = None) -> Record:
@@ -64,10 +57,10 @@ class LateNode:
 
     def epilog(self, record: Record, budget: float = 0.0) -> list[str]:
         """Run the steps of an epilog. Return the codes of its non-fatal errors."""
-        policy = current_policy(self.site.installation, keep=True).policy
+        policy = current_policy(self.installation, keep=True).policy
         audit = Journal(self.paths.journal, {"hook": "epilog", "run_id": record.run_id, "node": self.name})
         locked = records.job_lock(self.paths.state, record.job_id, after(1))
-        with StoreClient(self.site.owner, policy.paths.store, record.run_name) as store, locked:
+        with StoreClient(self.owner, policy.paths.store, record.run_name) as store, locked:
             context = Context(policy, self.paths, record, audit, after(30), store)
             outcome = harvest.run(context, harvest.Options(budget, 1 << 30))
             context = context._replace(record=record._replace(**outcome.record))
@@ -86,8 +79,8 @@ class LateNode:
 
     def maintain(self, status: int = 0) -> None:
         """Maintain the node."""
-        assert self.site.command("maintain", "--node", "n1") == status
+        assert self.command("maintain", "--node", "n1").exit_code == status
 
     def dropped(self) -> dict[str, str]:
         """Return which runs were dropped, with the reason."""
-        return {event["run"]: event["reason"] for event in self.site.events("harvest.dropped")}
+        return {event["run"]: event["reason"] for event in self.events("harvest.dropped")}

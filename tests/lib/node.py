@@ -92,13 +92,19 @@ def account(name: str) -> Identity:
 
 
 class Node:
-    """See the module. Other nodes of the same store have other paths: `installation.node(NAME)`."""
+    """See the module. Several nodes of one installation have the same base, and other names."""
 
     def __init__(
-        self, base: Path, more: str = "", *, text: str = POLICY, as_me: pytest.MonkeyPatch | None = None
+        self,
+        base: Path,
+        more: str = "",
+        name: str = NODE,
+        *,
+        text: str = POLICY,
+        as_me: pytest.MonkeyPatch | None = None,
     ) -> None:
-        """`text` is the policy, and `more` what follows it; {base} stands for the directory."""
-        self.base = base
+        """`text` is the policy, in which {base} stands for the directory, and `more` follows it."""
+        self.base, self.name = base, name
         self.store, self.workspace = base / "store", base / "workspace"
         self.installation = Installation(str(base))
         self.store.mkdir(exist_ok=True)
@@ -112,7 +118,7 @@ class Node:
         (base / "audit").mkdir(exist_ok=True)
         self.script("scontrol", "exit 0")
         self.script("squeue", SQUEUE.format(base=base))
-        command_line.installed(base, (text + more).format(base=base))
+        command_line.installed(base, text.format(base=base) + more)
 
     def _be_me(self, patch: pytest.MonkeyPatch) -> None:
         self.patch = patch
@@ -123,9 +129,8 @@ class Node:
         patch.setattr(match, "_exclusion", lambda _policy, _job: "")  # the job's uid is that of the accounts
         patch.setattr(commands, "with_daemons", frozenset)
         patch.setattr(overlay, "show", _refuse)
-        self.environ(SLURM_JOB_ID="7", SLURM_JOB_PARTITION="main", SLURM_JOB_NODELIST=NODE, SLURM_CLUSTER_NAME="test")
-        self.environ(SLURM_JOB_UID=str(os.getuid()), SLURM_JOB_GID=str(os.getgid()), SLURM_JOB_USER="ws-alice")
-        self.environ(SLURMD_NODENAME=NODE)
+        job = a_job(uid=os.getuid(), gid=os.getgid(), node=self.name, nodelist=self.name)
+        self.environ(**self.variables(job))
 
     # The policy, and what surrounds the node.
 
@@ -153,7 +158,7 @@ class Node:
     @property
     def paths(self) -> NodePaths:
         """The node's directories."""
-        return self.installation.node(NODE)
+        return self.installation.node(self.name)
 
     def script(self, name: str, text: str) -> None:
         """Write a program of Slurm's."""
@@ -201,9 +206,9 @@ class Node:
             "prolog": lambda: prolog.main(prefix),
             "epilog": lambda: epilog.main(prefix),
             "job-container": lambda: job_container.main(prefix),
-            "background": lambda: max(background.main(prefix, [what, NODE]) for what in registry.kinds()),
+            "background": lambda: max(background.main(prefix, [what, self.name]) for what in registry.kinds()),
             "flush": lambda: flush.main(prefix),
-            "maintain": lambda: self._maintain("--node", NODE),
+            "maintain": lambda: self._maintain("--node", self.name),
             "maintain-store": lambda: self._maintain("--store"),
         }
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
-from tests.lib.maintenance_site import MaintenanceSite
+from tests.lib.node import NODE, Node
 from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart.entry import background
@@ -24,43 +24,28 @@ from warmstart.images.store.published import ImageDraft
 from warmstart.images.unpacked import ImageKey, Unpacked, take
 from warmstart.images.unpacking import Tree, on_node
 from warmstart.images.unpacks import UNPACKS, _waiting, ask
-from warmstart.paths import NodePaths
-from warmstart.policy.compiled import Policy
-from warmstart.policy.current import current_policy
 from warmstart.record import Record
 
-NODE = "n1"
 KIND = f"{os.uname().machine}.oci2"
 MKSQUASHFS = "/usr/bin/mksquashfs"
 PLAIN = ("-noappend", "-quiet", "-no-progress")
 
 
-class ShelfSite:
+class ShelfSite(Node):
     """An installation below `base`, whose node n1 keeps unpacked images in `base/shelf`."""
 
     def __init__(self, base: Path, keep: str = "1GiB", any_disk: bool = False) -> None:
-        self.base = base
-        self.site = MaintenanceSite(base)
+        super().__init__(base)
         self.policy_of(keep=keep, any_disk=any_disk)
         (base / "shelf").mkdir()
         Path(self.paths.state).mkdir(parents=True, mode=0o700)
 
     def policy_of(self, keep: str = "1GiB", any_disk: bool = False) -> None:
         """Write the policy anew."""
-        path = Path(self.site.installation.policy)
+        path = Path(self.installation.policy)
         text = path.read_text().partition("images:")[0].replace(f"shelf: {self.base}/shelf, ", "")
         text = text.replace("paths: {", f"paths: {{shelf: {self.base}/shelf, ")
         path.write_text(f"{text}images: {{unpack: {{keep: {keep}, any_disk: {str(any_disk).lower()}}}}}\n")
-
-    @property
-    def policy(self) -> Policy:
-        """What is in force."""
-        return current_policy(self.site.installation, keep=True).policy
-
-    @property
-    def paths(self) -> NodePaths:
-        """The node's directories."""
-        return self.site.installation.node(NODE)
 
     @property
     def shelf(self) -> Path:
@@ -81,15 +66,15 @@ class ShelfSite:
             (content / "usr" / path).write_text(text)
         return self.pack(content)
 
-    def publish(self, image: Path, private: str = "", *, files: int = 0, unpacked: int = 0) -> ImageKey:
+    def publish_image(self, image: Path, private: str = "", *, files: int = 0, unpacked: int = 0) -> ImageKey:
         """Publish an image; its digest is made of its name, and it says that it has so much."""
         digest = "sha256:" + f"{image.stem}-".encode().hex().ljust(64, "0")[:64]
         name = f"{digest[7:]}.{KIND}"
         draft = ImageDraft(
             digest, f"reg.io/{image.stem}:1", KIND, "oci", time.time(), NODE, 7, Charged(), files, unpacked
         )
-        with self.site.client() as client, image.open("rb") as file:
-            store = ImageStoreClient(client.worker, str(self.site.store))
+        with self.client() as client, image.open("rb") as file:
+            store = ImageStoreClient(client.worker, str(self.store))
             store = store.private(private, after(20)) if private else store
             store.run_with(
                 file.fileno(), after(20), published.publish_image, store.path, file.fileno(), name, draft, "t"
@@ -106,7 +91,8 @@ class ShelfSite:
         return background.main(str(self.base), [UNPACKS.name, NODE, key.tree])
 
     def job(self, job_id: int = 7) -> Record:
-        """Return a job's record, which is written."""
+        """Return the record of a job that runs, which is written."""
+        self.knows(job_id)
         record = a_record(job_id=job_id)
         os.makedirs(f"{self.paths.state}/{job_id}", mode=0o700, exist_ok=True)
         records.save(self.paths.state, record)
@@ -132,4 +118,4 @@ class ShelfSite:
 
     def problem(self) -> str:
         """Return how the last attempt failed."""
-        return str(self.site.events("image.unpack-failed")[-1]["error"]["reason"])
+        return str(self.events("image.unpack-failed")[-1]["error"]["reason"])

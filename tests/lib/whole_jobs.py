@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from tests.lib.maintenance_site import MaintenanceSite
+from tests.lib.node import Node
 from warmstart.entry import background
 from warmstart.host.deadline import after
 from warmstart.store import parts
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tests.lib.maintenance_site import Content
+    from tests.lib.node import Content
     from tests.lib.site import Site
     from warmstart.store.manifest import Base
 
@@ -33,8 +33,8 @@ def handed_in(site: Site, job_id: int) -> list[dict[str, Any]]:
 class WholeJob:
     """Job 7 of the user a with uid 1, whose nodes hand in real bundles; no Slurm, but needs root."""
 
-    def __init__(self, base: Path, nodelist: str = "n[1-2]", site: MaintenanceSite | None = None) -> None:
-        self.site = site or MaintenanceSite(base)
+    def __init__(self, base: Path, nodelist: str = "n[1-2]", site: Node | None = None) -> None:
+        self.site = site or Node(base)
         self.nodelist = nodelist
         self.run = RunParts(str(self.site.store), parts.name_of(1, "c", 7, 0))
         self.paths = self.site.installation.node("n1")

@@ -1,4 +1,4 @@
-"""What wings add to the site of tests/lib/hook_site.py: `HOOKS` of tests/lib/wings/NAME/hooks.py."""
+"""What wings add to the node of tests/faults/hooks.py: `HOOKS` of tests/lib/wings/NAME/hooks.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from warmstart import wing
 
 
 class WingHooks(NamedTuple):
-    """Programs of a wing that Slurm runs, and what they need. In texts {base} is the site, {top} what it lies in."""
+    """Programs of a wing that Slurm runs, and what they need. {base} is the node's directory, {top} the one above."""
 
     policy: str = ""  # sections of the policy
     rule: str = ""  # a key of the policy's rule

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.maintenance_site import MaintenanceSite, one
+from tests.lib.node import Node, one
 from warmstart.host.deadline import Deadline, after
 from warmstart.repack import rewrite
 from warmstart.repack.rewrite import RepackSettings, UnpackFailed
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.usefixtures("capable_host")
 
 
 @pytest.fixture
-def site(base: Path) -> MaintenanceSite:
+def site(base: Path) -> Node:
     """Yield an installation and an empty store in a directory that other uids can traverse."""
-    return MaintenanceSite(base)
+    return Node(base)
 
 
-def test_many_bundles_become_one_and_nothing_is_lost(site: MaintenanceSite) -> None:
+def test_many_bundles_become_one_and_nothing_is_lost(site: Node) -> None:
     first = site.publish({**one("a", b"first"), **one("b")})
     foreign = site.publish({**one("c", b"foreign"), **one("a", b"second")}, user="b", uid=2)
     site.publish({**one("c", b"late"), **one("d")})
@@ -46,7 +46,7 @@ def test_many_bundles_become_one_and_nothing_is_lost(site: MaintenanceSite) -> N
     assert (event["bundle"], event["entries"]) == (merged, 3)
 
 
-def test_bundles_that_share_a_directory_become_one(site: MaintenanceSite) -> None:
+def test_bundles_that_share_a_directory_become_one(site: Node) -> None:
     for number in range(4):
         site.publish({f"dir/f{number}": {f"dir/f{number}": b"x", f"dir/below/g{number}": b"y"}})
     assert site.json("cache", "compact")["compacted"] == 1
@@ -54,7 +54,7 @@ def test_bundles_that_share_a_directory_become_one(site: MaintenanceSite) -> Non
     assert site.events("step.failed") == []
 
 
-def test_a_name_that_is_a_file_here_and_a_directory_there_stops_no_compaction(site: MaintenanceSite) -> None:
+def test_a_name_that_is_a_file_here_and_a_directory_there_stops_no_compaction(site: Node) -> None:
     clashing = [site.publish({name: {name: b"x"}}) for name in ("a", "a/b")]
     for name in ("c", "d"):
         site.publish(one(name))
@@ -69,9 +69,7 @@ def test_a_name_that_is_a_file_here_and_a_directory_there_stops_no_compaction(si
     assert site.events("step.failed") == []
 
 
-def test_one_users_bundles_keep_no_other_users_from_being_merged(
-    site: MaintenanceSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_users_bundles_keep_no_other_users_from_being_merged(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, uid in zip("abcd", (1, 1, 2, 2), strict=True):
         site.publish(one(name), scope="site", user=f"user{uid}", uid=uid)
     compact = rewrite.compact
@@ -82,12 +80,12 @@ def test_one_users_bundles_keep_no_other_users_from_being_merged(
         return compact(settings, where, merger, deadline)
 
     monkeypatch.setattr(rewrite, "compact", fail_for_one)
-    assert site.command("cache", "compact") == 1
+    assert site.command("cache", "compact").exit_code == 1
     assert len(site.events("bundle.compacted")) == 1
     assert [event["error"]["code"] for event in site.events("step.failed")] == ["unpack-failed"]
 
 
-def test_no_bundle_grows_beyond_what_comes_in_time(site: MaintenanceSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_bundle_grows_beyond_what_comes_in_time(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abc":
         site.publish(one(name))
     assert [row["size"] for row in site.json("cache", "list")] == [4096] * 3
@@ -96,7 +94,7 @@ def test_no_bundle_grows_beyond_what_comes_in_time(site: MaintenanceSite, monkey
         assert site.json("cache", "compact")["compacted"] == compacted
 
 
-def test_replaced_bundles_go_after_the_grace(site: MaintenanceSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_bundles_go_after_the_grace(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abc":
         site.publish(one(name))
     site.json("cache", "compact")
@@ -110,7 +108,7 @@ def test_replaced_bundles_go_after_the_grace(site: MaintenanceSite, monkeypatch:
 
 
 @pytest.mark.threat(32)
-def test_a_namespace_goes_with_its_last_bundle(site: MaintenanceSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_namespace_goes_with_its_last_bundle(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = site.publish(one("a"))
     site.publish(one("b"), scope="site")
     with site.client() as client:
@@ -125,12 +123,12 @@ def test_a_namespace_goes_with_its_last_bundle(site: MaintenanceSite, monkeypatc
 
 
 @pytest.mark.threat(15)
-def test_what_is_unused_or_too_much_goes(site: MaintenanceSite) -> None:
+def test_what_is_unused_or_too_much_goes(site: Node) -> None:
     old, used, new = (site.publish(one(name, os.urandom(3_000_000))) for name in "abc")
     for bundle, days in ((old, 100), (used, 1), (new, 50)):
         at = time.time() - days * 86400
         os.utime(site.directory() / f"{bundle}.sqsh", (at, at))
-    limited = MaintenanceSite(site.base, "maintenance: {keep: 90d, per_user: 4MiB}")
+    limited = Node(site.base, "maintenance: {keep: 90d, per_user: 4MiB}")
     assert limited.json("maintain", "--store")["removed"] == 2
     assert set(site.seen().values()) == {used}
     assert {event["bundle"]: event["reason"] for event in site.events("bundle.removed")} == {

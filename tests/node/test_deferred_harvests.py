@@ -96,7 +96,7 @@ def test_orphans_are_told_from_deferred_harvests(node: LateNode) -> None:
         assert node.left() == left
     node.maintain()
     assert (node.left(), node.waiting()) == ([], [])
-    assert set(node.site.seen()) == set(numba_entries(1, 2))
+    assert set(node.seen()) == set(numba_entries(1, 2))
     assert node.dropped() == {}
 
 
@@ -106,7 +106,7 @@ def test_too_many_runs_and_the_oldest_go(base: Path, monkeypatch: pytest.MonkeyP
     for number in (1, 2, 3):
         node.epilog(node.run_of(number))
     assert node.left() == node.waiting() == ["2.00000002", "3.00000003"]
-    policy = Path(node.site.installation.policy)
+    policy = Path(node.installation.policy)
     policy.write_text(policy.read_text().replace("deferred: 2", "deferred: 0"))
     node.epilog(node.run_of(4))
     assert node.left() == node.waiting() == []
@@ -139,7 +139,7 @@ def test_a_reboot_an_age_and_a_damaged_record(node: LateNode) -> None:
         "3.00000003": deferred.DAMAGED,
     }
     assert (node.left(), node.waiting()) == (["3.00000003"], [])  # an orphan now
-    assert set(node.site.seen()) == set(numba_entries(4))
+    assert set(node.seen()) == set(numba_entries(4))
     node.maintain()
     assert node.left() == []
 
@@ -154,7 +154,7 @@ def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monk
     monkeypatch.setattr(maintain, "be_idle", lambda: None)
     node.maintain()
     assert (node.left(), node.waiting()) == ([], [])
-    assert set(node.site.seen()) == set(numba_entries(1))
+    assert set(node.seen()) == set(numba_entries(1))
 
 
 @pytest.mark.timed
@@ -176,33 +176,33 @@ def test_a_validation_that_is_late_keeps_what_was_judged(node: LateNode, monkeyp
         patch.setattr(judge, "_reason", hang)
         patch.setitem(harvests.WORK, HARVESTS.name, harvests.WORK[HARVESTS.name]._replace(owner_s=12.0))
         node.maintain()
-    assert f"{FOLDER}/m.f-2.py311" in node.site.seen()
+    assert f"{FOLDER}/m.f-2.py311" in node.seen()
     assert node.waiting() == ["1.00000001"]
     node.maintain()
-    assert set(node.site.seen()) == entries.keys() - {f"{FOLDER}/m.f-1.py311"}
-    assert [sum(event["reasons"].values()) for event in node.site.events("entry.rejected")] == [1]
+    assert set(node.seen()) == entries.keys() - {f"{FOLDER}/m.f-1.py311"}
+    assert [sum(event["reasons"].values()) for event in node.events("entry.rejected")] == [1]
     assert (node.left(), node.waiting()) == ([], [])
 
 
 def test_a_scope_that_is_full_takes_nothing_and_nothing_is_spooled(base: Path) -> None:
     site = LateNode(base, "maintenance: {per_user: 10KiB}")  # less than its first bundle
-    site.site.publish({f"e{number}": {f"e{number}.nbi": os.urandom(4000)} for number in range(3)})
-    site.site.publish(numba_entries(9), scope="site")
+    site.publish({f"e{number}": {f"e{number}.nbi": os.urandom(4000)} for number in range(3)})
+    site.publish(numba_entries(9), scope="site")
     assert site.epilog(site.run_of(1), budget=30.0) == ["cache-quota-exceeded"]
     assert not os.path.exists(site.paths.spool)
-    assert set(site.site.seen()) == {"e0", "e1", "e2"}
+    assert set(site.seen()) == {"e0", "e1", "e2"}
     assert site.left() == []
-    policy = Path(site.site.installation.policy)
+    policy = Path(site.installation.policy)
     policy.write_text(policy.read_text().replace("10KiB", "32KiB"))
     site.epilog(site.run_of(2), budget=30.0)
-    assert set(numba_entries(2)) <= set(site.site.seen())
+    assert set(numba_entries(2)) <= set(site.seen())
 
 
 def test_what_fails_shows_in_the_report(base: Path) -> None:
     node = LateNode(base, "maintenance: {per_user: 10KiB}")
-    node.site.publish({f"e{number}": {f"e{number}.nbi": os.urandom(4000)} for number in range(3)})
+    node.publish({f"e{number}": {f"e{number}.nbi": os.urandom(4000)} for number in range(3)})
     node.epilog(node.run_of(1))
-    (report,) = node.site.json("maintain", "--node", "n1")
+    (report,) = node.json("maintain", "--node", "n1")
     assert (report["harvested"], len(report["failed"])) == (1, 1)
     assert "user-1-a" in report["failed"][0]
     assert (node.left(), node.waiting()) == ([], [])
@@ -212,20 +212,20 @@ def test_what_fails_shows_in_the_report(base: Path) -> None:
 
 @pytest.mark.parametrize("store_answers", [True, False])
 def test_what_a_prolog_had_no_budget_for_is_not_published_again(node: LateNode, store_answers: bool) -> None:
-    first = node.site.publish(numba_entries(1, 2))
+    first = node.publish(numba_entries(1, 2))
     record = node.run_of(1, entries=numba_entries(1, salt=b"mine"))  # nothing of the namespace was seeded
     if not store_answers:
-        node.site.store.rename(node.base / "away")
+        node.store.rename(node.base / "away")
     assert node.epilog(record, budget=30.0) == ([] if store_answers else ["store-failed"])
     if not store_answers:
-        (node.base / "away").rename(node.site.store)
+        (node.base / "away").rename(node.store)
         assert len(os.listdir(node.paths.spool)) == 1
     node.maintain()
     assert not os.path.exists(node.paths.spool) or os.listdir(node.paths.spool) == []
-    assert [event["entries"] for event in node.site.events("cache.harvested")] == ([0] if store_answers else [])
-    assert node.site.events("bundle.published") == []
-    assert {path.stem for path in node.site.directory().glob("*.sqsh")} == {first}
-    assert set(node.site.seen().values()) == {first}
+    assert [event["entries"] for event in node.events("cache.harvested")] == ([0] if store_answers else [])
+    assert node.events("bundle.published") == []
+    assert {path.stem for path in node.directory().glob("*.sqsh")} == {first}
+    assert set(node.seen().values()) == {first}
 
 
 def test_no_harvest_is_larger_than_what_a_job_fetches(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_no_harvest_is_larger_than_what_a_job_fetches(base: Path, monkeypatch: p
     assert 2 * size <= 1536 < 3 * size
     for number in (1, 2):
         node.epilog(node.run_of(number, entries=entries), budget=30.0)
-        assert len(node.site.seen()) == 2 * number
+        assert len(node.seen()) == 2 * number
     node.maintain()
-    told = node.site.events("cache.harvested")
+    told = node.events("cache.harvested")
     assert [(event["bytes"], bool(event.get("truncated"))) for event in told] == [(2 * size, True), (2 * size, False)]

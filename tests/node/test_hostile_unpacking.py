@@ -33,7 +33,7 @@ def content(site: ShelfSite) -> Path:
 
 
 def unpacked(site: ShelfSite, image: Path) -> Path | None:
-    key = site.publish(image)
+    key = site.publish_image(image)
     assert (site.ask(key), site.unpack(key)) == ("", 0)
     assert site.left() == []
     tree = site.take(key)
@@ -111,7 +111,7 @@ def test_more_files_than_the_disk_has_inodes_for(site: ShelfSite) -> None:
 
 def test_a_hundred_images_of_one_user(site: ShelfSite) -> None:
     image = site.image("theirs")
-    theirs = site.publish(image)
+    theirs = site.publish_image(image)
     assert (site.ask(theirs, 5002), site.unpack(theirs)) == ("", 0)
     keys = [theirs._replace(image=f"{number:064}.{theirs.image.partition('.')[2]}") for number in range(100)]
     assert sum(site.ask(key, 5001) == "" for key in keys) == 16

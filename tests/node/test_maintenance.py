@@ -18,7 +18,7 @@ import pytest
 
 from tests.lib import mounts
 from tests.lib.late_node import BOOT
-from tests.lib.maintenance_site import MaintenanceSite, one
+from tests.lib.node import Node, one
 from tests.lib.privileges import as_user
 from tests.lib.runs import a_record
 from warmstart import record as records
@@ -33,7 +33,6 @@ from warmstart.harvest.spool import Delivered, Spooled
 from warmstart.host import space
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.paths import NodePaths
 from warmstart.policy.current import current_policy
 from warmstart.record import Record, Seeded
 from warmstart.seed import node_cache
@@ -50,27 +49,14 @@ pytestmark = pytest.mark.usefixtures("capable_host", "busy")
 GONE = "slurm_load_jobs error: Invalid job id specified"
 
 
-class Node:
-    """One node of a site, with a controller that knows only the jobs added to it."""
+class Host(Node):
+    """A node of whose jobs no hook has run: tests make what a prolog makes."""
 
     def __init__(self, base: Path, more: str = "") -> None:
-        (base / "jobs").mkdir()
-        squeue = base / "squeue"
-        wanted = "for word; do case $word in --jobs=*) job=${word#*=} ;; esac; done"
-        known = f"{wanted}\ncat {base}/jobs/$job 2>/dev/null"
-        squeue.write_text(f'#!/bin/sh\n[ -e {base}/down ] && exit 1\n{known} || {{ echo "{GONE}" >&2; exit 1; }}\n')
-        squeue.chmod(0o755)
-        self.base = base
-        self.site = MaintenanceSite(base, more, str(base / "scontrol"))
-        self.paths: NodePaths = self.site.installation.node("n1")
+        super().__init__(base, more)
         for path, mode in ((self.paths.state, 0o700), (self.paths.view, 0o711), (self.paths.stage, 0o700)):
             os.makedirs(path, mode=mode)
-        self.workspace = base / "workspace"
         self.workspace.mkdir()
-
-    def knows(self, job_id: int, state: str) -> None:
-        """Add a job to those that the controller knows."""
-        (self.base / "jobs" / str(job_id)).write_text(f"{job_id}|{state}|normal|{job_id}|N/A|0|\n")
 
     def run_of(self, job_id: int, boot_id: str = BOOT, run_id: str = "0a1b2c3d") -> Record:
         """Make what a prolog makes: record, view and workspace."""
@@ -96,13 +82,13 @@ class Node:
 
     def maintain(self, status: int = 0) -> None:
         """Run maintenance of the node."""
-        assert self.site.command("maintain", "--node", "n1") == status
+        assert self.command("maintain", "--node", "n1").exit_code == status
 
 
 @pytest.fixture
-def node(base: Path) -> Node:
+def node(base: Path) -> Host:
     """Yield a node whose controller knows no jobs."""
-    return Node(base)
+    return Host(base)
 
 
 @pytest.fixture
@@ -125,31 +111,31 @@ def mutable(path: Path) -> None:
     subprocess.run(["/usr/bin/chattr", "-i", path], check=True)
 
 
-def spooled(node: Node, *entries: str, scope: str = "user-1-a", limit: int = 1 << 30) -> list[Delivered]:
+def spooled(node: Host, *entries: str, scope: str = "user-1-a", limit: int = 1 << 30) -> list[Delivered]:
     """Spool as a harvest does if the store accepts nothing. Return what had to be dropped for it."""
     content = {entry: {f"{entry}.nbi": os.urandom(5000)} for entry in entries}
     stage = Path(tempfile.mkdtemp(dir=node.base))
-    fd = node.site.packed(content)
+    fd = node.packed(content)
     (stage / "bundle.sqsh").write_bytes(os.pread(fd, 1 << 20, 0))
     os.close(fd)
-    item = Spooled(scope, "numba", "ns", node.site.draft(content), "7.0a1b2c3d.numba")
+    item = Spooled(scope, "numba", "ns", node.draft(content), "7.0a1b2c3d.numba")
     return spool.add(node.paths.spool, str(stage), item, limit)
 
 
-def test_the_spool_is_published_under_its_scope(node: Node) -> None:
+def test_the_spool_is_published_under_its_scope(node: Host) -> None:
     """A second run publishes nothing more, and the spool is empty."""
     spooled(node, "a")
     spooled(node, "b", scope="site")
     spooled(node, "a")
     node.maintain()
-    assert set(node.site.seen("user-1-a")) == {"a"}
-    assert set(node.site.seen("site")) == {"b"}
+    assert set(node.seen("user-1-a")) == {"a"}
+    assert set(node.seen("site")) == {"b"}
     assert os.listdir(node.paths.spool) == []
-    assert len(node.site.events("bundle.published")) == 2
+    assert len(node.events("bundle.published")) == 2
     node.maintain()
 
 
-def test_the_spool_has_a_limit_and_the_oldest_goes(node: Node) -> None:
+def test_the_spool_has_a_limit_and_the_oldest_goes(node: Host) -> None:
     """Dropped bundles are named; one larger than the whole spool is not kept either."""
     spooled(node, "a")
     spooled(node, "b")
@@ -160,29 +146,29 @@ def test_the_spool_has_a_limit_and_the_oldest_goes(node: Node) -> None:
     assert os.listdir(node.paths.spool) == []
 
 
-def test_a_full_store_keeps_the_spool(node: Node) -> None:
+def test_a_full_store_keeps_the_spool(node: Host) -> None:
     """What the store refuses stays and is reported; the next run, with space, publishes it."""
     with mounts.tmpfs(node.base / "full", size="64k") as small:
-        os.chown(small, node.site.owner.uid, node.site.owner.gid)
+        os.chown(small, node.owner.uid, node.owner.gid)
         (small / "ballast").write_bytes(b"x" * 60_000)
-        policy = Path(node.site.installation.policy)
+        policy = Path(node.installation.policy)
         text = policy.read_text()
-        policy.write_text(text.replace(str(node.site.store), str(small)))
+        policy.write_text(text.replace(str(node.store), str(small)))
         spooled(node, "a", "b", "c")
         node.maintain(status=1)
         assert len(os.listdir(node.paths.spool)) == 1
-        assert [e["error"]["code"] for e in node.site.events("step.failed")] == ["store-full"]
-        assert [e["outcome"] for e in node.site.events("hook.finished")] == ["failed"]
+        assert [e["error"]["code"] for e in node.events("step.failed")] == ["store-full"]
+        assert [e["outcome"] for e in node.events("hook.finished")] == ["failed"]
         policy.write_text(text)
     node.maintain()
-    assert set(node.site.seen()) == {"a", "b", "c"}
-    assert node.site.events("hook.finished")[-1]["outcome"] == "ok"
+    assert set(node.seen()) == {"a", "b", "c"}
+    assert node.events("hook.finished")[-1]["outcome"] == "ok"
 
 
 ENTRY = f"m_{'a' * 40}/m.f-1.py311"
 
 
-def harvest(node: Node, monkeypatch: pytest.MonkeyPatch, store: str) -> Outcome:
+def harvest(node: Host, monkeypatch: pytest.MonkeyPatch, store: str) -> Outcome:
     """Harvest a job's one new entry into a store. It needs no validator here."""
     monkeypatch.setattr(step._ProfileHarvest, "_judge", lambda _harvest, _fd, collected: (collected, ""))
     record = a_record(
@@ -191,9 +177,9 @@ def harvest(node: Node, monkeypatch: pytest.MonkeyPatch, store: str) -> Outcome:
     file = Path(record.run_directory, "cache", "numba", f"{ENTRY}.nbi")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(b"x" * 1000)
-    policy = current_policy(node.site.installation, keep=True).policy
+    policy = current_policy(node.installation, keep=True).policy
     policy = policy._replace(paths=policy.paths._replace(store=store))
-    with StoreClient(node.site.owner, store, "n1-0a1b2c3d") as client:
+    with StoreClient(node.owner, store, "n1-0a1b2c3d") as client:
         audit = Journal(node.paths.journal, {"hook": "epilog", "run_id": "0a1b2c3d", "node": "n1"})
         context = Context(policy, node.paths, record, audit, after(30), client)
         outcome = step.run(context, step.Options(30, 1 << 30))
@@ -201,19 +187,19 @@ def harvest(node: Node, monkeypatch: pytest.MonkeyPatch, store: str) -> Outcome:
     return outcome
 
 
-def test_a_store_that_is_away_costs_no_harvest(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_away_costs_no_harvest(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """The epilog spools, reports it, and empties its stage. Maintenance publishes under the run's scope."""
     outcome = harvest(node, monkeypatch, str(node.base / "not mounted"))
     assert [error.code for error in outcome.degraded] == ["store-failed"]
     assert len(os.listdir(node.paths.spool)) == 1
     assert os.listdir(node.paths.stage) == []
     node.maintain()
-    assert set(node.site.seen("user-1-a")) == {ENTRY}
-    (event,) = node.site.events("bundle.spooled")
+    assert set(node.seen("user-1-a")) == {ENTRY}
+    (event,) = node.events("bundle.spooled")
     assert (event["entries"], event["error"]["code"]) == (1, "store-failed")
 
 
-def test_what_a_store_that_is_away_leaves_late_is_deferred_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_store_that_is_away_leaves_late_is_deferred_too(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of a cache was collected in time and spooled; the other half is deferred."""
     whole = collect
     monkeypatch.setattr(step, "collect", lambda *args, **rules: whole(*args, **rules)._replace(truncated=OUT_OF_TIME))
@@ -223,16 +209,16 @@ def test_what_a_store_that_is_away_leaves_late_is_deferred_too(node: Node, monke
     assert outcome.record["deferred"] == ["numba"]
 
 
-def test_a_stage_without_room_takes_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_without_room_takes_nothing(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stage shares its disk with the jobs' records: the harvest waits for room."""
     monkeypatch.setattr(space, "room", lambda _stage: 0)
-    outcome = harvest(node, monkeypatch, str(node.site.store))
+    outcome = harvest(node, monkeypatch, str(node.store))
     assert (outcome.degraded, outcome.record["deferred"]) == ([], ["numba"])
-    assert node.site.seen("user-1-a") == {}
+    assert node.seen("user-1-a") == {}
     assert os.listdir(node.paths.stage) == []
 
 
-def test_a_bug_in_one_part_keeps_nothing_else_from_being_done(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_one_part_keeps_nothing_else_from_being_done(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug that one job's files trigger does not end the node's maintenance."""
 
     def crash(*_: object) -> None:
@@ -242,30 +228,30 @@ def test_a_bug_in_one_part_keeps_nothing_else_from_being_done(node: Node, monkey
     monkeypatch.setattr("warmstart.maintenance.node.Orphans.finish_runs", crash)
     monkeypatch.setattr("warmstart.errands.registry.drop_unknown", crash)
     node.maintain(status=1)
-    crashes = node.site.events("hook.crashed")
+    crashes = node.events("hook.crashed")
     assert ["some job's entry" in event["traceback"] for event in crashes] == [True, True]
-    assert set(node.site.seen("user-1-a")) == {ENTRY}
+    assert set(node.seen("user-1-a")) == {ENTRY}
 
 
-def test_the_next_epilog_publishes_the_spool(node: Node) -> None:
+def test_the_next_epilog_publishes_the_spool(node: Host) -> None:
     """As its last step, within seconds. If the store is still away it gives the reason, and the bundle stays."""
     spooled(node, "a")
-    policy = current_policy(node.site.installation, keep=True).policy
+    policy = current_policy(node.installation, keep=True).policy
     audit = Journal(node.paths.journal, {"hook": "epilog", "run_id": "0a1b2c3d", "node": "n1"})
     away = policy._replace(paths=policy.paths._replace(store=str(node.base / "not mounted")))
-    with StoreClient(node.site.owner, away.paths.store, "n1-0a1b2c3d") as gone:
+    with StoreClient(node.owner, away.paths.store, "n1-0a1b2c3d") as gone:
         context = Context(away, node.paths, a_record(), audit, after(30), gone)
         with pytest.raises(StoreFailed):
             spool_step.run(context, spool_step.Options(5))
         assert len(os.listdir(node.paths.spool)) == 1
-    with StoreClient(node.site.owner, policy.paths.store, "n1-0a1b2c3d") as client:
+    with StoreClient(node.owner, policy.paths.store, "n1-0a1b2c3d") as client:
         done = spool_step.run(context._replace(policy=policy, store=client), spool_step.Options(5))
     assert (done.state, done.detail) == ("changed", {"bundles": 1})
-    assert set(node.site.seen()) == {"a"}
+    assert set(node.seen()) == {"a"}
     audit.finish()
 
 
-def test_a_damaged_bundle_leaves_the_spool(node: Node) -> None:
+def test_a_damaged_bundle_leaves_the_spool(node: Host) -> None:
     """One that changed on the node's disk is dropped with a reason."""
     spooled(node, "a")
     (bundle,) = Path(node.paths.spool).glob("*/bundle.sqsh")
@@ -274,23 +260,23 @@ def test_a_damaged_bundle_leaves_the_spool(node: Node) -> None:
     bundle.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     node.maintain()
     assert os.listdir(node.paths.spool) == []
-    assert node.site.seen() == {}
-    assert [e["reason"] for e in node.site.events("bundle.dropped")] == ["damaged"]
+    assert node.seen() == {}
+    assert [e["reason"] for e in node.events("bundle.dropped")] == ["damaged"]
 
 
 @pytest.mark.threat(15)
-def test_one_that_can_not_be_read_does_not_hold_up_the_others(node: Node) -> None:
+def test_one_that_can_not_be_read_does_not_hold_up_the_others(node: Host) -> None:
     """Jobs choose entry names, so a draft can be too long for a manifest: it is dropped."""
     spooled(node, "a")
     (draft,) = Path(node.paths.spool).glob("*/draft.json")
     draft.write_bytes(draft.read_bytes() + b" " * manifest.LARGEST)
     spooled(node, "b")
     node.maintain()
-    assert (os.listdir(node.paths.spool), set(node.site.seen())) == ([], {"b"})
-    assert [e["reason"] for e in node.site.events("bundle.dropped")] == ["damaged"]
+    assert (os.listdir(node.paths.spool), set(node.seen())) == ([], {"b"})
+    assert [e["reason"] for e in node.events("bundle.dropped")] == ["damaged"]
 
 
-def test_a_run_without_an_epilog_is_finished(node: Node) -> None:
+def test_a_run_without_an_epilog_is_finished(node: Host) -> None:
     """After the job's end or a reboot record, view and workspace go. Live jobs keep theirs."""
     node.knows(1, "RUNNING")
     node.knows(2, "COMPLETED")
@@ -301,10 +287,10 @@ def test_a_run_without_an_epilog_is_finished(node: Node) -> None:
     node.run_of(5, boot_id="another boot")
     node.maintain()
     assert node.left() == ["state/1", "state/3", "view/1", "view/3", "workspace/1.00000000", "workspace/3.00000000"]
-    assert {e["job_id"]: e["rebooted"] for e in node.site.events("run.abandoned")} == {2: False, 4: False, 5: True}
+    assert {e["job_id"]: e["rebooted"] for e in node.events("run.abandoned")} == {2: False, 4: False, 5: True}
 
 
-def test_a_silent_controller_means_nothing(node: Node) -> None:
+def test_a_silent_controller_means_nothing(node: Host) -> None:
     """No answer proves nothing: everything stays, except for runs older than this boot."""
     (node.base / "down").touch()
     node.run_of(1)
@@ -313,7 +299,7 @@ def test_a_silent_controller_means_nothing(node: Node) -> None:
     assert node.left() == ["state/1", "view/1", "workspace/1.00000000"]
 
 
-def test_a_step_daemon_is_proof_enough(node: Node) -> None:
+def test_a_step_daemon_is_proof_enough(node: Host) -> None:
     """A job with a step daemon on this host is alive, whatever the controller says."""
     node.run_of(99_999_999)
     program = shutil.copy("/bin/sleep", node.base / "slurmstepd")
@@ -330,7 +316,7 @@ def test_a_step_daemon_is_proof_enough(node: Node) -> None:
     assert node.left() == []
 
 
-def test_a_job_whose_hook_is_at_work_is_left_alone(node: Node) -> None:
+def test_a_job_whose_hook_is_at_work_is_left_alone(node: Host) -> None:
     """The lock of its state directory is held, so nothing of it is touched."""
     node.run_of(4)
     before = node.left()
@@ -340,7 +326,7 @@ def test_a_job_whose_hook_is_at_work_is_left_alone(node: Node) -> None:
 
 
 @pytest.mark.threat(21)
-def test_one_run_that_cannot_be_removed_costs_no_other(node: Node, immutable: Callable[[Path], None]) -> None:
+def test_one_run_that_cannot_be_removed_costs_no_other(node: Host, immutable: Callable[[Path], None]) -> None:
     """Nor the trees of runs without a record. It is audited, keeps its record, and goes with the next maintenance."""
     held = [Path(node.paths.view) / "4", Path(node.run_of(4).run_directory) / "cache"]
     node.run_of(5)
@@ -352,7 +338,7 @@ def test_one_run_that_cannot_be_removed_costs_no_other(node: Node, immutable: Ca
     node.maintain(status=1)
     assert node.left() == ["state/4", "view/4", "view/6", "workspace/.4.0a1b2c3d", "workspace/6.00000000"]
     held[1] = node.workspace / ".4.0a1b2c3d" / "cache"
-    errors = [event["error"]["code"] for event in node.site.events("step.failed")]
+    errors = [event["error"]["code"] for event in node.events("step.failed")]
     assert errors == ["workspace-busy"] * 4
     for path in held:
         mutable(path)
@@ -361,7 +347,7 @@ def test_one_run_that_cannot_be_removed_costs_no_other(node: Node, immutable: Ca
 
 
 @pytest.mark.threat(21)
-def test_one_run_that_meets_a_bug_costs_no_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_run_that_meets_a_bug_costs_no_other(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever one run or tree raises, the next one is done."""
     node.run_of(4)
     node.run_of(5)
@@ -375,10 +361,10 @@ def test_one_run_that_meets_a_bug_costs_no_other(node: Node, monkeypatch: pytest
     monkeypatch.setattr(records, "load", load)
     node.maintain(status=1)
     assert node.left() == ["state/4", "view/4", "workspace/4.00000000"]
-    assert "a bug" in node.site.events("hook.crashed")[0]["traceback"]
+    assert "a bug" in node.events("hook.crashed")[0]["traceback"]
 
 
-def test_trees_of_nobody_go_and_foreign_ones_stay(node: Node) -> None:
+def test_trees_of_nobody_go_and_foreign_ones_stay(node: Host) -> None:
     """Stages, views and workspaces without a record go; foreign names are ignored."""
     record = a_record(job_id=8, view_id=8, workspace=str(node.base / "workspace"))
     node.trees(record)
@@ -390,11 +376,11 @@ def test_trees_of_nobody_go_and_foreign_ones_stay(node: Node) -> None:
     Path(node.paths.stage, "8.0a1b2c3d.numba").mkdir()
     node.maintain()
     assert node.left() == ["state/9", "view/9", "workspace/9.00000000", "workspace/somebody's"]
-    assert {event["kind"] for event in node.site.events("orphan.removed")} == {"stage", "view", "workspace"}
+    assert {event["kind"] for event in node.events("orphan.removed")} == {"stage", "view", "workspace"}
 
 
 @pytest.mark.threat(43)
-def test_what_hooks_left_to_be_removed_goes(node: Node) -> None:
+def test_what_hooks_left_to_be_removed_goes(node: Host) -> None:
     """Of which a process was killed that was at it; and what nothing names any more, as after a loss of the state."""
     named, nameless = a_record(job_id=71, workspace=str(node.base / "workspace")), "72.0a1b2c3d"
     for name in (named.run_name, nameless):
@@ -405,7 +391,7 @@ def test_what_hooks_left_to_be_removed_goes(node: Node) -> None:
     assert Errands(node.paths, REMOVALS).all() == []
 
 
-def test_what_is_mounted_below_an_orphan_is_not_emptied(node: Node) -> None:
+def test_what_is_mounted_below_an_orphan_is_not_emptied(node: Host) -> None:
     """The source of a bind mount that a job left is untouched."""
     node.trees(a_record(job_id=8, view_id=8, workspace=str(node.base / "workspace")))
     source = node.base / "precious"
@@ -426,44 +412,44 @@ def test_what_is_mounted_below_an_orphan_is_not_emptied(node: Node) -> None:
 
 def test_copies_are_pruned_and_their_use_is_told_to_the_store(base: Path) -> None:
     """The least recently used go, none used within the hour. The store records a use each day."""
-    node = Node(base, "seed: {keep: 12KiB}")
+    node = Host(base, "seed: {keep: 12KiB}")
     now = time.time()
     shas = {}
     for name, age in (("old", 5 * 86400), ("older", 9 * 86400), ("fresh", 60)):
-        bundle = node.site.publish(one(name, os.urandom(8000)))
-        os.utime(node.site.directory() / f"{bundle}.sqsh", (0, 0))
-        offer = next(offer for offer in node.site.offers() if offer.bundle == bundle)
+        bundle = node.publish(one(name, os.urandom(8000)))
+        os.utime(node.directory() / f"{bundle}.sqsh", (0, 0))
+        offer = next(offer for offer in node.offers() if offer.bundle == bundle)
         shas[name] = fetch(node, offer)
         os.utime(shas[name], (now - age, now - age))
     node.maintain()
     assert [path.exists() for path in shas.values()] == [False, False, True]
     assert not list(Path(node.paths.bundles).glob("*.origin.json"))[1:]
-    used = sorted(round((now - row["used"]) / 86400) for row in node.site.json("cache", "list"))
+    used = sorted(round((now - row["used"]) / 86400) for row in node.json("cache", "list"))
     assert used == [0, 5, 9]
 
 
-def fetch(node: Node, offer: Offer) -> Path:
+def fetch(node: Host, offer: Offer) -> Path:
     """Return the node's copy of an offered bundle."""
-    with node.site.client() as store:
-        where = node.site.namespace()
+    with node.client() as store:
+        where = node.namespace()
         copy = node_cache.local_copy(
             node.paths.bundles, where, offer, store=store, most_bytes=1 << 30, deadline=after(20)
         )
         return Path(copy.path)
 
 
-def test_journals_reach_the_log(node: Node) -> None:
+def test_journals_reach_the_log(node: Host) -> None:
     """Maintenance flushes a warm prolog's journal."""
     os.makedirs(node.paths.journal, mode=0o700)
     line = {"ts": 1.0, "event": "hook.started", "hook": "prolog", "run_id": "aa", "node": "n1", "job_id": 3}
     Path(node.paths.journal, "prolog-aa-999999.done").write_text(json.dumps(line) + "\n")
     node.maintain()
-    assert [e["job_id"] for e in node.site.events("hook.started") if e["hook"] == "prolog"] == [3]
+    assert [e["job_id"] for e in node.events("hook.started") if e["hook"] == "prolog"] == [3]
     assert os.listdir(node.paths.journal) == []
 
 
 @pytest.mark.threat(22)
-def test_only_one_run_maintains_a_node(node: Node) -> None:
+def test_only_one_run_maintains_a_node(node: Host) -> None:
     """The second does nothing, and says so in its report and in the audit, with the first one's process."""
     node.run_of(4)
     before = node.left()
@@ -472,16 +458,16 @@ def test_only_one_run_maintains_a_node(node: Node) -> None:
         lock.write(str(os.getpid()))
         lock.flush()
         fcntl.flock(lock, fcntl.LOCK_EX)
-        (report,) = node.site.json("maintain", "--node", "n1")
+        (report,) = node.json("maintain", "--node", "n1")
         assert report["failed"] == [f"another maintenance run is active on node n1 (process {os.getpid()})"]
     assert node.left() == before
-    (event,) = node.site.events("step.failed")
+    (event,) = node.events("step.failed")
     assert (event["hook"], event["error"]["code"]) == ("maintain", "maintenance-busy")
     assert not os.path.exists(node.paths.maintained)
 
 
 @pytest.mark.threat(22)
-def test_no_other_user_can_hold_a_lock_that_maintenance_waits_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_other_user_can_hold_a_lock_that_maintenance_waits_for(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever can open a file or directory for reading can lock it for ever."""
     locked: set[str] = set()
     real = fcntl.flock
@@ -496,7 +482,6 @@ def test_no_other_user_can_hold_a_lock_that_maintenance_waits_for(node: Node, mo
     deferred.defer(node.paths, HARVESTS, node.run_of(5), time.time())
     records.forget(node.paths.state, 5)
     (node.workspace / "import.0a1b2c3d.0123").mkdir(mode=0o710)
-    (node.base / "audit").mkdir(mode=0o755)
     (node.base / "audit" / "audit.jsonl").touch(mode=0o644)  # as a site may have it
     node.maintain()
     assert {os.path.basename(path).partition(".")[0] for path in locked} >= {"maintenance", "4", "spool", "harvests"}
@@ -504,7 +489,7 @@ def test_no_other_user_can_hold_a_lock_that_maintenance_waits_for(node: Node, mo
 
 
 @pytest.mark.threat(22)
-def test_a_flock_on_the_nodes_directory_stops_nothing(node: Node) -> None:
+def test_a_flock_on_the_nodes_directory_stops_nothing(node: Host) -> None:
     """Everybody can open it: the view, which jobs read, is below it."""
     with opened_dir(node.paths.root) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -512,7 +497,7 @@ def test_a_flock_on_the_nodes_directory_stops_nothing(node: Node) -> None:
 
 
 @pytest.mark.threat(22)
-def test_the_last_success_is_known(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_success_is_known(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run in which a whole part failed is none. One run's failure is only reported."""
     monkeypatch.setattr(node_cache, "prune", fails)
     node.maintain(status=1)
@@ -533,55 +518,55 @@ def fails(*_: object) -> None:
 
 
 @pytest.mark.threat(22)
-def test_one_node_that_cannot_be_maintained_costs_no_other_of_the_host(node: Node) -> None:
+def test_one_node_that_cannot_be_maintained_costs_no_other_of_the_host(node: Host) -> None:
     """Its state is reported, and the next node is done."""
-    other = node.site.installation.node("n0")
+    other = node.installation.node("n0")
     os.makedirs(other.state, mode=0o700)
     os.chown(other.root, 64201, 64201)
     node.run_of(4)
-    (n0, n1) = node.site.json("maintain")
+    (n0, n1) = node.json("maintain")
     assert (n0["node"], n1["node"], n1["failed"]) == ("n0", "n1", [])
     assert "belongs to uid 64201" in n0["failed"][0]
     assert node.left() == []
 
 
-def test_the_off_switch_stops_maintenance(node: Node) -> None:
+def test_the_off_switch_stops_maintenance(node: Host) -> None:
     """Switched off, it touches nothing of the node or the store."""
     node.run_of(4)
     before = node.left()
-    off = Path(node.site.installation.off_switch)
+    off = Path(node.installation.off_switch)
     off.touch()
     node.maintain()
-    assert node.site.command("maintain", "--store") == 0
+    assert node.command("maintain", "--store").exit_code == 0
     assert node.left() == before
-    assert not os.path.exists(node.site.store / "artifacts")
+    assert not os.path.exists(node.store / "artifacts")
     off.unlink()
     node.maintain()
     assert node.left() == []
 
 
 @pytest.mark.threat(22)
-def test_the_store_is_maintained_by_one_host(node: Node) -> None:
+def test_the_store_is_maintained_by_one_host(node: Host) -> None:
     """Files of killed publishers go after a day. A second host leaves the store to the first."""
-    bundle = node.site.publish(one("a"))
-    directory = node.site.directory()
+    bundle = node.publish(one("a"))
+    directory = node.directory()
     for name in (".tmp-n9-dead", "20200101T000000.000000Z-0000000000000000.sqsh"):
         (directory / name).write_bytes(b"half")
-    assert node.site.json("maintain", "--store")["swept"] == 0
+    assert node.json("maintain", "--store")["swept"] == 0
     real = time.time
     time.time = lambda: real() + 100_000
     try:
-        assert node.site.json("maintain", "--store")["swept"] == 2
+        assert node.json("maintain", "--store")["swept"] == 2
     finally:
         time.time = real
     assert sorted(path.name for path in directory.glob("*Z-*")) == [f"{bundle}.json", f"{bundle}.sqsh"]
-    stamp = node.site.store / "artifacts" / "maintained"
+    stamp = node.store / "artifacts" / "maintained"
     stamp.unlink()
-    with node.site.client() as other:
+    with node.client() as other:
         assert other.lock(after(5))
-        assert node.site.command("maintain", "--store") == 1
-    (event,) = node.site.events("step.failed")
+        assert node.command("maintain", "--store").exit_code == 1
+    (event,) = node.events("step.failed")
     assert event["error"]["code"] == "maintenance-busy"
     assert not stamp.exists()
-    assert node.site.command("maintain", "--store") == 0
-    assert stamp.stat().st_uid == node.site.owner.uid
+    assert node.command("maintain", "--store").exit_code == 0
+    assert stamp.stat().st_uid == node.owner.uid

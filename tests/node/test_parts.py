@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lib.maintenance_site import MaintenanceSite, one
+from tests.lib.node import Node, one
 from tests.lib.whole_jobs import WholeJob
 from warmstart.host import process
 from warmstart.host.deadline import after
@@ -21,7 +21,7 @@ from warmstart.store.manifest import Base, content_digest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tests.lib.maintenance_site import Content
+    from tests.lib.node import Content
     from warmstart.store.manifest import Manifest
 
 pytestmark = pytest.mark.usefixtures("capable_host", "busy", "patient")
@@ -37,7 +37,7 @@ def job(base: Path) -> WholeJob:
     return WholeJob(base)
 
 
-def bundles(site: MaintenanceSite, namespace: str = "ns") -> list[Manifest]:
+def bundles(site: Node, namespace: str = "ns") -> list[Manifest]:
     with site.client() as client:
         where = site.namespace()._replace(name=namespace)
         found = [bundle.bundle for bundle in client.survey(where, after(20))]
@@ -118,7 +118,7 @@ def test_a_run_with_lost_nodes_is_merged_after_an_hour(base: Path, monkeypatch: 
     assert (job.merge(), bundles(job.site)) == (0, [])
     with monkeypatch.context() as patch:
         age(patch, parts.PATIENCE_S + 60)
-        assert job.site.command("maintain", "--node", "n1") == 0
+        assert job.site.command("maintain", "--node", "n1").exit_code == 0
     (event,) = job.site.events("harvest.merged")
     assert (event["nodes"], event["missing"], event["lacking"]) == (2, ["n2", "n3"], 2)
     assert (set(job.site.seen()), job.left()) == ({"a", "b"}, [])
@@ -154,7 +154,7 @@ def test_names_that_fit_no_directory_with_the_others_are_left_out(job: WholeJob)
 @pytest.mark.threat(47)
 def test_no_bundle_is_larger_than_jobs_may_fetch(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_bundles, "MOST_BYTES", 100 << 10)
-    site = MaintenanceSite(base)
+    site = Node(base)
     job = WholeJob(base, "n[1-3]", site)
     for number in (3, 2, 1):
         job.hand_in(f"n{number}", one(f"e{number}", os.urandom(40 << 10)))

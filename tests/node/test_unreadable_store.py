@@ -12,7 +12,7 @@ import pytest
 
 from tests.lib import mounts
 from tests.lib.command_line import run
-from tests.lib.maintenance_site import MaintenanceSite, one
+from tests.lib.node import Node, one
 from warmstart.host.deadline import after
 from warmstart.store import manifest
 from warmstart.store.layout import Namespace, StoreFailed
@@ -27,7 +27,7 @@ At = Literal["read", "look"]
 EACH = pytest.mark.parametrize("at", ["read", "look"])
 
 
-class Site(MaintenanceSite):
+class Site(Node):
     """A site, some of whose store cannot be read until the test ends."""
 
     def __init__(self, base: Path, broken: ExitStack) -> None:
@@ -80,8 +80,8 @@ def test_nothing_retired_comes_back(site: Site, at: At) -> None:
     site.breaks(f"{mark}.json", at=at)
     with pytest.raises(StoreFailed, match=f"Input/output error: {site.directory()}/{mark}.json"):
         site.seen()
-    assert site.command("maintain", "--store") == 1
-    assert site.command("cache", "reindex") == 1
+    assert site.command("maintain", "--store").exit_code == 1
+    assert site.command("cache", "reindex").exit_code == 1
     assert not (site.directory() / INDEX).exists()
     site.heals()
     assert set(site.seen()) == {"b"}
@@ -111,8 +111,8 @@ def test_maintenance_of_a_users_namespace_goes_on(site: Site) -> None:
     (path,) = site.directory(SHARED).glob("*Z-*.json")
     site.retire("a")
     site.breaks(INDEX, path.name, scope=SHARED)
-    assert site.command("cache", "rm", first) == 0
-    assert site.command("cache", "compact", "--scope", OWN) == 0
+    assert site.command("cache", "rm", first).exit_code == 0
+    assert site.command("cache", "compact", "--scope", OWN).exit_code == 0
     site.heals()
     assert site.seen(SHARED, OWN) == {}
 

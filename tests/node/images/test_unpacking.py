@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.shelf_site import NODE, ShelfSite
+from tests.lib.node import NODE
+from tests.lib.shelf_site import ShelfSite
 from warmstart import record as records
 from warmstart.host import process
 from warmstart.host.client import hashed_in_child, sync_in_child
@@ -34,7 +35,7 @@ def site(base: Path) -> ShelfSite:
 
 
 def test_an_image_is_unpacked_once(site: ShelfSite) -> None:
-    key = site.publish(site.image())
+    key = site.publish_image(site.image())
     assert site.take(key) is None
     assert (site.ask(key), site.unpack(key)) == ("", 0)
     tree = site.take(key)
@@ -48,19 +49,19 @@ def test_an_image_is_unpacked_once(site: ShelfSite) -> None:
     assert greeting.read_text() == "hello from app\n"
     assert {(path.stat().st_uid, path.stat().st_gid) for path in Path(tree.path).rglob("*")} == {account[1:]}
     assert not os.listdir(site.paths.errands + "/unpacks")
-    (event,) = site.site.events("image.unpacked")
+    (event,) = site.events("image.unpacked")
     assert (event["tree"], event["user"], event["done_by"]) == (key.tree, "u5001", {"hook": "unpack"})
     assert site.left() == []
     before = os.stat(tree.path).st_ino
     assert (site.ask(key), site.unpack(key)) == ("", 0)
     assert os.stat(tree.path).st_ino == before
-    assert len(site.site.events("image.unpacked")) == 1
+    assert len(site.events("image.unpacked")) == 1
 
 
 def test_it_is_fast_from_the_first_byte_on_while_somebody_waits(
     site: ShelfSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key, priorities = site.publish(site.image()), list[bool]()
+    key, priorities = site.publish_image(site.image()), list[bool]()
     monkeypatch.setattr(process, "set_idle", priorities.append)
     copied = unpacking._Unpacking._copied
 
@@ -78,7 +79,7 @@ def test_it_is_fast_from_the_first_byte_on_while_somebody_waits(
 
 
 def test_who_waits_has_a_tree_before_it_is_on_the_disk(site: ShelfSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    key, found = site.publish(site.image()), list[Unpacked | None]()
+    key, found = site.publish_image(site.image()), list[Unpacked | None]()
     written = sync_in_child
 
     def writing(fd: int, deadline: Deadline) -> None:
@@ -99,7 +100,7 @@ def test_who_waits_has_a_tree_before_it_is_on_the_disk(site: ShelfSite, monkeypa
 def test_the_disk_is_left_to_containers_that_waited(
     site: ShelfSite, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
-    key, done = site.publish(site.image()), list[str]()
+    key, done = site.publish_image(site.image()), list[str]()
     measured, sleeps = unpacking._Unpacking.measure, time.sleep
 
     def sleep(seconds: float) -> None:
@@ -124,7 +125,7 @@ def test_the_disk_is_left_to_containers_that_waited(
 def test_nobody_has_a_tree_before_its_image_is_found_to_be_good(
     site: ShelfSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = site.publish(site.image())
+    key = site.publish_image(site.image())
 
     @contextmanager
     def hashing(fd: int, deadline: Deadline) -> Iterator[Callable[[], str]]:
@@ -146,7 +147,7 @@ def test_nobody_has_a_tree_before_its_image_is_found_to_be_good(
 def test_what_cannot_be_written_to_the_disk_gets_no_name(
     site: ShelfSite, monkeypatch: pytest.MonkeyPatch, had: bool
 ) -> None:
-    key = site.publish(site.image())
+    key = site.publish_image(site.image())
 
     def fail(_: int, __: Deadline) -> None:
         assert not had or site.take(key)
@@ -162,16 +163,16 @@ def test_what_cannot_be_written_to_the_disk_gets_no_name(
     assert site.take(key, 8) is None
     assert site.unpack(key) == 0
     assert (site.trees() == []) is had
-    assert site.site.command("maintain", "--node", NODE) == 0
+    assert site.command("maintain", "--node", NODE).exit_code == 0
     assert site.left() == left
     records.forget(site.paths.state, 7)
-    assert site.site.command("maintain", "--node", NODE) == 0
+    assert site.command("maintain", "--node", NODE).exit_code == 0
     assert site.left() == []
 
 
 def test_a_private_image_has_a_tree_in_each_scope(site: ShelfSite) -> None:
     image = site.image()
-    team, other = site.publish(image, "team"), site.publish(image, "other")
+    team, other = site.publish_image(image, "team"), site.publish_image(image, "other")
     assert (site.ask(team), site.unpack(team)) == ("", 0)
     assert site.take(team)
     assert site.take(other) is None
@@ -185,8 +186,8 @@ def test_a_private_image_has_a_tree_in_each_scope(site: ShelfSite) -> None:
 
 
 def test_what_is_damaged_in_the_store_is_not_unpacked(site: ShelfSite) -> None:
-    key = site.publish(site.image())
-    path = site.site.store / "images" / f"{key.image}.sqsh"
+    key = site.publish_image(site.image())
+    path = site.store / "images" / f"{key.image}.sqsh"
     data = bytearray(path.read_bytes())
     data[200] ^= 1
     path.chmod(0o644)
@@ -200,54 +201,54 @@ def test_what_is_damaged_in_the_store_is_not_unpacked(site: ShelfSite) -> None:
 
 def test_what_is_gone_from_the_store_is_not_unpacked(site: ShelfSite) -> None:
     """It was evicted since a job asked."""
-    key = site.publish(site.image())
+    key = site.publish_image(site.image())
     assert site.ask(key) == ""
-    (site.site.store / "images" / f"{key.image}.sqsh").unlink()
+    (site.store / "images" / f"{key.image}.sqsh").unlink()
     assert site.unpack(key) == 0
     assert site.problem().endswith("in the store there is no such image")
 
 
 def test_no_more_than_the_policy_says_is_kept(site: ShelfSite) -> None:
-    keys = [site.publish(site.image(f"many{number}")) for number in range(4)]
-    single = site.publish(site.image("single"))
+    keys = [site.publish_image(site.image(f"many{number}")) for number in range(4)]
+    single = site.publish_image(site.image("single"))
     for key in keys:
         assert (site.ask(key, 5001), site.unpack(key)) == ("", 0)
     assert (site.ask(single, 5002), site.unpack(single)) == ("", 0)
     assert site.take(keys[0])
     one = site.trees()[0].about.bytes
     site.policy_of(keep=f"{4 * one - 1}B")
-    assert site.site.command("maintain", "--node", NODE) == 0
+    assert site.command("maintain", "--node", NODE).exit_code == 0
     assert sorted(tree.name for tree in site.trees()) == sorted(key.tree for key in (keys[0], keys[3], single))
-    assert [event["reason"] for event in site.site.events("image.tree-evicted")] == ["above images.unpack.keep"] * 2
+    assert [event["reason"] for event in site.events("image.tree-evicted")] == ["above images.unpack.keep"] * 2
     assert site.left() == []
 
 
 def test_what_an_image_has_is_known_since_its_import(site: ShelfSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacking._Unpacking, "_listed", lambda *_: pytest.fail("it was listed"))
-    key = site.publish(site.image(), files=3, unpacked=15)
+    key = site.publish_image(site.image(), files=3, unpacked=15)
     assert (site.ask(key), site.unpack(key)) == ("", 0)
     (tree,) = site.trees()
     assert (tree.about.files, tree.about.bytes) == (3, 15 + 3 * unpacking.PER_FILE)
-    more = site.publish(site.image("more", **{str(number): "x" for number in range(9)}), files=3, unpacked=9)
+    more = site.publish_image(site.image("more", **{str(number): "x" for number in range(9)}), files=3, unpacked=9)
     assert (site.ask(more), site.unpack(more)) == ("", 0)
     assert "more than its listing says" in site.problem()
-    larger = site.publish(site.image("larger"), files=3, unpacked=1 << 60)
+    larger = site.publish_image(site.image("larger"), files=3, unpacked=1 << 60)
     assert (site.ask(larger, 5002), site.unpack(larger)) == ("", 0)
     assert [found.name for found in site.trees()] == [tree.name]
 
 
 def test_a_larger_image_than_is_kept_is_not_unpacked(site: ShelfSite) -> None:
-    small = site.publish(site.image("small"))
+    small = site.publish_image(site.image("small"))
     assert (site.ask(small), site.unpack(small)) == ("", 0)
     site.policy_of(keep="64MiB")
-    large = site.publish(site.image("large", zeros="\0" * (70 << 20)))
+    large = site.publish_image(site.image("large", zeros="\0" * (70 << 20)))
     assert (site.ask(large), site.unpack(large)) == ("", 0)
     assert "more than images.unpack.keep" in site.problem()
     assert [tree.name for tree in site.trees()] == [small.tree]
 
 
 def test_a_node_without_a_disk_unpacks_where_the_policy_says_so(site: ShelfSite) -> None:
-    key = site.publish(site.image())
+    key = site.publish_image(site.image())
     subprocess.run(["/bin/mount", "-t", "tmpfs", "none", site.base / "shelf"], check=True)
     assert site.ask(key) == f"{site.base}/shelf is on tmpfs, and images.unpack.any_disk is not set"
     site.policy_of(any_disk=True)
@@ -258,8 +259,8 @@ def test_a_node_without_a_disk_unpacks_where_the_policy_says_so(site: ShelfSite)
 def test_a_full_disk_ends_it_and_nothing_is_left(site: ShelfSite) -> None:
     subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", "size=96m", "none", site.base / "shelf"], check=True)
     site.policy_of(any_disk=True)
-    first = site.publish(site.image("first", zeros="\0" * (40 << 20)))
-    second = site.publish(site.image("second", zeros="\0" * (40 << 20)))
+    first = site.publish_image(site.image("first", zeros="\0" * (40 << 20)))
+    second = site.publish_image(site.image("second", zeros="\0" * (40 << 20)))
     assert (site.ask(first), site.unpack(first)) == ("", 0)
     assert site.take(first), site.problem()
     assert (site.ask(second), site.unpack(second)) == ("", 0)

@@ -11,9 +11,9 @@ from typing import NoReturn
 
 import pytest
 
+from tests.faults.acts import ONE, chosen
 from tests.lib.faults import Done, Faults
 from tests.lib.node import NODE
-from tests.lib.sweeping import chosen
 from tests.lib.wings.models.values import ALICE, SMALL, ModelSite
 from warmstart import record as records
 from warmstart.cli.maintain import maintain
@@ -89,7 +89,7 @@ def test_copying_killed_before_every_change(site: ModelSite, whole: bool) -> Non
     calls = killed(site, copy).calls
     assert calls > 20
     wrong = []
-    for call in chosen(range(1, calls + 1), whole=whole):
+    for call in chosen(range(1, calls + 1), 1 if whole else ONE):
         prepare()
         done = killed(site, copy, call)
         found = half(site, 2) if site.shelf.exists() else []
@@ -123,7 +123,7 @@ def test_an_eviction_killed_before_every_change(site: ModelSite, whole: bool) ->
     prepare()
     calls = killed(site, prune).calls
     wrong = []
-    for call in chosen(range(1, calls + 1), whole=whole):
+    for call in chosen(range(1, calls + 1), 1 if whole else ONE):
         prepare()
         done = killed(site, prune, call)
         found = [*half(site, 1), *([] if site.sets(str(models[0])) else ["what a run has is gone"])]

@@ -1,12 +1,12 @@
-"""The wing's part in the sweeps of all hooks (tests/faults/test_hook_sweeps.py)."""
+"""The wing's part in the sweeps of all hooks (tests/faults/hooks.py)."""
 
 from __future__ import annotations
 
-from tests.lib.hook_site import HookSite
+from tests.faults.hooks import SweptNode
 
 
-def test_the_job_of_the_sweeps_names_a_model(hook_site: HookSite) -> None:
+def test_the_job_of_the_sweeps_names_a_model(swept: SweptNode) -> None:
     """So that faults and kills meet what looks at it, and what asks for copies."""
-    hook_site.prepare("epilog")
-    shown = [event["way"] for event in hook_site.events() if event["event"] == "model.shown"]
+    swept.prepare("epilog")
+    shown = [event["way"] for event in swept.events() if event["event"] == "model.shown"]
     assert shown

@@ -13,10 +13,10 @@ from typing import NoReturn
 
 import pytest
 
+from tests.faults.acts import ONE, chosen
 from tests.lib import judge
 from tests.lib.faults import Done, Faults
 from tests.lib.node import NODE
-from tests.lib.sweeping import chosen
 from tests.lib.wings.trees.sites import TreeSite, a_tree_site
 from warmstart.cli.maintain import maintain
 from warmstart.entry import background
@@ -85,7 +85,7 @@ def test_packing_killed_before_every_change(site: TreeSite, whole: bool) -> None
     calls = killed(site, pack).calls
     assert calls > 20
     wrong = []
-    for call in chosen(range(1, calls + 1), whole=whole):
+    for call in chosen(range(1, calls + 1), 1 if whole else ONE):
         prepare()
         done = killed(site, pack, call)
         found = problems(site, settled=False)

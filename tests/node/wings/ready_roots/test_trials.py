@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.lib.faults import Faults
-from tests.lib.shelf_site import NODE, ShelfSite
+from tests.lib.node import NODE
+from tests.lib.shelf_site import ShelfSite
 from warmstart.policy.compiled import Policy
 from warmstart.session import Session, open_session
 from warmstart.wings.ready_roots import maintenance, trial
@@ -90,7 +91,7 @@ def test_a_trial_killed_before_every_change(site: ShelfSite, monkeypatch: pytest
     whole = Faults(domains).run(act, {})
     assert (whole.status, left(site)) == (0, [])
     assert whole.calls > 10
-    with open_session(site.site.installation, "maintain", NODE) as session:
+    with open_session(site.installation, "maintain", NODE) as session:
         for call in range(1, whole.calls + 1):
             done = Faults(domains, stop_at=call).run(act, {})
             assert done.status is None

@@ -1,0 +1,83 @@
+"""What an act is, and how its errors and its kills are swept.
+
+`make test` takes one case of each act, and one of SWEEP_SHARE of the hooks that each job waits for; SWEEP_SEED says
+which. `pytest -m ''` takes all.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, TypeVar
+
+from tests.lib.faults import Done, Fault
+
+LATER_S = 2 * 86_400.0  # what those left that died stays for a day, at most
+SHARE = int(os.environ.get("SWEEP_SHARE", "160"))
+ONE = 1_000_000  # the share of which one case is left
+Case = TypeVar("Case")
+
+
+class Act(ABC):
+    """Something that changes the disk. The place where it happens is the same before each `prepare`."""
+
+    has_errors: ClassVar[bool] = True  # False: what it does about errors is swept elsewhere
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Bring the place back to where this is next."""
+
+    @abstractmethod
+    def run(self, fault: Fault | None = None, stop_at: int = 0) -> Done:
+        """Do it in a child, with a fault, or killed before its n-th change."""
+
+    @abstractmethod
+    def check(self, done: Done, fault: Fault | None) -> list[str]:
+        """Return what is wrong: now, and when it was done again, with what comes after it."""
+
+
+def chosen(cases: Sequence[Case], share: int) -> list[Case]:
+    """Return one of so many cases, by SWEEP_SEED; at least one."""
+    dice = random.Random(os.environ.get("SWEEP_SEED", "1"))  # S311: no secret
+    picked = dice.sample(range(len(cases)), -(-len(cases) // share))
+    return [cases[index] for index in sorted(picked)]
+
+
+def failures(act: Act, share: int = 1) -> list[str]:
+    """Let each call site of an act fail, with each error that it may have; return what is wrong."""
+    act.prepare()
+    faults = [Fault(place, error) for place in act.run().sites for error in place.errors()]
+    assert faults
+    wrong = []
+    for fault in chosen(faults, share):
+        act.prepare()
+        done = act.run(fault)
+        found = act.check(done, fault)
+        if not done.hits:
+            found.append("the call did not happen")
+        wrong += [
+            f"{fault.site.call} in {fault.site.where} ({fault.site.domain}), {fault.error}: {text}" for text in found
+        ]
+    return wrong
+
+
+def deaths(act: Act, share: int = 1) -> list[str]:
+    """Kill an act before each call that changes something; return what is wrong."""
+    act.prepare()
+    calls = act.run().calls
+    assert calls
+    wrong = []
+    for call in chosen(range(1, calls + 1), share):
+        act.prepare()
+        done = act.run(stop_at=call)
+        if done.status is not None:  # it had less to do this time: what is due today goes by hashes
+            assert done.calls < call
+            continue
+        assert done.stopped_at is not None
+        name, _, where, domain = done.stopped_at
+        wrong += [
+            f"before call {call} of {calls}, {name} in {where} ({domain}): {text}" for text in act.check(done, None)
+        ]
+    return wrong
