@@ -50,8 +50,8 @@ def names(site: Node) -> list[str]:
 @pytest.mark.parametrize("is_root", [True, False])
 def test_private_images_are_for_roots_eyes(site: Node, monkeypatch: pytest.MonkeyPatch, is_root: bool) -> None:
     """Nobody else knows even their names."""
-    monkeypatch.setattr(image_store, "os", OsAs(0 if is_root else 1000))
     with image_store.opened(site.installation) as store:
+        monkeypatch.setattr(image_store, "os", OsAs(0 if is_root else 1000))
         assert {entry.private for entry in store.inventory()} == ({"", "team"} if is_root else {""})
 
 
