@@ -99,3 +99,14 @@ def test_a_run_that_cannot_be_removed_keeps_no_other(site: Node, monkeypatch: py
     assert len(times) == removals.USER_S / 100 - 3  # the turns of the others
     assert [item.key for item in Errands(site.paths, REMOVALS).all()] == ["1.00000001", "2.00000002"]
     assert [event["error"]["code"] for event in site.events("step.failed")] == ["workspace-busy"]
+
+
+def test_a_run_of_another_release_stays_for_it(site: Node) -> None:
+    """It is neither removed nor forgotten."""
+    tree = left(site, 1, "tmp/a")
+    (item,) = Errands(site.paths, REMOVALS).all()
+    path = Path(Errands(site.paths, REMOVALS).directory, item.name)
+    path.write_text(path.read_text().replace('\\"format\\": 1', '\\"format\\": 2'))
+    assert run(site) == 0
+    assert tree.exists()
+    assert Errands(site.paths, REMOVALS).all() == [item]

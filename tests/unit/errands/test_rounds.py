@@ -206,3 +206,13 @@ def test_a_node_that_fails_stops_no_other_of_its_host(runs: Runs, monkeypatch: p
     assert runs.site.installation.nodes()[0] == "broken"
     assert background.main(runs.site.installation.prefix, [ROUNDS.name]) == background.FAILED
     assert [job for job, _ in runs.looked] == [7]
+
+
+def test_a_disk_that_does_not_say_which_nodes_there_are(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the node's fault, not a bug: who calls the program gets a line, and an exit status."""
+
+    def failing(_: Installation) -> list[str]:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(Installation, "nodes", failing)
+    assert background.main(runs.site.installation.prefix, [ROUNDS.name]) == background.FAILED

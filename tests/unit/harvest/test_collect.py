@@ -173,6 +173,15 @@ def test_a_harvest_goes_on_after_what_was_done_before(harvest: Harvest) -> None:
     assert (harvest.collect(seeded=seeded, deadline=after(0)).reached, harvest.staged()) == ("", {})
 
 
+def test_no_more_entries_than_the_limit(harvest: Harvest) -> None:
+    """Entries within the limit are copied, and the result says that there are more."""
+    harvest.write(**{f"e{number}_1": b"x" for number in range(9)})
+    found = harvest.collect(max_entries=3)
+    assert sorted(found.entries) == ["e0", "e1", "e2"]
+    assert found.truncated == collect.MOST_ENTRIES
+    assert len(harvest.staged()) == 3
+
+
 @pytest.mark.threat(15)
 def test_no_more_bytes_than_the_limit(harvest: Harvest) -> None:
     """The entry that would exceed the limit leaves nothing in the stage."""

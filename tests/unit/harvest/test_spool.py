@@ -29,6 +29,12 @@ def test_a_spooled_bundle_comes_back_with_what_the_job_was_seeded_with() -> None
     assert spool._decode(spool._encode(item)) == item
 
 
+@pytest.mark.parametrize("change", [{"draft": None}, {"draft": {}}, {"scope": 1}])
+def test_what_is_damaged_is_said_to_be(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"damaged|expected|missing"):
+        spool._decode(json.dumps({**json.loads(spool._encode(ITEM)), **change}).encode())
+
+
 def test_a_description_of_a_newer_release_is_no_damage(tmp_path: Path) -> None:
     written = json.loads(spool._encode(ITEM))
     assert spool._decode(json.dumps({**written, "more": [1]}).encode()) == ITEM

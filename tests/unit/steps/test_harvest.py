@@ -5,19 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
+from tests.lib.bundles import draft
 from tests.lib.cache_files import numba_files
 from tests.lib.numba_entries import numba_entry
 from tests.lib.runs import a_context, events
 from tests.lib.worker_calls import answer_here
 from warmstart.harvest import collect, spool
 from warmstart.harvest.scan import OUT_OF_TIME
+from warmstart.harvest.spool import Spooled
 from warmstart.host import detached, space
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import remove_tree
@@ -31,6 +33,7 @@ from warmstart.steps.contract import Context, Outcome
 from warmstart.steps.harvest import HarvestFailed, Options, StageLeft
 from warmstart.store import bundles, parts
 from warmstart.store.bundles import Offers
+from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, StoreFailed, bundle_id
 from warmstart.store.parts import Listing, RunParts
 
@@ -227,12 +230,26 @@ def test_what_was_not_looked_at_is_late(job: Job, monkeypatch: pytest.MonkeyPatc
     assert (outcome.record, outcome.detail) == (left, {"entries": 0})
 
 
-def test_a_node_without_room_defers(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("why", ["no room", "no place for a stage", "a killed epilog left much"])
+def test_a_node_whose_disk_takes_no_stage_defers(job: Job, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    """The cache lies on another disk, and maintenance harvests it."""
     job.write("numba", numba_files())
-    monkeypatch.setattr(space, "room", lambda _fd: 0)
+
+    def fails(number: int) -> Callable[..., NoReturn]:
+        def fail(*_: object) -> NoReturn:
+            raise OSError(number, os.strerror(number))
+
+        return fail
+
+    if why == "no room":
+        monkeypatch.setattr(space, "room", lambda _fd: 0)
+    elif why == "no place for a stage":
+        monkeypatch.setattr(harvest, "ensure_dir", fails(errno.ENOSPC))
+    else:
+        monkeypatch.setattr(harvest, "remove_tree", fails(errno.ETIME))
     outcome = harvest.run(job.context, PLENTY)
-    assert (outcome.record["deferred"], outcome.degraded, outcome.lost) == (["numba"], [], False)
-    assert os.listdir(job.context.paths.stage) == []
+    assert outcome.record == {"deferred": ["numba"], "judged": {}}
+    assert (outcome.degraded, outcome.lost, job.offered()) == ([], False, [])
 
 
 @pytest.mark.report
@@ -560,3 +577,37 @@ def test_what_an_overlay_tells_of_its_use(  # noqa: PLR0917 - a row
     job.seeded(**{profile: Seeded("ns", [given])})
     assert job.harvest().state == "unchanged"
     assert [event["use"] for event in events(job.context, "cache.harvested")] == [use]
+
+
+def test_a_spool_without_room_drops_what_is_in_it(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, theirs = Path(job.store, "stage"), draft("a")
+    stage.mkdir()
+    (stage / spool.BUNDLE).write_bytes(b"x" * 100_000)
+    item = Spooled(SCOPE, "numba", "ns", theirs, "6.0a1b2c3d.numba")
+    assert spool.add(job.context.paths.spool, str(stage), item, 1 << 20) == []
+    policy = job.context.policy
+    job.context = job.context._replace(policy=policy._replace(harvest=policy.harvest._replace(spool=1)))
+    job.write("numba", numba_files())
+
+    def refuse(*_args: object, **_kwargs: object) -> None:
+        raise StoreFailed(what="x", problem="y")
+
+    monkeypatch.setattr(StoreClient, "publish", refuse)
+    job.harvest()
+    assert os.listdir(job.context.paths.spool) == []
+    told = [(event["user"], event["job_id"], event["run"]) for event in events(job.context, "bundle.dropped")]
+    assert told == [("a", theirs.producer.job, "6.0a1b2c3d"), ("ws-alice", 7, "7.0a1b2c3d")]
+
+
+def test_a_nodes_last_word_is_spooled_also_without_a_part(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def refuse(*_: object) -> NoReturn:
+        raise StoreFailed(what="finish handing in", problem="away")
+
+    on(job, "n2")
+    with monkeypatch.context() as patch:
+        answer_here(patch, parts.finish, refuse)
+        outcome = job.harvest()
+    assert [error.code for error in outcome.degraded] == ["store-failed"]
+    (_,) = spool.deliver(job.context.paths.spool, job.context.store, job.context.policy.maintenance, after(20))
+    assert listing(job).standing.missing == ["n1"]

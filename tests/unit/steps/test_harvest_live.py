@@ -224,3 +224,13 @@ def check(doings: list[tuple[str, str, str]], seeded: dict[str, str]) -> None:
         for job in jobs:
             job.close()
         shutil.rmtree(root)
+
+
+def test_a_round_finds_its_bundle_gone(job: LiveJob) -> None:
+    """Then it has a bundle of its own, and the end of the job brings back what is missing."""
+    job.write("a", "1")
+    job.look()
+    shutil.rmtree(job.where.path)
+    job.write("b", "1")
+    job.look()
+    assert sorted(job.readers()) == ["a", "b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import time
@@ -29,7 +30,7 @@ from warmstart.seed.overlay import OverlayUnavailable, Shown
 from warmstart.steps import seed
 from warmstart.steps.contract import Context, Outcome
 from warmstart.steps.seed import CacheWithheld, Options, SeedFailed
-from warmstart.store import bundles
+from warmstart.store import bundles, index
 from warmstart.store.layout import Namespace, StoreFailed
 
 SCOPES = ["site", "user-64201-ws-alice"]
@@ -185,6 +186,37 @@ def test_an_overlay_shows_what_it_can(node: Node) -> None:
         assert (shown, seeded(outcome)["numba"].entries, node.cached()) == ([("numba", ["m/f"])], ["m/f"], {})
         event = told(node, "cache.seeded")[-1]
         assert (event["way"], event["mapped"], event["fetched_bytes"] > 0) == ("overlay", True, fetched)
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("overlays", [True, False])
+def test_the_names_of_a_large_bundle_are_recorded_only_where_they_were_needed(
+    node: Node, monkeypatch: pytest.MonkeyPatch, overlays: bool
+) -> None:
+    """How long a warm prolog takes does not depend on them; an extraction touches each file."""
+    monkeypatch.setattr(index, "FIRST", 512)
+    large = {f"m/{number}{'n' * 200}": {f"m/{number}{'n' * 200}.nbi": b"x"} for number in range(20)}
+    node.publish(large)
+    if overlays:
+        node.overlays()
+    outcome = node.run()
+    (given,) = seeded(outcome)["numba"].bundles
+    assert (sorted(given.entries), given.number) == (([], 20) if overlays else (sorted(large), 0))
+    assert (outcome.detail["warm"], outcome.degraded) == (["numba"], [])
+    assert told(node, "cache.seeded")[0]["entries"] == 20
+
+
+def test_what_the_jobs_own_process_does_is_nobody_elses_fault(node: Node) -> None:
+    """Another job of the user removed a file meanwhile: this profile stays cold."""
+    node.publish(ENTRIES)
+    node.run()
+    (listing,) = Path(node.context.paths.bundles).glob("*.files.json")
+    files = json.loads(listing.read_text())
+    files["m/f"]["m/gone"] = [1, "ab" * 32, MTIME_NS]
+    listing.write_text(json.dumps(files))
+    outcome = node.run()
+    assert [error.code for error in outcome.degraded] == ["extraction-failed"]
+    assert outcome.detail["cold"] == {"numba": "extraction-failed"}
 
 
 @pytest.mark.parametrize("bound", ["MOST_BYTES", "keep"])

@@ -44,6 +44,12 @@ def test_a_temporary_file_tells_its_owner_and_goes(directory: int, tmp_path: Pat
         os.fstat(fd)
 
 
+def test_an_error_names_the_directory_since_a_temporary_files_name_says_nothing_to_a_user() -> None:
+    with opened_dir("/proc/sys") as fd, pytest.raises(OSError) as caught, atomic.temp_file(fd, OWNER):
+        pass
+    assert caught.value.filename == "/proc/sys"
+
+
 def test_what_is_published_is_whole_and_alone(directory: int, tmp_path: Path) -> None:
     assert publish(directory, "image", b"whole")
     assert os.listdir(tmp_path) == ["image"]

@@ -122,6 +122,8 @@ def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:
     (tmp_path / "artifacts/locks/maintenance").touch()
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "c.7.0.json").touch()
+    (tmp_path / "runs" / "c.8.0").mkdir()  # of a job whose head node died
+    (tmp_path / "runs" / "c.8.0" / "caches.proposal").touch()
     left = [".maintained.7.tmp", ".tmp-n1-dead"]
     for name in (*left, "id"):
         (tmp_path / "artifacts" / name).touch()
@@ -130,7 +132,7 @@ def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:
     assert maintenance.sweep_top(str(tmp_path), now + 90_000) == [
         f"artifacts/{name}" for name in (*left, "locks/size.user-1")
     ]
-    assert maintenance.sweep_top(str(tmp_path), now + 700_000) == ["runs/c.7.0.json"]
+    assert maintenance.sweep_top(str(tmp_path), now + 700_000) == ["runs/c.7.0.json", "runs/c.8.0"]
     assert (tmp_path / "artifacts" / "id").exists()
 
 
@@ -147,6 +149,7 @@ LATER = time.time() + 2 * maintenance.DAY
 
 @pytest.mark.threat(32)
 def test_an_empty_namespace_goes_after_a_day(tmp_path: Path) -> None:
+    assert maintenance.scopes(str(tmp_path)) == []
     path = emptied(tmp_path)
     publish(tmp_path, "a", scope="user-2")
     (path / "quarantine").mkdir()

@@ -13,7 +13,7 @@ import pytest
 from tests.lib.bundles import OWNER, PRODUCER, draft, namespace, publish
 from warmstart.store import atomic, parts
 from warmstart.store.bundles import BundleDamaged, BundleGone, QuotaExceeded
-from warmstart.store.manifest import Base, Draft
+from warmstart.store.manifest import Base, Draft, ManifestUnreadable
 from warmstart.store.parts import PartsFull, RunParts, Standing
 
 NODES = "n[1-3]"
@@ -85,6 +85,23 @@ def test_a_part_comes_back_as_it_was_handed_in_with_what_the_job_found_stale(run
         parts.fetch(run, bundle, handed.manifest.sha256, handed.manifest.size, again)
     for fd in (copy, again):
         os.close(fd)
+
+
+def test_a_description_that_cannot_be_read_hides_no_other(run: RunParts) -> None:
+    bad, good = hand_in(run, "a"), hand_in(run, "b", content=b"other")
+    finish(run, "n1", "n2", "n3")
+    for name in (f"{bad}.json", "n1.done", "n2.done", "n3.done"):
+        Path(run.path, name).chmod(0o600)
+        Path(run.path, name).write_text("[]")
+    listing = parts.listing(run)
+    assert listing is not None
+    assert ([*listing.damaged], [part.bundle for part in listing.parts]) == ([bad], [good])
+    with pytest.raises(ManifestUnreadable):
+        parts.read(run, bad)
+    assert due(run) == [run.name]  # the other one tells who the nodes are
+    Path(run.path, f"{good}.json").chmod(0o600)
+    Path(run.path, f"{good}.json").write_text("[]")
+    assert (due(run), due(run, LATER)) == ([], [run.name])
 
 
 def test_what_comes_or_is_written_while_others_are_merged_stays(run: RunParts) -> None:
