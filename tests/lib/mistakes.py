@@ -1,22 +1,34 @@
-"""An admin's mistakes, and what tells of each: tests/node/test_mistakes.py plants them.
+"""An admin's mistakes, and what tells of each: tests/node/test_mistakes.py plants them in a good `Site`.
 
-A mistake is planted in a good `Site` by one function. `says` is a part of the message, without paths of the site.
+Paths are relative to the site's directory. In texts of Slurm's and enroot's files `@` is the directory of the hooks,
+and `~` that of the site.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from tests.lib.runs import a_record
+from warmstart.audit.line import timestamp
+from warmstart.doctor import installed
+from warmstart.errand import Errand, Errands
+from warmstart.harvest import deferred
+from warmstart.harvest.deferred import REMOVALS
+from warmstart.harvest.live import ROUNDS, Watched
+from warmstart.images.imports import requests
+from warmstart.images.imports.requests import IMPORTS, ImportRequest
+from warmstart.images.store.published import RememberedFailure
 from warmstart.paths import Installation
 from warmstart.policy import compiled
 from warmstart.policy.current import current_policy
 
-CHECK, DOCTOR = "policy check", "doctor"
 HOOKS = ("prolog", "epilog", "task-prolog")
 POLICY = """\
 version: 1
@@ -49,6 +61,9 @@ PrologFlags=Alloc,DeferBatch
 PrologEpilogTimeout=290
 BatchStartTimeout=360
 """
+VAR, LIBEXEC, WRITTEN = "prefix/var/lib/warmstart", "prefix/libexec/warmstart", "prefix/etc/warmstart/policy.yaml"
+OFF = "prefix/etc/warmstart/off"
+LONG_AGO = time.time() - 7200
 
 
 class Site(NamedTuple):
@@ -92,19 +107,12 @@ class Site(NamedTuple):
     @property
     def libexec(self) -> Path:
         """The directory of the hooks."""
-        return self.base / "prefix/libexec/warmstart"
+        return self.base / LIBEXEC
 
     @property
     def store(self) -> Path:
         """The policy's store."""
         return self.base / "store"
-
-    def module(self) -> Path:
-        """Put one file where the modules are, and return its path."""
-        path = Path(self.installation.lib, "python-1/warmstart/start.py")
-        path.parent.mkdir(parents=True)
-        path.touch()
-        return path
 
     def give(self, path: Path, uid: int) -> None:
         """Change the owner of a tree."""
@@ -117,13 +125,6 @@ class Site(NamedTuple):
         (self.store / "images/x.sqsh").touch()
         self.give(self.store, 1)
         self.store.chmod(0o700)
-
-    def old_scope(self) -> None:
-        """Let the store have been in use for long, and nobody have maintained it."""
-        os.unlink(self.store / "artifacts/maintained")
-        (self.store / "artifacts/site").mkdir()
-        self.give(self.store, 1)
-        os.utime(self.store / "artifacts/site", (1, 1))
 
     def behind_a_link(self, uid: int, mode: int = 0o755) -> None:
         """Move the store below a directory of that mode, and lead to it by a link of that user."""
@@ -144,31 +145,19 @@ class Site(NamedTuple):
     def conf(self, old: str, new: str) -> None:
         """Edit slurm.conf."""
         path = self.base / "slurm.conf"
-        old, new = (text.replace("@", str(self.libexec)) for text in (old, new))
-        assert old in path.read_text()
-        path.write_text(path.read_text().replace(old, new))
+        assert self.text(old) in path.read_text()
+        path.write_text(path.read_text().replace(self.text(old), self.text(new)))
 
-    def renumber(self) -> None:
-        """Put the policy into force with another uid of an account than it has now."""
-        policy = current_policy(self.installation).policy
-        other = policy.import_user._replace(uid=policy.import_user.uid + 1000)
-        Path(self.installation.compiled_policy).write_bytes(compiled.encode(policy._replace(import_user=other)))
-
-    def wrap(self, hook: str, end: str) -> None:
-        """Have Slurm run a script of the site's, which calls the hook with that end of the line, and then goes on."""
-        script = self.base / f"site-{hook}"
-        script.write_text(f"#!/bin/sh\n{self.libexec}/{hook} {end}\nlogger done\n")
-        script.chmod(0o755)
-        self.conf(f"=@/{hook}\n", f"={script}\n")
+    def text(self, text: str) -> str:
+        """Return a text with this site's paths."""
+        return text.replace("@", str(self.libexec)).replace("~", str(self.base))
 
     def let_write(self, hook: str) -> None:
         """Let a user's group change the site's own script around a hook."""
-        self.wrap(hook, "|| exit $?")
-        (self.base / f"site-{hook}").chmod(0o775)
-
-    def share(self, path: Path) -> None:
-        """Put a file system over a directory that is none of this node's disks."""
-        subprocess.run(["bindfs", str(path), str(path)], check=True)
+        script = self.base / f"site-{hook}"
+        script.write_text(self.text(f"#!/bin/sh\n@/{hook} || exit $?\nlogger done\n"))
+        script.chmod(0o775)
+        self.conf(f"=@/{hook}\n", f"={script}\n")
 
     def mount(self, path: Path, options: str) -> None:
         """Put a small file system over a directory, with its content; whoever tests unmounts it."""
@@ -186,62 +175,196 @@ class Site(NamedTuple):
             subprocess.run(["mount", "-o", f"remount,{options}", str(path)], check=True)
 
 
-class Mistake(NamedTuple):
-    """One mistake: where, what, how to plant it, which command tells of it, and with which words."""
-
-    where: str
-    what: str
-    command: str
-    says: str
-    plant: Callable[[Site], object]
+Plant = Callable[[Site], object]
 
 
-def _policy(what: str, says: str, old: str, new: str) -> Mistake:
-    return Mistake("policy", what, CHECK, says, lambda site: site.edit(old, new))
+def all_of(*plants: Plant) -> Plant:
+    """Return what plants several mistakes."""
+    return lambda site: [plant(site) for plant in plants]
 
 
-def _slurm(what: str, says: str, old: str, new: str) -> Mistake:
-    return Mistake("slurm.conf", what, DOCTOR, says, lambda site: site.conf(old, new))
+def nothing(_: Site) -> None:
+    """Plant nothing."""
 
 
-def _node(what: str, says: str, plant: Callable[[Site], object]) -> Mistake:
-    return Mistake("node", what, DOCTOR, says, plant)
+def policy(old: str, new: str) -> Plant:
+    """Edit the policy."""
+    return lambda site: site.edit(old, site.text(new))
 
 
-def _close_programs(site: Site) -> None:
-    site.libexec.chmod(0o700)
+def key(text: str) -> Plant:
+    """Give the policy a key."""
+    return policy("rules:\n", f"{text}\nrules:\n")
 
 
-def _store(what: str, says: str, plant: Callable[[Site], object]) -> Mistake:
-    return Mistake("store", what, DOCTOR, says, plant)
+def conf(old: str, new: str) -> Plant:
+    """Edit slurm.conf."""
+    return lambda site: site.conf(old, new)
+
+
+def line(text: str) -> Plant:
+    """Give slurm.conf a line."""
+    return conf("ClusterName=c\n", f"ClusterName=c\n{text}\n")
+
+
+def file(path: str, text: str, mode: int = 0o644) -> Plant:
+    """Write a file."""
+
+    def write(site: Site) -> None:
+        (site.base / path).parent.mkdir(parents=True, exist_ok=True)
+        (site.base / path).write_text(site.text(text))
+        (site.base / path).chmod(mode)
+
+    return write
+
+
+def script(path: str, text: str) -> Plant:
+    """Write a script that anybody can run."""
+    return file(path, f"#!/bin/sh\n{text}\n", 0o755)
+
+
+def gone(*paths: str) -> Plant:
+    """Remove files."""
+    return all_of(*(_without(path) for path in paths))
+
+
+def _without(path: str) -> Plant:
+    return lambda site: os.unlink(site.base / path)
+
+
+def mode(path: str, bits: int) -> Plant:
+    """Change a mode."""
+    return lambda site: (site.base / path).chmod(bits)
+
+
+def owner(path: str, uid: int = 5) -> Plant:
+    """Change an owner."""
+    return lambda site: os.chown(site.base / path, uid, uid)
+
+
+def old(path: str, since: float = LONG_AGO) -> Plant:
+    """Change the time of a file."""
+    return lambda site: os.utime(site.base / path, (since, since))
+
+
+def disk(path: str, options: str) -> Plant:
+    """Put a small file system over a directory: `ro`, `noexec`, `full`."""
+    return lambda site: site.mount(site.base / path, options)
+
+
+def shared(path: str) -> Plant:
+    """Put a file system over a directory that is none of this node's disks."""
+    return lambda site: subprocess.run(["bindfs", str(site.base / path), str(site.base / path)], check=True)
+
+
+def slurm(release: str) -> Plant:
+    """Have another release of Slurm, "" for one that does not tell."""
+    return script("scontrol", f"echo slurm-wlm {release}")
+
+
+def slurmctld(**scripts: str) -> Plant:
+    """Have a slurmctld that runs with these hooks."""
+    told = [f"{key} = {value}" for key, value in {"AccountingStorageEnforce": "none", **scripts}.items()]
+    return script("scontrol", f"echo slurm-wlm 22.05.8; cat <<'END'\n{chr(10).join(told)}\nEND")
+
+
+SECTIONS = 64  # where the section headers of a plugin begin
+
+
+def plugin(release: tuple[int, int], name: bytes = b"plugin_version") -> bytes:
+    """Return a plugin of Slurm: an ELF file with three sections (symbols, names, data) and one symbol."""
+    names, value = b"\0" + name + b"\0", (release[0] << 16 | release[1] << 8 | 5).to_bytes(4, "little")
+    symbol = installed._SYMBOL.pack(1, 0, 0, 2, 0x1000, 4)
+    at = SECTIONS + 3 * installed._SECTION.size
+    places = [at, at + len(symbol), at + len(symbol) + len(names)]
+    sections = [
+        installed._SECTION.pack(0, 11, 0, 0, places[0], len(symbol), 1, 0, 8, 24),
+        installed._SECTION.pack(0, 3, 0, 0, places[1], len(names), 0, 0, 1, 0),
+        installed._SECTION.pack(0, 1, 0, 0x1000, places[2], 4, 0, 0, 4, 0),
+    ]
+    header = installed._HEADER.pack(b"\x7fELF\2\1\1", 3, 62, 1, 0, 0, SECTIONS, 0, 64, 0, 0, 64, 3, 1)
+    return b"".join([header, *sections, symbol, names, value])
+
+
+def spank(lines: str, release: tuple[int, int] = (22, 5)) -> Plant:
+    """Load SPANK plugins; the file of warmstart's is for that release, and for this installation's state."""
+
+    def write(site: Site) -> None:
+        (site.base / "warmstart.so").write_bytes(plugin(release) + f"\0{site.installation.var}\0".encode())
+        (site.base / "plugstack.conf").write_text(site.text(lines))
+
+    return write
+
+
+def constant_path(value: str, cache: str = "/var/cache/warmstart") -> Plant:
+    """Have a policy with this `constant_path`."""
+    return all_of(key(f"constant_path: {value}"), policy("paths: {", f"paths: {{cache: {cache}, "))
+
+
+def containers(kind: str, lines: str = "") -> Plant:
+    """Have Slurm make mount namespaces for jobs, with this file of settings."""
+    name = "namespace.yaml" if "linux" in kind else "job_container.conf"
+    return all_of(line(kind), file(name, lines) if lines else nothing)
 
 
 def _foreign_encoding(site: Site) -> None:
-    Path(site.installation.policy).write_bytes(
-        Path(site.installation.policy).read_bytes() + "# caf\xe9\n".encode("latin-1")
+    written = Path(site.installation.policy)
+    written.write_bytes(written.read_bytes() + "# caf\xe9\n".encode("latin-1"))
+
+
+def _renumber(site: Site) -> None:
+    """Put the policy into force with another uid of an account than it has now."""
+    in_force = current_policy(site.installation).policy
+    other = in_force.import_user._replace(uid=in_force.import_user.uid + 1000)
+    Path(site.installation.compiled_policy).write_bytes(compiled.encode(in_force._replace(import_user=other)))
+
+
+def _killed_hooks(site: Site) -> None:
+    """Let two hooks have been killed; neither long ago, nor elsewhere, nor a bug, whose traceback says more."""
+    crash = {"event": "hook.crashed", "hook": "epilog", "run_id": "0a", "node": "n1", "job_id": 6, "reason": "killed"}
+    before, recent = timestamp(time.time() - 2 * 86400), timestamp(time.time() - 3600)
+    bug = {"ts": recent, **crash, "traceback": "x"}
+    del bug["reason"]
+    lines = [{"ts": before, **crash}, {"ts": recent, **crash}, {"ts": recent, **crash, "node": "n2"}, bug]
+    (site.base / "log/audit.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    journal = Path(site.installation.node("n1").journal, "prolog-r1-4999999.open")
+    journal.parent.mkdir()
+    journal.write_text(json.dumps({"ts": time.time(), "event": "hook.started", "node": "n1", "job_id": 7}) + "\n")
+
+
+def _waiting(name: str, seconds: float, text: str = "") -> Plant:
+    """Let a file of the node's wait for so long: a journal, or a bundle."""
+
+    def write(site: Site) -> None:
+        path = Path(site.installation.node("n1").root, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        os.utime(path, (time.time() - seconds,) * 2)
+
+    return write
+
+
+def _removal(site: Site) -> None:
+    deferred.defer(site.installation.node("n1"), REMOVALS, a_record(), LONG_AGO)
+
+
+def _rounds(site: Site) -> None:
+    for job, ago in ((7, 600), (8, 1000)):
+        errand = Errand("1", int(time.time()) - ago, 0, f"{job}.0a1b2c3d")
+        Errands(site.installation.node("n1"), ROUNDS).put(errand, Watched("/none", 0.0))
+
+
+def _stuck_import(site: Site) -> None:
+    request = ImportRequest(
+        reference="reg.io/b:1", kind="k", private="", user="a", uid=1, cluster="c", job_id=7, asked=LONG_AGO
     )
+    errand = Errand("1", int(time.time()) - 3600, 0, request.key)
+    Errands(site.installation.node("n1"), IMPORTS).put(errand, request)
 
 
-def _unread(site: Site) -> None:
-    (Path(site.installation.etc) / "conf.d").mkdir()
-    (Path(site.installation.etc) / "conf.d/x.yml").write_text("rules: []\n")
-
-
-def _pyxis(site: Site) -> None:
-    (site.base / "plugstack.conf").write_text("required spank_pyxis.so\n")
-
-
-def _waiting(site: Site) -> None:
-    journal = Path(site.installation.node("n1").journal)
-    journal.mkdir()
-    (journal / "prolog-ab-1.done").touch()
-    os.utime(journal / "prolog-ab-1.done", (1, 1))
-
-
-def _old_node(site: Site) -> None:
-    paths = site.installation.node("n1")
-    os.unlink(paths.maintained)
-    os.utime(paths.root, (1, 1))
+def _failed_import(code: str) -> Plant:
+    failure = RememberedFailure(code, {}, "no such thing")
+    return lambda site: requests.remember_failure(site.installation.node("n1"), "0a", failure)
 
 
 def _unmounted(site: Site) -> None:
@@ -255,321 +378,378 @@ def _replaced(site: Site) -> None:
     site.give(site.store, 1)
 
 
-RULES = "rules:\n"
+def _used_for_long(site: Site) -> None:
+    """Let the store have been in use for long, and nobody have maintained it."""
+    (site.store / "artifacts/maintained").unlink()
+    (site.store / "artifacts/site").mkdir()
+    site.give(site.store, 1)
+    os.utime(site.store / "artifacts/site", (1, 1))
+
+
+NO_RULES = policy(POLICY[POLICY.index("rules:") :].replace("{{", "{").replace("}}", "}"), "")
 PUBLISH = "    publish: {users: [games]}\n"
-MISTAKES = (
-    _policy("a misspelt key", "unknown key; did you mean registries?", "registries:", "registeries:"),
-    _policy("a tab", "a tab where YAML allows spaces only", "rules:\n  -", "rules:\n\t-"),
-    Mistake("policy", "another encoding than UTF-8", CHECK, "byte 0xe9 is not UTF-8", _foreign_encoding),
-    _policy(
-        "`yes` for `true`", "expected true or false, got 'yes'", RULES, "harvest: {only_successful: yes}\nrules:\n"
-    ),
-    _policy(
-        "a duration without a unit",
-        "is not a duration; write a number and s, m, h or d",
-        RULES,
-        "seed: {fetch_budget: '10'}\nrules:\n",
-    ),
-    _policy("a size in other units", "is not a size; write a number and one of", RULES, "seed: {keep: 1GB}\nrules:\n"),
-    _policy("a relative path", "is not an absolute path", "store: /", "store: ./"),
-    _policy(
-        "an account that does not exist", "no account 'nosuch' on this node", "import_user: bin", "import_user: nosuch"
-    ),
-    _policy("one account for two roles", "each account needs its own", "import_user: bin", "import_user: daemon"),
-    _policy("a profile that does not exist", "no profile 'nunba'; did you mean numba?", "[numba]", "[nunba]"),
-    _policy(
-        "a host list of nodes that do not exist",
+# What `warmstart policy check` says of a mistake, and how it is planted.
+IN_POLICY: tuple[tuple[str, Plant], ...] = (
+    ("did you mean registries?", policy("registries:", "registeries:")),
+    ("a tab where YAML allows spaces only", policy("rules:\n  -", "rules:\n\t-")),
+    ("byte 0xe9 is not UTF-8", _foreign_encoding),
+    ("expected true or false, got 'yes'", key("harvest: {only_successful: yes}")),
+    ("is not a duration", key("seed: {fetch_budget: '10'}")),
+    ("is not a size", key("seed: {keep: 1GB}")),
+    ("is not an absolute path", policy("store: /", "store: ./")),
+    ("no account 'nosuch' on this node", policy("import_user: bin", "import_user: nosuch")),
+    ("each account needs its own", policy("import_user: bin", "import_user: daemon")),
+    ("did you mean numba?", policy("[numba]", "[nunba]")),
+    (
         "no node 'n[10-12]' on this cluster",
-        "match: {partition: ci,",
-        "match: {node: 'n[10-12]', partition: ci,",
+        policy("match: {partition: ci,", "match: {node: 'n[10-12]', partition: ci,"),
     ),
-    _policy(
-        "a variable of the shell in `env`", "no shell expands $ there", "[numba]", "[numba]\n    env: {P: '$HOME/x'}"
+    ("no shell expands $ there", policy("[numba]", "[numba]\n    env: {P: '$HOME/x'}")),
+    ("nothing sets NOSUCH", policy("[numba]", "[numba]\n    override: [NOSUCH]")),
+    (
+        "no rule gives own",
+        key("profiles: {own: {variables: {A: '{dir}'}, entries: ['*'], relocation: relocatable}}"),
     ),
-    _policy("`override` of what nothing sets", "nothing sets NOSUCH", "[numba]", "[numba]\n    override: [NOSUCH]"),
-    _policy(
-        "a profile of the site's own that no rule gives",
-        "no rule gives own: only jobs that ask for it get it",
-        RULES,
-        "profiles: {own: {variables: {OWN_CACHE: '{dir}'}, entries: ['*.bin'], relocation: relocatable}}\nrules:\n",
-    ),
-    _policy(
-        "a profile without the path that it needs",
-        "torch-extensions needs a constant path, and constant_path is none",
-        "[numba]",
-        "[numba, torch-extensions]",
-    ),
-    _policy(
-        "a lease of hours",
-        "an image in use can be evicted",
-        "images:\n",
-        "images:\n  keep: {lease: 2h}\n",
-    ),
-    _policy(
-        "a bare `*`",
-        "a value cannot begin with * unless it is in quotes: '*'",
-        "match: {partition: ci,",
-        "match: {node: *, partition: ci,",
-    ),
-    _policy("an empty match", "match is empty: the rule is for every job", "profiles: [numba]", "match: {}"),
-    _policy(
-        "a scope that nobody publishes to",
-        "no rule publishes into scope site",
-        PUBLISH,
-        "",
-    ),
-    _policy("`PATH` in `env`", "PATH is every program's", "[numba]", "[numba]\n    env: {PATH: /opt/bin}"),
-    _policy(
-        "a profile's own variable in `env`",
-        "NUMBA_CACHE_DIR is where the tool of profile numba finds its cache",
-        "[numba]",
-        "[numba]\n    env: {NUMBA_CACHE_DIR: /scratch/numba}",
-    ),
-    _policy(
-        "a wait that Slurm does not allow",
-        "Slurm kills the prolog after 290 s",
-        "images:\n",
-        "images:\n  wait: 10m\n",
-    ),
-    _policy(
-        "a harvest that Slurm does not allow",
-        "Slurm kills the epilog after 290 s",
-        RULES,
-        "harvest: {budget: 10m}\nrules:\n",
-    ),
-    _policy(
-        "an account to match where nothing keeps accounts",
-        "this cluster keeps no account",
-        "profiles: [numba]",
-        "profiles: [numba]\n    match: {account: ml}",
-    ),
-    _policy("two rules with one name", "another rule has the name everyone", "name: ci", "name: everyone"),
-    _policy(
-        "an image of a registry that is not allowed",
-        "is not in images.registries",
-        "profiles: [numba]",
-        "images: ['docker://docker.io/x/y:1']",
-    ),
-    _policy(
-        "a right for whoever claims an account",
-        "may not depend on a claimed attribute",
-        "match: {partition: ci",
-        "match: {account: ml, partition: ci",
-    ),
-    _policy(
-        "a rule for a partition that does not exist",
-        "no partition 'cl' on this cluster",
-        "partition: ci",
-        "partition: cl",
-    ),
-    _policy(
-        "a rule for a user that does not exist",
-        "no user 'gamse' on this cluster",
-        "match: {partition: ci, user: games}",
-        "match: {partition: ci, user: gamse}",
-    ),
-    _policy("a regular expression", "looks like a regular expression", "partition: ci", "partition: 'ci.*'"),
-    _policy(
-        "a last rule that takes publishing away",
-        "revokes the publish of rule ci",
-        PUBLISH,
-        PUBLISH + "  - {name: last, scope: user}\n",
-    ),
-    _policy(
-        "no rules",
-        "no rules: no job gets anything",
-        POLICY[POLICY.index("rules:") :].replace("{{", "{").replace("}}", "}"),
-        "",
-    ),
-    Mistake("policy", "`conf.d/x.yml`", CHECK, "is not read: names in conf.d end in .yaml", _unread),
-    Mistake(
-        "policy",
-        "a file that is not there",
-        CHECK,
-        "No such file or directory",
-        lambda site: os.unlink(site.installation.policy),
-    ),
-    _slurm(
-        "a later `Prolog=` line",
-        "the last of 2 lines; before Slurm 24.05 only the last one counts",
-        "Epilog=",
-        "Prolog=/etc/slurm/other\nEpilog=",
-    ),
-    _slurm("no `Prolog`", "Prolog is not set and does not run", "Prolog=@/prolog\n", ""),
-    _slurm("a glob that matches nothing", "matches no file, which drains the node", "/epilog\n", "/none.d/*\n"),
-    _slurm(
-        "a missing include",
-        "no daemon of Slurm can start with it",
-        "ClusterName=c\n",
-        "ClusterName=c\ninclude hooks.conf\n",
-    ),
-    _slurm("`PrologFlags` without `DeferBatch`", "PrologFlags lacks DeferBatch", ",DeferBatch", ""),
-    _slurm("a prolog that Slurm kills too early", "Slurm kills the prolog after 60 s", "=290", "=60"),
-    _slurm("`BatchStartTimeout` below the prolog's", "a reconfigure meanwhile requeues its job", "=360", "=60"),
-    _slurm(
-        "a `TaskProlog` that is not there",
-        "is missing, or users cannot execute it: every task of every job fails",
-        "/task-prolog",
-        "/nosuch",
-    ),
-    Mistake(
-        "slurm.conf",
-        "pyxis without the mounts of the task prolog",
-        DOCTOR,
-        "pyxis runs TaskProlog inside of containers",
-        _pyxis,
-    ),
-    Mistake(
-        "slurm.conf",
-        "hooks that are not installed",
-        DOCTOR,
-        "is missing or not executable",
-        lambda site: os.unlink(site.libexec / "epilog"),
-    ),
-    Mistake(
-        "slurm.conf",
-        "an own prolog that a group can write",
-        DOCTOR,
-        "others than root can change what root runs for each job",
-        lambda site: site.let_write("prolog"),
-    ),
-    _node(
-        "an audit directory that a user owns",
-        "others than root can change the audit log",
-        lambda site: os.chown(site.base / "log", 5, 5),
-    ),
-    _node(
-        "one audit file for all nodes",
-        "nodes that write one file lose lines",
-        lambda site: site.share(site.base / "log"),
-    ),
-    _node(
-        "an account that was given another uid",
-        "it had other ids when the policy was compiled",
-        lambda site: site.renumber(),
-    ),
-    Mistake(
-        "slurm.conf",
-        "a required plugin that is not there",
-        DOCTOR,
-        "every srun and every step of a job fails",
-        lambda site: (site.base / "plugstack.conf").write_text("required /nosuch/warmstart.so\n"),
-    ),
-    _node("closed programs", "a job's user cannot run the task prolog", _close_programs),
-    _node(
-        "a workspace without exec",
-        "is mounted noexec: jobs can load no library",
-        lambda site: site.mount(site.base / "workspace", "noexec"),
-    ),
-    _node(
-        "a workspace that is closed to users",
-        "a job's user cannot use its workspace",
-        lambda site: (site.base / "workspace").chmod(0o700),
-    ),
-    _node(
-        "a workspace that a user owns",
-        "others than root can change",
-        lambda site: os.chown(site.base / "workspace", 5, 5),
-    ),
-    _node(
-        "hooks that a user owns",
-        "others than root can change code that root runs",
-        lambda site: os.chown(site.libexec / "prolog", 5, 5),
-    ),
-    _node(
-        "modules that a group can write",
-        "others than root can change code that root runs",
-        lambda site: site.module().chmod(0o664),
-    ),
-    _node(
-        "a dead proxy",
-        "images.proxy localhost:9 does not answer",
-        lambda site: site.edit("images:\n", "images:\n  proxy: localhost:9\n"),
-    ),
-    _node(
-        "`constant_path: namespace` on Slurm 22.05",
-        "Slurm 22.05 runs no CloneNSScript",
-        lambda site: site.edit(RULES, "constant_path: namespace\nrules:\n"),
-    ),
-    _node("a forgotten `off`", "hooks do nothing", lambda site: Path(site.installation.off_switch).touch()),
-    _node("a broken edit of the policy", "the last good policy is in force", lambda site: site.edit("numba", "nunba")),
-    _node(
-        "a policy that others can write",
-        "policy.yaml: can be written by others",
-        lambda site: os.chmod(site.installation.policy, 0o666),
-    ),
-    _node(
-        "credentials that are not there",
-        "the site's credentials for reg.example.com cannot be used",
-        lambda site: os.unlink(site.base / "auth.json"),
-    ),
-    _node(
-        "credentials that others can read",
-        "they have the site's logins",
-        lambda site: os.chmod(site.base / "auth.json", 0o644),
-    ),
-    _node("credentials that are none", "is not an authfile", lambda site: (site.base / "auth.json").write_text("{")),
-    _node(
-        "a read-only disk of the state",
-        "so warmstart's state cannot be written",
-        lambda site: site.mount(Path(site.installation.var), "ro"),
-    ),
-    _node(
-        "a full disk of the state",
-        "the disk of warmstart's state",
-        lambda site: site.mount(Path(site.installation.var), "full"),
-    ),
-    _node(
-        "a read-only disk of the audit log",
-        "so the audit log cannot be written",
-        lambda site: site.mount(site.base / "log", "ro"),
-    ),
-    _node(
-        "a state that others can write",
-        "others than root can change",
-        lambda site: os.chmod(site.installation.var, 0o777),
-    ),
-    _node("no maintenance", "maintenance has never succeeded", _old_node),
-    _node("no `squeue`", "no job counts as successful", lambda site: os.unlink(site.base / "squeue")),
-    _node("events that nobody moves into the log", "1 journals wait for the audit log, the oldest for", _waiting),
-    _store("not mounted", "the store is not mounted", _unmounted),
-    _store(
-        "not there", "No such file or directory, as daemon", lambda site: site.store.rename(site.base / "elsewhere")
-    ),
-    _store("a local directory in its place", "something else is in its place", _replaced),
-    _store(
-        "another store in its place",
-        "that this node has used",
-        lambda site: (site.store / "artifacts/id").write_text("fedcba9876543210"),
-    ),
-    _store("read-only", "cannot make files in", lambda site: site.mount(site.store, "ro")),
-    _store("full", "nothing is imported", lambda site: site.mount(site.store, "full")),
-    _store("given to somebody else", "is owned by uid 5, not by daemon", lambda site: site.give(site.store, 5)),
-    _store("made by a squashed root", "root made it and was squashed", lambda site: site.give(site.store, 65534)),
-    _store("group-writable", "can put code into every job that reads", lambda site: site.store.chmod(0o775)),
-    _store(
-        "a parent that others can write",
-        "others can put another store in its place",
-        lambda site: site.base.chmod(0o777),
-    ),
-    _store(
-        "closed to jobs' users",
-        "a job's user cannot read images",
-        lambda site: site.close_store(),
-    ),
-    _store(
-        "behind a link of somebody's",
-        "link (uid 5)",
-        lambda site: site.behind_a_link(5),
-    ),
-    _store(
-        "behind a link, below a directory that others can write",
-        "others can put another store in its place",
-        lambda site: site.behind_a_link(0, 0o777),
-    ),
-    _store(
-        "never maintained",
-        "the store's maintenance has never succeeded",
-        lambda site: site.old_scope(),
-    ),
+    ("torch-extensions needs a constant path", policy("[numba]", "[numba, torch-extensions]")),
+    ("an image in use can be evicted", policy("images:\n", "images:\n  keep: {lease: 2h}\n")),
+    ("cannot begin with * unless it is in quotes", policy("match: {partition: ci,", "match: {node: *, partition: ci,")),
+    ("match is empty: the rule is for every job", policy("profiles: [numba]", "match: {}")),
+    ("no rule publishes into scope site", policy(PUBLISH, "")),
+    ("PATH is every program's", policy("[numba]", "[numba]\n    env: {PATH: /opt/bin}")),
+    ("is where the tool of profile numba", policy("[numba]", "[numba]\n    env: {NUMBA_CACHE_DIR: /scratch/numba}")),
+    ("Slurm kills the prolog after 290 s", policy("images:\n", "images:\n  wait: 10m\n")),
+    ("Slurm kills the epilog after 290 s", key("harvest: {budget: 10m}")),
+    ("this cluster keeps no account", policy("[numba]", "[numba]\n    match: {account: ml}")),
+    ("another rule has the name everyone", policy("name: ci", "name: everyone")),
+    ("is not in images.registries", policy("profiles: [numba]", "images: ['docker://docker.io/x/y:1']")),
+    ("may not depend on a claimed attribute", policy("match: {partition: ci", "match: {account: ml, partition: ci")),
+    ("no partition 'cl' on this cluster", policy("partition: ci", "partition: cl")),
+    ("no user 'gamse' on this cluster", policy("ci, user: games}", "ci, user: gamse}")),
+    ("looks like a regular expression", policy("partition: ci", "partition: 'ci.*'")),
+    ("revokes the publish of rule ci", policy(PUBLISH, PUBLISH + "  - {name: last, scope: user}\n")),
+    ("no job gets anything", NO_RULES),
+    ("names in conf.d end in .yaml", file("prefix/etc/warmstart/conf.d/x.yml", "rules: []\n")),
+    ("No such file or directory", gone(WRITTEN)),
+)
+
+
+Row = tuple[Any, ...]  # a status, a word, and what plants the mistake
+
+
+class Mistake(NamedTuple):
+    """A mistake, by the check of `warmstart doctor` that tells of it: as what, and with which word."""
+
+    check: str
+    status: str
+    word: str
+    plant: Plant
+
+
+TMPFS, NEW_TMPFS = "JobContainerType=job_container/tmpfs", "NamespaceType=namespace/tmpfs"
+LINUX = "NamespaceType=namespace/linux"
+CLONE = "CloneNSScript=@/job-container"
+OURS = script(f"{LIBEXEC}/job-container", "")
+LATER = conf("Epilog=", "Prolog=/bin/true\nEpilog=")
+TWICE = conf("Epilog=", "Prolog=@/prolog\nEpilog=")
+SEVERAL = conf("Nodes=n1\n", "Nodes=n[1-2]\n")
+NO_TASK_PROLOG = conf("TaskProlog=@/task-prolog\n", "")
+PYXIS = "required spank_pyxis.so\n"
+PLUGIN = "optional ~/warmstart.so workspace=~/workspace\n"
+ENROOT_HOOK = script("enroot/hooks.d/40-warmstart.sh", "")
+ENROOT_MOUNTS = file("enroot/mounts.d/50.fstab", f"@ @ none bind\n~/{VAR} ~/{VAR} none bind\n")
+BOTH = all_of(ENROOT_HOOK, ENROOT_MOUNTS)
+NODES = """\
+defaults:
+  base_path: /srv/c  # of all nodes
+  dirs: /srv/private
+node_confs:
+  - nodes: [n1]
+    options: {clone_ns_script: @/job-container%s}
+"""
+NAMESPACE = all_of(constant_path("namespace"), slurm("24.11.5"), OURS)
+NEWER = all_of(constant_path("namespace"), slurm("25.11.2"), OURS)
+
+IN_DOCTOR: dict[str, list[Row]] = {
+    "policy.in-force": [
+        ("wrong", "no rules", NO_RULES),
+        ("critical", "no policy is in force", gone(WRITTEN, f"{VAR}/policy.json")),
+    ],
+    "node": [("unknown", "no policy is in force", gone(WRITTEN, f"{VAR}/policy.json"))],
+    "store": [("unknown", "no policy is in force", gone(WRITTEN, f"{VAR}/policy.json"))],
+    "policy.compiled": [
+        ("wrong", "damaged", file(f"{VAR}/policy.json", "{")),
+        ("advice", "does not exist", gone(f"{VAR}/policy.json")),
+    ],
+    "policy.off": [("wrong", "has existed for 2h", file(OFF, ""), old(OFF))],
+    "policy.mode": [
+        ("advice", "mode: observe", key("mode: observe")),
+        ("advice", "these rules", policy("name: everyone", "mode: observe\n    name: everyone")),
+    ],
+    "node.accounts": [("wrong", "when the policy was compiled", _renumber)],
+    "node.code": [
+        ("critical", "code that root runs", owner(f"{LIBEXEC}/prolog")),
+        ("critical", "code that root runs", file("prefix/lib/warmstart/a/warmstart/b.py", "", 0o664)),
+    ],
+    "node.state": [("critical", "others than root", mode(VAR, 0o777))],
+    "node.workspace": [("wrong", "others than root", owner("workspace"))],
+    "node.file-system": [
+        ("wrong", "not a local file system", shared("workspace")),
+        ("advice", "uses memory", disk("workspace", "rw")),
+    ],
+    "node.space": [("wrong", "where workspaces are", disk("workspace", "full"))],
+    "node.limits": [("ok", "can fill only", disk("workspace", "rw"))],
+    "node.disks": [
+        ("critical", "so warmstart's state cannot be written", disk(VAR, "ro")),
+        ("wrong", "the disk of warmstart's state", disk(VAR, "full")),
+        ("wrong", "so the audit log cannot be written", disk("log", "ro")),
+    ],
+    "node.audit-log": [
+        ("wrong", "others than root can change the audit log", owner("log")),
+        ("wrong", "nodes that write one file lose lines", shared("log")),
+    ],
+    "node.shelf": [
+        ("wrong", "no disk", policy("paths: {", "paths: {shelf: ~/shelf, "), file("shelf/x", ""), disk("shelf", "rw")),
+        ("wrong", "there is no directory", policy("paths: {", "paths: {shelf: ~/none, ")),
+    ],
+    "node.credentials": [
+        ("wrong", "No such file", gone("auth.json")),
+        ("wrong", "is not an authfile", file("auth.json", "{", 0o600)),
+        ("wrong", "no login", file("auth.json", '{"auths": {"b": {"auth": "YTpi"}}}', 0o600)),
+        ("critical", "they have the site's logins", mode("auth.json", 0o644)),
+    ],
+    "node.proxy": [("wrong", "does not answer", policy("images:\n", "images:\n  proxy: localhost:9\n"))],
+    "node.killed-hooks": [
+        ("advice", "2 hooks were killed in the last day, the last was the prolog of job 7", _killed_hooks),
+    ],
+    "node.maintenance": [("wrong", "has never succeeded", gone(f"{VAR}/n1/maintained"), old(f"{VAR}/n1"))],
+    "node.journals": [
+        ("ok", "1 journals", _waiting("journal/prolog-ab-1.done", 0)),
+        ("advice", "1 journals wait", _waiting("journal/prolog-ab-1.done", 400)),
+        ("wrong", "1 journals wait", _waiting("journal/prolog-ab-1.done", 7200)),
+    ],
+    "node.spool": [
+        ("ok", "1 bundles (2KiB)", _waiting("spool/1.2.3.numba/bundle.sqsh", 0, "x" * 2048)),
+        ("wrong", "the oldest for 2h", _waiting("spool/1.2.3.numba/bundle.sqsh", 7200)),
+    ],
+    "node.removals": [("wrong", "the oldest for 2h", _removal)],
+    "node.imports": [
+        ("wrong", "nobody makes the import of reg.io/b:1", _stuck_import),
+        ("wrong", "no such thing", _failed_import("registry-unreachable")),
+        ("advice", "no such thing", _failed_import("image-not-found")),
+    ],
+    "node.rounds": [("wrong", "nobody harvests jobs while they run: 8", key("harvest: {while_running: 15m}"), _rounds)],
+    "node.job-ends": [
+        ("advice", "no job counts as successful", gone("squeue")),
+        ("wrong", "no job counts as successful", gone("squeue"), key("harvest: {only_successful: true}")),
+    ],
+    "job.programs": [
+        ("critical", "cannot run the task prolog", mode(LIBEXEC, 0o700)),
+        ("advice", "only members of group 0", mode(LIBEXEC, 0o750)),
+    ],
+    "job.execution": [
+        ("wrong", "is mounted noexec", disk("workspace", "noexec")),
+        ("wrong", "cannot use its workspace", mode("workspace", 0o700)),
+    ],
+    "job.images": [("wrong", "cannot read images", Site.close_store)],
+    "store.mount": [("critical", "the store is not mounted", _unmounted)],
+    "store.reachable": [
+        ("critical", "No such file or directory", lambda site: site.store.rename(site.base / "x")),
+        ("critical", "Permission denied", mode(".", 0o700)),
+    ],
+    "store.identity": [
+        ("critical", "something else is in its place", _replaced),
+        ("critical", "that this node has used", file("store/artifacts/id", "fedcba9876543210")),
+        ("advice", "no id yet", gone("store/artifacts/id", f"{VAR}/store-id")),
+        ("ok", "remembers it", gone(f"{VAR}/store-id")),
+    ],
+    "store.writable": [("critical", "cannot make files in", disk("store", "ro"))],
+    "store.space": [("wrong", "nothing is imported", disk("store", "full"))],
+    "store.owner": [
+        ("critical", "is owned by uid 5", lambda site: site.give(site.store, 5)),
+        ("critical", "was squashed", lambda site: site.give(site.store, 65534)),
+    ],
+    "store.writers": [("critical", "put code into every job", mode("store", 0o775))],
+    "store.parents": [
+        ("critical", "put another store in its place", mode(".", 0o777)),
+        ("ok", "nobody else", mode(".", 0o1777)),
+        ("critical", "link (uid 5)", lambda site: site.behind_a_link(5)),
+        ("critical", "put another store", lambda site: site.behind_a_link(0, 0o777)),
+        ("ok", "nobody else", lambda site: site.behind_a_link(0)),
+    ],
+    "store.maintenance": [
+        ("wrong", "has never succeeded", _used_for_long),
+        ("wrong", "last succeeded", old("store/artifacts/maintained", 1)),
+        ("advice", "not succeeded yet", gone("store/artifacts/maintained")),
+    ],
+    "slurm.conf": [("critical", "can start with it", line("include hooks.conf"))],
+    "slurm.prolog": [
+        ("wrong", "is not set and does not run", conf("Prolog=@/prolog\n", "")),
+        ("wrong", "does not run", conf("=@/prolog", "=/bin/true")),
+        ("advice", "reverse order", conf("=@/prolog", "=@/pro*")),
+        ("critical", "matches no file, which drains the node", conf("=@/prolog", "=@/none.d/*")),
+        ("critical", "missing or not executable", gone(f"{LIBEXEC}/prolog")),
+        ("wrong", "the last of 2 lines", LATER),
+        ("ok", "runs", LATER, slurm("24.05.1")),
+        ("unknown", "release", LATER, slurm("")),
+        ("ok", "runs", TWICE),
+        ("wrong", "2 times", TWICE, slurm("24.05.1")),
+        # Where slurmctld sends hooks, a script without a directory lies beside slurm.conf in slurmd's cache.
+        ("ok", "runs", conf("=@/prolog", "=p.sh"), script("p.sh", "exec @/prolog")),
+        ("wrong", "does not run", conf("=@/prolog", "=p.sh"), script("p.sh", "")),
+    ],
+    "slurm.epilog": [
+        ("wrong", "nothing is harvested", conf("Epilog=@/epilog\n", "")),
+        ("wrong", "the last of 2 lines", conf("TaskP", "Epilog=/bin/true\nTaskP")),
+        ("critical", "missing or not executable", gone(f"{LIBEXEC}/epilog")),
+    ],
+    "slurm.task-prolog": [
+        ("critical", "every task of every job fails", conf("/task-prolog", "/nosuch")),
+        ("critical", "every task of every job fails", gone(f"{LIBEXEC}/task-prolog")),
+        ("wrong", "no environment", NO_TASK_PROLOG),
+        ("advice", "only from SPANK", spank(PYXIS), ENROOT_HOOK, NO_TASK_PROLOG),
+        ("ok", "SPANK", spank(PLUGIN), NO_TASK_PROLOG),
+    ],
+    "slurm.hook-places": [
+        ("critical", "others than root", lambda site: site.let_write("prolog")),
+        ("wrong", "hidden from jobs", conf("=@/prolog", "=/tmp/prolog")),
+    ],
+    "slurm.prolog-flags": [
+        ("wrong", "lacks DeferBatch", conf(",DeferBatch", "")),
+        ("wrong", "lacks Alloc", conf("Alloc,", "")),
+        ("wrong", "lacks Alloc", conf("Alloc,", ""), slurm("25.11.2")),
+        ("ok", "=DeferBatch", conf("Alloc,", ""), slurm("26.05.5")),
+        ("unknown", "release", conf("Alloc,", ""), slurm("")),
+        ("ok", "Contain", conf("Alloc,", "Contain,")),
+        ("wrong", "NoHold", conf("DeferBatch", "DeferBatch,NoHold")),
+        ("advice", "charged to the job", conf("DeferBatch", "DeferBatch,RunInJob")),
+        ("wrong", "before the prolog", conf("DeferBatch", "DeferBatch,RunInJob"), containers(LINUX)),
+        ("advice", "Serial", conf("DeferBatch", "DeferBatch,Serial")),
+        # All of a job's nodes are warm, or none: where it is made, the promise is told to be broken.
+        ("wrong", "a job on several nodes is cold", conf("Alloc,", ""), SEVERAL),
+        ("wrong", "have agreed", conf(",DeferBatch", ""), SEVERAL),
+        ("wrong", "have agreed", conf("DeferBatch", "DeferBatch,NoHold"), conf("Nodes=n1", "Nodes=ALL")),
+    ],
+    "slurm.prolog-timeout": [
+        ("unknown", "without a policy", gone(WRITTEN, f"{VAR}/policy.json")),
+        ("wrong", "kills the prolog after 60 s", conf("=290", "=60")),
+        ("wrong", "kills the prolog after 270 s", conf("=290", "=270")),
+        ("wrong", "SlurmdTimeout", conf("=290", "=300")),
+        ("wrong", "have no timeout", conf("PrologEpilogTimeout=290\n", "")),
+    ],
+    "slurm.epilog-timeout": [
+        ("wrong", "have no timeout", conf("PrologEpilogTimeout", "PrologTimeout")),
+        ("wrong", "kills the epilog", conf("=290", "=60")),
+    ],
+    "slurm.batch-start": [
+        ("wrong", "a reconfigure meanwhile requeues its job", conf("=360", "=290")),
+        ("wrong", "is 10 s", conf("BatchStartTimeout=360\n", "")),
+    ],
+    "slurm.running": [
+        ("ok", "runs with the hooks", slurmctld(Prolog="@/prolog", Epilog="@/epilog")),
+        ("wrong", "in slurmctld Prolog is /old", slurmctld(Prolog="/old", Epilog="@/epilog")),
+        ("wrong", "in slurmctld Epilog is not set", slurmctld(Prolog="@/prolog")),
+        ("unknown", "Unable to contact", script("scontrol", "echo Unable to contact slurmctld >&2; exit 1")),
+        ("ok", "runs with", conf("=@/prolog", "=p.sh"), slurmctld(Prolog="p.sh", Epilog="@/epilog")),
+    ],
+    "slurm.pyxis": [
+        ("critical", "pyxis runs TaskProlog inside of containers", spank(PYXIS)),
+        ("critical", "is missing: every task", spank(PYXIS), ENROOT_HOOK),
+        ("critical", "is missing: every task", spank(PYXIS), ENROOT_HOOK, file("enroot/mounts.d/50.fstab", "# @ @\n")),
+        ("ok", "environment and cache", spank(PYXIS), BOTH),
+        ("ok", "environment and cache", spank(PYXIS), ENROOT_HOOK, NO_TASK_PROLOG),
+        ("wrong", "cannot see the job's cache", spank(PYXIS), ENROOT_MOUNTS),
+        ("wrong", "or get the job's environment", spank(PYXIS), NO_TASK_PROLOG),
+        ("critical", "by way of slurmstepd", spank(PYXIS), BOTH, slurm("24.11.5")),
+        ("critical", "by way of slurmstepd", spank(PYXIS), BOTH, slurm("25.05.1")),
+        ("ok", "environment and cache", spank(PYXIS), BOTH, slurm("24.11.7")),
+        ("ok", "environment", spank(PYXIS), ENROOT_HOOK, NO_TASK_PROLOG, slurm("24.11.5")),
+        ("unknown", "release", spank(PYXIS), BOTH, slurm("")),
+    ],
+    "slurm.spank": [
+        ("ok", "is loaded", spank(PLUGIN)),
+        ("ok", "is loaded", spank(PYXIS + PLUGIN)),
+        ("wrong", "is not on this node", spank(PLUGIN), gone("warmstart.so")),
+        ("critical", "every srun and every step", spank("required /nosuch/warmstart.so\n")),
+        ("wrong", "it was built for Slurm 24.11", spank(PLUGIN, (24, 11))),
+        ("wrong", "not a plugin", spank(PLUGIN), file("warmstart.so", "#!/bin/sh\n")),
+        ("unknown", "release", spank(PLUGIN), slurm("")),
+        ("wrong", "2 times", spank(PLUGIN * 2)),
+        ("wrong", "its workspace is", spank("optional ~/warmstart.so\n")),
+        ("wrong", "another root", spank("required chroot.so /jail\n" + PLUGIN)),
+        ("advice", "before pyxis", spank(PLUGIN + PYXIS)),
+        ("advice", "before pyxis", spank(PLUGIN + "include plug.d/*\n"), file("plug.d/a.conf", PYXIS)),
+        ("unknown", "where Slurm looks", spank("optional warmstart.so workspace=~/workspace\n")),
+        ("ok", "is loaded", spank("optional warmstart.so workspace=~/workspace\n"), line("PluginDir=~")),
+    ],
+    "slurm.namespace": [
+        ("unknown", "sets no base path", containers(TMPFS)),
+        ("ok", "hides no directory", containers(TMPFS, "AutoBasePath=true BasePath=/srv/c\n")),
+        ("wrong", "below /tmp", containers(TMPFS, "BasePath=/dev/shm/x\n")),
+        ("wrong", "prefix is below", containers(TMPFS, "BasePath=~\n")),
+        ("wrong", "prefix is below", containers(TMPFS, "BasePath=/srv/c Dirs=/opt,~/prefix\n")),
+        ("wrong", "/var/cache", NAMESPACE, containers(TMPFS, f"BasePath=/srv/c {CLONE} Dirs=/tmp,/var/cache\n")),
+        ("unknown", "sets no base path", containers(LINUX)),
+        ("unknown", "", containers(LINUX, "node_confs: [\n")),
+        ("wrong", "prefix is below", containers(LINUX, NODES % ", dirs: '/srv/private,~'")),
+        ("wrong", "prefix is below", containers(LINUX, NODES % ", dir_confs: [{path: ~, tmpfs: true}]")),
+    ],
+    "slurm.constant-path": [
+        ("unknown", "without a policy", gone(WRITTEN, f"{VAR}/policy.json")),
+        ("advice", "this node supports spank", spank(PLUGIN)),
+        ("ok", "is none", spank(PLUGIN), gone("warmstart.so")),
+        ("wrong", "is not loaded", constant_path("spank")),
+        ("ok", "this node supports it", constant_path("spank"), spank(PLUGIN)),
+        ("wrong", "does not load the SPANK plugin", constant_path("spank"), spank(PLUGIN, (24, 11))),
+        ("wrong", "Slurm 22.05 runs no CloneNSScript", constant_path("namespace")),
+        ("wrong", "not warmstart's on all nodes", NAMESPACE),
+        ("wrong", "not warmstart's on all nodes", NAMESPACE, containers(TMPFS, "BasePath=/c CloneNSScript=/other\n")),
+        ("wrong", "missing", NAMESPACE, containers(TMPFS, f"BasePath=/c {CLONE}\n"), gone(f"{LIBEXEC}/job-container")),
+        ("ok", "supports it", NAMESPACE, containers(TMPFS, f"BasePath=/c {CLONE}\n")),
+        ("advice", "supports namespace", slurm("24.11.5"), OURS, containers(TMPFS, f"BasePath=/c {CLONE}\n")),
+        ("wrong", "of its own", NEWER, containers(TMPFS, f"BasePath=/c\n{CLONE}\n")),
+        ("wrong", "of its own", NEWER, containers(NEW_TMPFS, f"{CLONE} BasePath=/c\n")),
+        (
+            "wrong",
+            "on all nodes",
+            NEWER,
+            containers(TMPFS, f"NodeName=a BasePath=/c\nNodeName=b BasePath=/c {CLONE}\n"),
+        ),
+        (
+            "ok",
+            "supports it",
+            NEWER,
+            containers(TMPFS, f"AutoBasePath=true\nNodeName=a BasePath=/c {CLONE}\nNodeName=b BasePath=none\n"),
+        ),
+        ("wrong", "on all nodes", NEWER, containers(LINUX), file("job_container.conf", f"BasePath=/c {CLONE}\n")),
+        ("ok", "supports it", NEWER, containers(LINUX, NODES % "")),
+        ("wrong", "on all nodes", NEWER, containers(LINUX, (NODES % "").replace("@", "/other"))),
+        ("wrong", "of its own", constant_path("link", "/tmp/.ws")),
+        ("ok", "supports it", constant_path("link", "/tmp/.ws"), containers(TMPFS, "BasePath=/srv/c\n")),
+        ("wrong", "of its own", constant_path("link", "/usr/ws"), containers(TMPFS, "BasePath=/srv/c\n")),
+        ("ok", "supports it", constant_path("link", "/usr/ws"), containers(TMPFS, "BasePath=/c Dirs=/tmp,/usr\n")),
+        ("wrong", "of its own", constant_path("link", "/usr/share/ws"), containers(TMPFS, "BasePath=/c Dirs=/usr\n")),
+        ("wrong", "/no/such", constant_path("link", "/no/such/ws"), containers(TMPFS, "BasePath=/c Dirs=/no/such\n")),
+        ("wrong", "/bin", constant_path("link", "/bin/ws"), containers(TMPFS, "BasePath=/c Dirs=/bin\n")),
+        ("ok", "supports it", constant_path("containers")),
+        ("wrong", "bind", constant_path("containers"), file("apptainer.conf", "user bind control = no\n")),
+        (
+            "ok",
+            "supports it",
+            constant_path("containers"),
+            file("apptainer.conf", "# user bind control = no\nmount tmp = no\nuser bind control = yes\n"),
+        ),
+        ("wrong", "40-warmstart.sh", constant_path("enroot")),
+        ("ok", "supports it", constant_path("enroot"), ENROOT_HOOK),
+    ],
+}
+MISTAKES = [
+    Mistake(check, status, word, all_of(*plants)) for check, rows in IN_DOCTOR.items() for status, word, *plants in rows
+]
+# What else a row of docs/threats.md says to be told.
+THREATS = (
+    (19, Mistake("policy.in-force", "critical", "last good policy", policy("registries", "registeries"))),
+    (19, Mistake("policy.files", "critical", "can be written by others", mode(WRITTEN, 0o666))),
+    (19, Mistake("policy.files", "critical", "can be written by others", mode("prefix/etc/warmstart", 0o777))),
+    (22, Mistake("node.maintenance", "wrong", "last succeeded 2h ago on n1", old(f"{VAR}/n1/maintained"))),
+    (22, Mistake("node.maintenance", "advice", "not succeeded yet", gone(f"{VAR}/n1/maintained"))),
 )

@@ -139,7 +139,6 @@ def test_it_is_taken_down_while_a_process_reads_it(base: Path) -> None:
 
 
 def test_a_private_namespace_gets_it_too(base: Path) -> None:
-    """With the directory around it."""
     subprocess.run(["/usr/bin/mount", "--bind", base, base], check=True)
     try:
         argv = ["/usr/bin/unshare", "--mount", "--propagation", "private", "/bin/sh", "-c"]

@@ -65,7 +65,6 @@ def no_loops(*_: object, **__: object) -> tuple[int, str]:
 
 
 def test_this_node_can(here: Node) -> None:
-    """The tests of seeding and imports need both, too."""
     found = examined(here)
     assert {result.status for result in found.values()} == {"ok"}
     assert kernel.MAP in found["seeding"].found or kernel.NO_MAP in found["seeding"].found
@@ -83,7 +82,6 @@ def test_before_the_first_job(here: Node, mode: int) -> None:
 
 
 def test_a_kernel_that_maps_no_ids(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seeding works, and the finding says how files appear."""
     monkeypatch.setattr(linux, "user_namespace", no_ids)
     found = examined(here)["seeding"]
     assert (found.status, kernel.NO_MAP in found.found) == ("ok", True)
@@ -102,8 +100,6 @@ def test_a_node_that_mounts_nothing(here: Node, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_container_that_may_not_open_devices(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loading modules would not help."""
-
     def denied(*_: object, **__: object) -> tuple[int, str]:
         raise PermissionError(errno.EPERM, "Operation not permitted", "/dev/loop0")
 

@@ -65,7 +65,6 @@ def test_a_setuid_program_with_its_title() -> None:
 
 
 def test_a_setuid_program_with_its_name(daemon: Path) -> None:
-    """A hard link to su may have any name where `fs.protected_hardlinks` is off."""
     daemon.chmod(0o4755)
     with running(daemon, "60", uid=USER):
         assert JOB_ID not in commands.with_daemons()
@@ -74,13 +73,11 @@ def test_a_setuid_program_with_its_name(daemon: Path) -> None:
 
 
 def test_the_users_own_copy(daemon: Path) -> None:
-    """Name and title are right; the uid is not."""
     with running(daemon, "60", uid=USER) as pid:
         assert JOB_ID not in commands.with_daemons()
         assert commands.job_of_daemon(f"/proc/{pid}") is None
 
 
 def test_another_program_of_roots() -> None:
-    """What root runs for a user, under a title of the user's choice."""
     with running(Path("/bin/sleep"), "60"):
         assert JOB_ID not in commands.with_daemons()

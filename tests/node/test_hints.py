@@ -104,7 +104,6 @@ def _modules(site: Site) -> None:
     ],
 )
 def test_its_commands_mend_the_fault_and_nothing_else(site: Site, check: str, plant: Callable[[Site], object]) -> None:
-    """Owners and modes elsewhere stay, also of what is new and no fault (`theirs`)."""
     before = findings(site)
     assert check not in before, before
     whole = look(site)
@@ -123,7 +122,6 @@ def test_its_commands_mend_the_fault_and_nothing_else(site: Site, check: str, pl
 
 
 def test_a_masked_unit_is_no_code(site: Site, place: Path) -> None:
-    """Nothing runs then, and /dev/null may be written by all."""
     (place / "warmstart-audit.path").symlink_to("/dev/null")
     (place / "warmstart.target").symlink_to("/dev/null")
     assert "node.code" not in findings(site)

@@ -81,7 +81,6 @@ def test_its_user_alone_reads_it_and_changes_no_name(node: Path, acl: bool) -> N
 
 @pytest.mark.threat(17)
 def test_the_plugin_reads_it_for_its_user_alone(node: Path, acl: bool) -> None:
-    """The plugin is root, and opens the file with its user's rights. It accepts no directory but root's."""
     spank.need()
     mine = published(node)
     program = spank.build(node, sanitize=True)

@@ -121,7 +121,6 @@ def test_the_attacks_work_on_a_process_of_the_users_own() -> None:
 
 
 def test_extraction(base: Path, cache: int) -> None:
-    """Unsquashfs, stopped in the middle of a large file."""
     need_root_and_mksquashfs()
     content = base / "content"
     content.mkdir()

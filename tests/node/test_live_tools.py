@@ -66,7 +66,6 @@ def started(job: LiveJob, tool: str, program: str) -> subprocess.Popen[bytes]:
 
 @pytest.mark.sweep
 def test_what_is_taken_under_load_is_what_the_end_brings(jobs: tuple[LiveJob, LiveJob], tool: str) -> None:
-    """At each moment readers have only what a tool has finished, and at the end all that it made."""
     live, end = jobs
     rounds, early = 0, 0
     for program in TOOLS[tool][1]:

@@ -123,7 +123,6 @@ def spooled(node: Host, *entries: str, scope: str = "user-1-a", limit: int = 1 <
 
 
 def test_the_spool_is_published_under_its_scope(node: Host) -> None:
-    """A second run publishes nothing more, and the spool is empty."""
     spooled(node, "a")
     spooled(node, "b", scope="site")
     spooled(node, "a")
@@ -188,7 +187,6 @@ def harvest(node: Host, monkeypatch: pytest.MonkeyPatch, store: str) -> Outcome:
 
 
 def test_a_store_that_is_away_costs_no_harvest(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The epilog spools, reports it, and empties its stage. Maintenance publishes under the run's scope."""
     outcome = harvest(node, monkeypatch, str(node.base / "not mounted"))
     assert [error.code for error in outcome.degraded] == ["store-failed"]
     assert len(os.listdir(node.paths.spool)) == 1
@@ -219,8 +217,6 @@ def test_a_stage_without_room_takes_nothing(node: Host, monkeypatch: pytest.Monk
 
 
 def test_a_bug_in_one_part_keeps_nothing_else_from_being_done(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug that one job's files trigger does not end the node's maintenance."""
-
     def crash(*_: object) -> None:
         raise KeyError("some job's entry")
 
@@ -234,7 +230,6 @@ def test_a_bug_in_one_part_keeps_nothing_else_from_being_done(node: Host, monkey
 
 
 def test_the_next_epilog_publishes_the_spool(node: Host) -> None:
-    """As its last step, within seconds. If the store is still away it gives the reason, and the bundle stays."""
     spooled(node, "a")
     policy = current_policy(node.installation, keep=True).policy
     audit = Journal(node.paths.journal, {"hook": "epilog", "run_id": "0a1b2c3d", "node": "n1"})
@@ -252,7 +247,6 @@ def test_the_next_epilog_publishes_the_spool(node: Host) -> None:
 
 
 def test_a_damaged_bundle_leaves_the_spool(node: Host) -> None:
-    """One that changed on the node's disk is dropped with a reason."""
     spooled(node, "a")
     (bundle,) = Path(node.paths.spool).glob("*/bundle.sqsh")
     data = bundle.read_bytes()
@@ -277,7 +271,6 @@ def test_one_that_can_not_be_read_does_not_hold_up_the_others(node: Host) -> Non
 
 
 def test_a_run_without_an_epilog_is_finished(node: Host) -> None:
-    """After the job's end or a reboot record, view and workspace go. Live jobs keep theirs."""
     node.knows(1, "RUNNING")
     node.knows(2, "COMPLETED")
     node.knows(3, "COMPLETING")
@@ -300,7 +293,6 @@ def test_a_silent_controller_means_nothing(node: Host) -> None:
 
 
 def test_a_step_daemon_is_proof_enough(node: Host) -> None:
-    """A job with a step daemon on this host is alive, whatever the controller says."""
     node.run_of(99_999_999)
     program = shutil.copy("/bin/sleep", node.base / "slurmstepd")
     daemon = subprocess.Popen(["slurmstepd: [99999999.batch]", "60"], executable=program)
@@ -317,7 +309,6 @@ def test_a_step_daemon_is_proof_enough(node: Host) -> None:
 
 
 def test_a_job_whose_hook_is_at_work_is_left_alone(node: Host) -> None:
-    """The lock of its state directory is held, so nothing of it is touched."""
     node.run_of(4)
     before = node.left()
     with records.job_lock(node.paths.state, 4, after(1)):
@@ -327,7 +318,6 @@ def test_a_job_whose_hook_is_at_work_is_left_alone(node: Host) -> None:
 
 @pytest.mark.threat(21)
 def test_one_run_that_cannot_be_removed_costs_no_other(node: Host, immutable: Callable[[Path], None]) -> None:
-    """Nor the trees of runs without a record. It is audited, keeps its record, and goes with the next maintenance."""
     held = [Path(node.paths.view) / "4", Path(node.run_of(4).run_directory) / "cache"]
     node.run_of(5)
     for job_id in (6, 7):
@@ -348,7 +338,6 @@ def test_one_run_that_cannot_be_removed_costs_no_other(node: Host, immutable: Ca
 
 @pytest.mark.threat(21)
 def test_one_run_that_meets_a_bug_costs_no_other(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever one run or tree raises, the next one is done."""
     node.run_of(4)
     node.run_of(5)
     real = records.load
@@ -392,7 +381,6 @@ def test_what_hooks_left_to_be_removed_goes(node: Host) -> None:
 
 
 def test_what_is_mounted_below_an_orphan_is_not_emptied(node: Host) -> None:
-    """The source of a bind mount that a job left is untouched."""
     node.trees(a_record(job_id=8, view_id=8, workspace=str(node.base / "workspace")))
     source = node.base / "precious"
     source.mkdir()
@@ -411,7 +399,6 @@ def test_what_is_mounted_below_an_orphan_is_not_emptied(node: Host) -> None:
 
 
 def test_copies_are_pruned_and_their_use_is_told_to_the_store(base: Path) -> None:
-    """The least recently used go, none used within the hour. The store records a use each day."""
     node = Host(base, "seed: {keep: 12KiB}")
     now = time.time()
     shas = {}
@@ -439,7 +426,6 @@ def fetch(node: Host, offer: Offer) -> Path:
 
 
 def test_journals_reach_the_log(node: Host) -> None:
-    """Maintenance flushes a warm prolog's journal."""
     os.makedirs(node.paths.journal, mode=0o700)
     line = {"ts": 1.0, "event": "hook.started", "hook": "prolog", "run_id": "aa", "node": "n1", "job_id": 3}
     Path(node.paths.journal, "prolog-aa-999999.done").write_text(json.dumps(line) + "\n")
@@ -450,7 +436,6 @@ def test_journals_reach_the_log(node: Host) -> None:
 
 @pytest.mark.threat(22)
 def test_only_one_run_maintains_a_node(node: Host) -> None:
-    """The second does nothing, and says so in its report and in the audit, with the first one's process."""
     node.run_of(4)
     before = node.left()
     os.mkdir(node.paths.locks, mode=0o700)
@@ -498,7 +483,6 @@ def test_a_flock_on_the_nodes_directory_stops_nothing(node: Host) -> None:
 
 @pytest.mark.threat(22)
 def test_the_last_success_is_known(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run in which a whole part failed is none. One run's failure is only reported."""
     monkeypatch.setattr(node_cache, "prune", fails)
     node.maintain(status=1)
     assert not os.path.exists(node.paths.maintained)
@@ -519,7 +503,6 @@ def fails(*_: object) -> None:
 
 @pytest.mark.threat(22)
 def test_one_node_that_cannot_be_maintained_costs_no_other_of_the_host(node: Host) -> None:
-    """Its state is reported, and the next node is done."""
     other = node.installation.node("n0")
     os.makedirs(other.state, mode=0o700)
     os.chown(other.root, 64201, 64201)
@@ -531,7 +514,6 @@ def test_one_node_that_cannot_be_maintained_costs_no_other_of_the_host(node: Hos
 
 
 def test_the_off_switch_stops_maintenance(node: Host) -> None:
-    """Switched off, it touches nothing of the node or the store."""
     node.run_of(4)
     before = node.left()
     off = Path(node.installation.off_switch)
@@ -547,7 +529,6 @@ def test_the_off_switch_stops_maintenance(node: Host) -> None:
 
 @pytest.mark.threat(22)
 def test_the_store_is_maintained_by_one_host(node: Host) -> None:
-    """Files of killed publishers go after a day. A second host leaves the store to the first."""
     bundle = node.publish(one("a"))
     directory = node.directory()
     for name in (".tmp-n9-dead", "20200101T000000.000000Z-0000000000000000.sqsh"):

@@ -1,4 +1,4 @@
-"""Every mistake of `tests.lib.mistakes` is found by its command, with its words."""
+"""Every mistake of `tests.lib.mistakes` is found by its command: with its check, its status, and a word."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.lib import command_line
-from tests.lib.mistakes import CHECK, DOCTOR, MISTAKES, Mistake, Site
+from tests.lib.mistakes import IN_POLICY, MISTAKES, SEVERAL, THREATS, Mistake, Plant, Site, all_of, conf
 from warmstart.cli import doctor
-from warmstart.doctor import kernel
+from warmstart.doctor import constant_path, containers
 
 
 @pytest.fixture
@@ -23,39 +24,55 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """Yield a good site. What only a kernel decides is left out: it is no mistake, and takes seconds."""
     slow = ("node.seeding", "node.image-limits")
     monkeypatch.setattr(doctor, "NODE", {name: check for name, check in doctor.NODE.items() if name not in slow})
-    assert "node.job-ends" in kernel.CHECKS
     base = Path(tempfile.mkdtemp(prefix="ws-mis-", dir="/var/tmp"))
     base.chmod(0o755)
     monkeypatch.setenv("SLURM_CONF", str(base / "slurm.conf"))
+    monkeypatch.setattr(containers, "tasks", partial(containers.tasks, enroot=str(base / "enroot")))
+    monkeypatch.setattr(constant_path, "APPTAINER", str(base / "apptainer.conf"))
     found = Site.make(base)
     yield found
-    for path in (Path(found.installation.var), base / "log", base / "workspace", found.store):
+    for path in (Path(found.installation.var), base / "log", base / "workspace", found.store, base / "shelf"):
         if path.is_mount():
             subprocess.run(["umount", str(path)], check=True)
     shutil.rmtree(base)
 
 
-def output(site: Site, command: str) -> str:
-    """Return all that a command prints."""
-    result = command_line.run(site.installation, *command.split())
-    return result.stdout + result.stderr
+def findings(site: Site) -> list[tuple[str, str, str]]:
+    """Return check, status and words of what doctor finds."""
+    found = command_line.answer(site.installation, "doctor")["findings"]
+    return [(result["check"], result["status"], result["found"]) for result in found]
 
 
-def test_a_good_site_has_none_of_them(site: Site) -> None:
-    """So each message is because of its mistake."""
-    shown = {command: output(site, command) for command in (CHECK, DOCTOR)}
-    assert shown[CHECK] == "ok: 2 rules\n"
-    assert "wrong" not in shown[DOCTOR], shown[DOCTOR]
-    assert "critical" not in shown[DOCTOR], shown[DOCTOR]
-    assert [mistake.what for mistake in MISTAKES if mistake.says in shown[mistake.command]] == []
+def test_a_good_site_has_nothing_to_change(site: Site) -> None:
+    assert command_line.run(site.installation, "policy", "check").stdout == "ok: 2 rules\n"
+    assert not [found for found in findings(site) if found[1] in ("wrong", "critical")]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: f"{mistake.where}: {mistake.what}")
-def test_each_is_found(site: Site, mistake: Mistake) -> None:
-    """By the command, with the words, of the table."""
+@pytest.mark.parametrize(("word", "plant"), IN_POLICY, ids=[word for word, _ in IN_POLICY])
+def test_a_mistake_in_the_policy_is_told_by_policy_check(site: Site, word: str, plant: Plant) -> None:
+    plant(site)
+    shown = command_line.run(site.installation, "policy", "check")
+    assert word in shown.stdout + shown.stderr
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [*MISTAKES, *(pytest.param(mistake, marks=pytest.mark.threat(row)) for row, mistake in THREATS)],
+    ids=lambda mistake: f"{mistake.check} {mistake.word}",
+)
+def test_a_mistake_is_told_by_doctor(site: Site, mistake: Mistake) -> None:
     mistake.plant(site)
-    shown = output(site, mistake.command)
-    assert mistake.says in shown, shown
+    of_it = [found for found in findings(site) if found[0] == mistake.check]
+    assert [found for found in of_it if found[1] == mistake.status and mistake.word in found[2]], of_it
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [conf("Alloc,", ""), conf(",DeferBatch", ""), conf("DeferBatch", "DeferBatch,NoHold"), all_of(SEVERAL)],
+)
+def test_nothing_is_said_of_several_nodes_where_there_are_none_or_all_is_well(site: Site, plant: Plant) -> None:
+    plant(site)
+    assert not [found for _, _, found in findings(site) if "several nodes" in found or "have agreed" in found]
 
 
 def _open_all(site: Site) -> None:
@@ -79,13 +96,13 @@ def _add_a_users(site: Site) -> None:
 def test_the_advice_for_a_store_that_others_write_mends_it(site: Site, plant: Callable[[Site], None]) -> None:
     """Followed word for word it leaves nothing, and doctor says so."""
     plant(site)
-    advice = output(site, DOCTOR)
+    advice = command_line.run(site.installation, "doctor").stdout
     assert "critical" in advice
     find, chmod = re.search(r"\((find [^)]+)\)", advice), re.search(r"chmod -R go-w [^ ,`]+", advice)
     assert find is not None
     assert chmod is not None
     subprocess.run(["sh", "-c", f"{find[1]} -delete; {chmod[0]}"], check=True)
-    mended = output(site, f"{DOCTOR} --all")
+    mended = command_line.run(site.installation, "doctor", "--all").stdout
     assert f"only its owner can write {site.store}" in mended
     assert "critical" not in mended
 
@@ -94,6 +111,6 @@ def test_a_workspace_of_a_users_is_told_once(site: Site) -> None:
     """And not by advice to be root, which the caller is."""
     os.makedirs(site.installation.node("n2").state)
     os.chown(site.base / "workspace", 5, 5)
-    shown = output(site, DOCTOR)
+    shown = command_line.run(site.installation, "doctor").stdout
     assert shown.count("others than root can change") == 1
     assert "run it as root" not in shown

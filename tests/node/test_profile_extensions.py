@@ -98,7 +98,6 @@ load_inline("inline", "int answer() { return 42; }", no_implicit_headers=True, i
 
 
 def test_a_source_that_was_built_at_a_runs_own_path_is_refused(run_script: RunScript, tmp_path: Path) -> None:
-    """PyTorch writes inline sources into the cache, and ninja's files name the run's own path."""
     (tmp_path / "inline.py").write_text(INLINE)
     places = {}
     for name, run in RUNS.items():
@@ -117,19 +116,16 @@ def test_a_source_that_was_built_at_a_runs_own_path_is_refused(run_script: RunSc
 def test_what_is_harvested_is_found_built_at_the_same_path(
     run_job: RunJob, cache: Path, built: Files, mtime: Callable[[int], int]
 ) -> None:
-    """With harvested mtimes, exact or in whole seconds as in a bundle, ninja has nothing to do."""
     restore(cache, built, mtime)
     assert run_job(cache)["cache_hits"] == 1
 
 
 def test_without_its_mtimes_it_is_built_again(run_job: RunJob, cache: Path, built: Files) -> None:
-    """Hence such a profile is not seeded by a plain copy."""
     restore(cache, built, lambda _: 0)
     assert run_job(cache)["cache_misses"] == 1
 
 
 def test_what_torch_left_is_valid(cache: Path, built: Files) -> None:
-    """The entry of a finished build. The baton of a killed one is not part of it."""
     names = ("answer.so", "extension_job.o", "build.ninja", ".ninja_log", ".ninja_deps")
     assert {*built} == {f"answer/{name}" for name in names}
     assert verdict(cache, built) is None

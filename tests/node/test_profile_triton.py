@@ -83,7 +83,6 @@ def harvested(context: Context) -> tuple[int, dict[str, int]]:
 
 
 def test_a_second_job_finds_them_as_they_are(base: Path) -> None:
-    """Nothing is rewritten, so nothing is in the job's own layer, and its harvest has nothing to look at."""
     first, _ = seeded(a_run(base, "aaaaaaaa"))
     shown = f"{first.record.cache}/triton"
     built(first, shown)

@@ -61,7 +61,6 @@ print(not jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_
 
 
 def test_a_profile_says_what_the_tool_takes_without_its_variables(tool: str, tmp_path: Path) -> None:
-    """The tool itself is asked, with no variable, and with those that enroot's hook sets."""
     there = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "LOGNAME": "a", "PATH": os.defpath}
     places = {"{TMPDIR:/tmp}": str(tmp_path), "{TRITON_HOME:~}": str(tmp_path), "{user}": "a"}
     defaults = registry.get(tool).defaults
@@ -114,14 +113,12 @@ def judged(tool: str, directory: Path, entries: Entries) -> dict[str, str | None
 
 
 def test_every_file_is_harvested_or_known_to_be_none(tool: str, cold: Path) -> None:
-    """The rule leaves out only the tool's locks, so a new kind of file fails this test."""
     taken = {name for names in harvestable(tool, cold).values() for name in names}
     left = {path.relative_to(cold).as_posix() for path in cold.rglob("*") if path.is_file()} - taken
     assert {name for name in left if not name.startswith("locks/") and not name.endswith(".so.load_ok")} == set()
 
 
 def test_what_the_tool_wrote_is_valid(tool: str, cold: Path) -> None:
-    """An unprivileged child judges every entry of a cold run as complete."""
     entries = harvestable(tool, cold)
     assert entries
     assert judged(tool, cold, entries) == dict.fromkeys(entries)
@@ -146,7 +143,6 @@ def test_valid_entries_alone_are_a_warm_cache(tool: str, cold: Path, tmp_path: P
 
 
 def test_kernels_for_amd_are_valid(tmp_path: Path) -> None:
-    """They differ in names and machine code only."""
     need_module("triton")
     cache = tmp_path / "cache"
     assert run_job("triton", cache, "hip")["cache_misses"] == 2

@@ -101,7 +101,6 @@ def noted(record: Record, _base: Path) -> object:
 def test_root_does_not_wait_for_a_users_daemon(
     record: Record, base: Path, look: Callable[[Record, Path], object], where: str
 ) -> None:
-    """It looks at nothing that is mounted where the job's directory was."""
     place = Path(record.run_directory, where)
     if not place.exists():
         place.touch()

@@ -145,7 +145,6 @@ def mounts(node: Node, lines: list[str]) -> list[str]:
 
 
 def test_the_cache_is_at_the_constant_path(node: Node) -> None:
-    """One mount, nosuid and nodev, only in the task. The variables name it, and the job reads its own cache there."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
     node.write_view(*view_of(node, cache))
     lines = node.task()
@@ -158,7 +157,6 @@ def test_the_cache_is_at_the_constant_path(node: Node) -> None:
 
 @pytest.mark.threat(5)
 def test_what_is_mounted_in_the_cache_comes_along(node: Node) -> None:
-    """The overlays of seeded profiles are at the constant path, too, still nosuid and nodev."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
     (cache / "numba").mkdir()
     seeded = node.base / "seeded"
@@ -177,7 +175,6 @@ def test_what_is_mounted_in_the_cache_comes_along(node: Node) -> None:
 
 
 def test_what_the_user_set_stays(node: Node) -> None:
-    """Except for inherited paths into a cache or workspace, and for warmstart's own variables."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
     node.write_view(*view_of(node, cache), "STALE=ours", "LONG=ours", "!OVERRIDDEN=ours")
     stale = f"{node.base}/workspace/6.00000000/cache"
@@ -215,7 +212,6 @@ def test_without_a_mount_the_jobs_own_path_is_used(node: Node) -> None:
 
 
 def test_a_job_without_a_view_is_left_alone(node: Node) -> None:
-    """No mount, no variable, no message."""
     said = ("info:", "error:", "/proc/", "WARMSTART_", "NUMBA_")
     assert not [line for line in node.task() if line.startswith(said)]
     assert not node.constant.exists()
@@ -341,7 +337,6 @@ def test_a_list_that_is_none_shows_nothing(node: Node, content: str | Callable[[
     ],
 )
 def test_a_forged_view_reaches_nothing_of_others(node: Node, claim: str) -> None:
-    """A view can name any path, but only a cache of its owner is mounted."""
     node.make_cache("7.0a1b2c3d", JOB)
     foreign = node.make_cache("8.0a1b2c3d", OTHER)
     linked = node.base / "workspace" / "9.0a1b2c3d"
@@ -406,7 +401,6 @@ def test_the_first_task_of_a_step_tells_the_notices(node: Node) -> None:
 
 
 def test_a_verdict_ends_the_task_with_its_reason(node: Node) -> None:
-    """Before any code of the job runs, on nodes without a task prolog."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
     view = node.write_view(*view_of(node, cache))
     reason = "warmstart: refused\nwarmstart: ask your admin\n"
@@ -427,7 +421,6 @@ def test_a_verdict_ends_the_task_with_its_reason(node: Node) -> None:
 @ONCE
 @pytest.mark.parametrize("change", [_fifo, _link, _foreign, _huge])
 def test_a_verdict_that_is_none_is_not_read(node: Node, change: Callable[[Path], None]) -> None:
-    """The task starts as without one."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
     view = node.write_view(*view_of(node, cache))
     verdict = view.with_name("verdict")
@@ -442,7 +435,6 @@ ODD = b"/w\n/c\n/x\nA\n=b\n1=c\n!=d\n"
 
 @pytest.mark.parametrize("content", [b"", b"\n\n\n", b"/w", b"/w\n/c\n", b"\0" * 99, ODD + b"B=1\n", ODD + b"B=1"])
 def test_odd_views_are_read_to_their_end(node: Node, content: bytes) -> None:
-    """Arbitrary bytes yield at most whole variables, and no mount. A line that was cut off is none."""
     node.write_view().write_bytes(content)
     lines = node.task()
     assert mounts(node, lines) == []
@@ -450,7 +442,6 @@ def test_odd_views_are_read_to_their_end(node: Node, content: bytes) -> None:
 
 
 def test_the_leaders_id_names_the_view_of_a_component(node: Node) -> None:
-    """Only the environment has that id in a heterogeneous job. Another user's view is not read."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
     node.write_view(*view_of(node, cache), job=6)
     assert len(mounts(node, node.task(SLURM_JOB_ID="6"))) == 1
@@ -479,7 +470,6 @@ NUMBA = "rules:\n  - name: everyone\n    profiles: [numba]\n"
 @pytest.mark.usefixtures("plugin")
 @pytest.mark.parametrize("command", ["sbatch", "srun", "salloc"])
 def test_commands_show_the_options_and_refuse_wrong_values(site: Site, command: str) -> None:
-    """Help texts, and an error instead of a job."""
     shown = site.cluster.run([command, "--help"], ALICE).stdout
     assert all(
         option in shown
@@ -499,7 +489,6 @@ def test_commands_show_the_options_and_refuse_wrong_values(site: Site, command: 
 
 @pytest.mark.usefixtures("plugin")
 def test_options_reach_the_prolog(site: Site) -> None:
-    """A profile besides the rules' own, nothing at all, and a refused image, which is a verdict."""
     site.write_policy(NUMBA)
     off = ("--no-warm", "--comment=Warmstart: off")
     wishes = ("", "--warm-profile=inductor", *off, "--warm-image=other.example.com/a:1")
@@ -518,7 +507,6 @@ def test_options_reach_the_prolog(site: Site) -> None:
 
 @pytest.mark.usefixtures("plugin")
 def test_a_verdict_where_no_task_prolog_runs(site: Site) -> None:
-    """Batch script and srun tasks end with the reason in their output. The node stays up for the next job."""
     program = site.cluster.prefix / "libexec" / "warmstart" / "task-prolog"
     text = program.read_text()
     program.write_text("#!/bin/sh\n")
@@ -538,7 +526,6 @@ def test_a_verdict_where_no_task_prolog_runs(site: Site) -> None:
 
 @pytest.mark.usefixtures("plugin")
 def test_notices_are_on_stderr_once_for_each_step(site: Site) -> None:
-    """What a program reads of srun is what its tasks print, and a batch script's output has them once."""
     step = site.cluster.run(
         ["srun", "--quiet", SLIP, "--ntasks=2", "sh", "-c", 'cat "$WARMSTART_NOTICES" >&2; echo ran'], ALICE
     )
@@ -631,7 +618,6 @@ def hanging(node: Node) -> Iterator[Path]:
 
 @ONCE
 def test_many_files_are_shown_whatever_becomes_of_one(node: Node) -> None:
-    """One child opens them all. A file system that hangs is waited for once, and the task begins without the rest."""
     run, shared = "7.0a1b2c3d", node.base / "shared"
     node.write_view(*view_of(node, node.make_cache(run, JOB)))
     (node.base / "workspace" / run / "mounted").mkdir()

@@ -103,7 +103,6 @@ def test_names_that_another_user_took_keep_nobody_from_importing(alice: Worker, 
 
 
 def test_the_name_cannot_be_guessed(alice: Worker, base: Path) -> None:
-    """It is another one in each shared directory."""
     names = set()
     for number in range(3):
         (base / str(number)).mkdir()
@@ -113,7 +112,6 @@ def test_the_name_cannot_be_guessed(alice: Worker, base: Path) -> None:
 
 
 def test_release_finds_what_the_step_has(alice: Worker, bob: Worker, shared: str) -> None:
-    """In the user's directory and nowhere else."""
     bobs = bob.run(after(5), import_directory, shared)
     path = alice.run(after(5), import_directory, shared)
     alice.run(after(5), write, f"{path}/a.sqsh")

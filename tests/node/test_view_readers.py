@@ -125,7 +125,6 @@ def test_what_we_have_set_elsewhere_is_not_the_users(base: Path, readers: dict[s
 
 @pytest.mark.report
 def test_however_long_it_is(base: Path, readers: dict[str, Read]) -> None:
-    """A value of 64 KiB is the most that there can be."""
     long = {f"SITE_{number}": "x" * 4000 for number in range(15)}
     own = "\t".join(f"{name}={value}" for name, value in long.items())
     write_view(base, "SITE_0=ours")
@@ -221,7 +220,6 @@ def test_what_leads_into_another_nodes_workspace_is_forgotten(base: Path, reader
 
 @pytest.mark.threat(59)
 def test_a_view_that_was_cut_off(base: Path, readers: dict[str, Read]) -> None:
-    """Its whole lines count. What they do not replace of another node's is forgotten, but for enroot's hook."""
     run, head = base / "workspace" / "7.0a1b2c3d", base / "workspace" / "7.0b1b2c3d"
     lines = ("A=ours", f"NUMBA_CACHE_DIR={run}/cache/numba", f"TMPDIR={run}/tmp")
     led = task(
@@ -269,7 +267,6 @@ def test_while_the_states_disk_is_full(base: Path, readers: dict[str, Read]) -> 
 
 @pytest.mark.threat(34)
 def test_a_private_tmpdir_takes_no_tools_cache_away(base: Path, readers: dict[str, Read], tmp_path: Path) -> None:
-    """What tools keep below TMPDIR by default has its place in /tmp, where this job has none of its own for it."""
     place, own = base / "tmp", base / "workspace" / "7.0a1b2c3d" / "tmp"
     place.mkdir(mode=0o1777, exist_ok=True)
     place.chmod(0o1777)
@@ -316,7 +313,6 @@ def test_a_private_tmpdir_takes_no_tools_cache_away(base: Path, readers: dict[st
 
 
 def test_which_variables_are_the_users(base: Path, readers: dict[str, Read]) -> None:
-    """The user's values win, unless they are forced or point into a cache or workspace."""
     write_view(base, "A=ours", "!B=ours")
     inherited = [f"{base}/workspace/6.00000000/tmp", f"{base}/constant/numba", f"{base}/constant", ""]
     users = ["mine", f"{base}/constantly", f"{base}/workspace", f"{base}/workspaces"]
@@ -357,7 +353,6 @@ def test_a_mount_of_what_the_submitting_job_was_shown(base: Path, readers: dict[
 
 @pytest.mark.report
 def test_a_tmpdir_that_is_not_there_is_nobodys_wish(base: Path, readers: dict[str, Read]) -> None:
-    """Slurm makes one in a directory of the user's, and takes /tmp in place of another that is missing."""
     write_view(base, "TMPDIR=/")
     two = {who: readers[who] for who in ("task prolog", "plugin")}
     own = base / "own"
@@ -372,7 +367,6 @@ def test_a_tmpdir_that_is_not_there_is_nobodys_wish(base: Path, readers: dict[st
 
 @pytest.mark.report
 def test_what_is_set_under_apptainers_older_name_is_the_users(base: Path, readers: dict[str, Read]) -> None:
-    """Ours would make Apptainer ignore it."""
     write_view(base, "APPTAINER_BINDPATH=/ours:/ours", "APPTAINER_MOUNT=ours", "BINDPATH=ours")
     names = ["APPTAINER_BINDPATH", "APPTAINER_MOUNT", "BINDPATH"]
     two = {who: readers[who] for who in ("task prolog", "plugin")}

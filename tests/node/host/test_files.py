@@ -31,7 +31,6 @@ def parent(tmp_path: Path) -> Iterator[int]:
 
 
 def test_somebody_elses_directory_is_refused(tmp_path: Path) -> None:
-    """A user who came first gets nothing of ours."""
     (tmp_path / "a").mkdir()
     os.chown(tmp_path / "a", 65534, 65534)
     for ensure in (ensure_dir, ensure_path):
@@ -52,7 +51,6 @@ def test_a_strangers_directory_on_the_way(place: Path, name: str) -> None:
 
 @pytest.mark.threat(13)
 def test_what_is_mounted_in_the_tree_is_detached_and_not_touched(tmp_path: Path, parent: int) -> None:
-    """Bind mounts of the same file system, over each other and on a file, keep their sources whole."""
     source, target = tmp_path / "source", tmp_path / "tree" / "bound"
     source.mkdir()
     (source / "precious").write_text("x")
@@ -70,7 +68,6 @@ def test_what_is_mounted_in_the_tree_is_detached_and_not_touched(tmp_path: Path,
 def test_a_mount_that_can_not_be_detached_is_not_entered(
     tmp_path: Path, parent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The removal stops there and leaves everything below the mount alone."""
     source, target = tmp_path / "source", tmp_path / "tree" / "bound"
     source.mkdir()
     (source / "precious").write_text("x")
@@ -87,7 +84,6 @@ def test_a_mount_that_can_not_be_detached_is_not_entered(
 
 
 def test_a_directory_that_nobody_may_list_goes(tmp_path: Path, parent: int) -> None:
-    """A job closes its directories as it likes."""
     (tmp_path / "tree" / "locked" / "below").mkdir(parents=True)
     (tmp_path / "tree" / "locked").chmod(0o000)
     remove_tree(parent, "tree", after(5))

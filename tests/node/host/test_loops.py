@@ -37,7 +37,6 @@ def mounted_in_a_pod(path: str, target: str) -> list[str]:
 
 
 def test_a_device_that_dev_does_not_have(tmp_path: Path) -> None:
-    """Its node is made by the kernel's number for it, and is gone at once."""
     path = packed(tmp_path)
     (tmp_path / "target").mkdir()
     assert in_pod(mounted_in_a_pod, str(path), str(tmp_path / "target")) == ["x", "True"]
@@ -52,7 +51,6 @@ def made_in_a_pod(path: str) -> bool:
 
 
 def test_an_imports_disk_in_a_pod(tmp_path: Path) -> None:
-    """It needs no node in /dev either."""
     assert in_pod(made_in_a_pod, str(tmp_path))
 
 
@@ -80,7 +78,6 @@ def files_in_a_pod(path: str) -> bool:
 
 
 def test_the_files_of_all_devices_in_a_pod(tmp_path: Path) -> None:
-    """Devices that /dev does not have count."""
     assert in_pod(files_in_a_pod, str(packed(tmp_path)))
 
 
@@ -93,5 +90,4 @@ def why_not(_: str) -> str:
 
 
 def test_without_the_control_device() -> None:
-    """The error names it."""
     assert in_pod(why_not, "") == loops.CONTROL

@@ -152,8 +152,6 @@ def test_a_mount_that_is_made_later_is_attached_where_it_is_not_seen(base: Path,
 
 
 def test_a_namespaces_maker_goes_no_further_than_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process that makes a mount namespace for one that is killed meanwhile ends, and does none of its work."""
-
     def parent_dies(_hidden: str, _shown: str) -> None:
         parent = os.getppid()
         os.kill(parent, signal.SIGKILL)

@@ -192,7 +192,6 @@ def test_a_journal_that_meets_the_end_of_the_disk(node: NodePaths) -> None:
 
 
 def test_a_reserve_is_made_once_and_completed(node: NodePaths) -> None:
-    """A file that a power failure cut short counts as missing, and no hook takes it."""
     assert reserve.missing(node.reserve) == 0
     cut = sorted(Path(node.reserve).glob("file-*"))
     for path in cut[1:]:
@@ -210,7 +209,6 @@ def test_a_reserve_is_made_once_and_completed(node: NodePaths) -> None:
 
 
 def test_two_hooks_of_one_job_share_a_directory(node: NodePaths) -> None:
-    """Where both want one of the reserve, the second takes the first one's."""
     fill_inodes(node)
     reserve.make_directory(node.reserve, None, f"{node.state}/7", 0o700)
     with pytest.raises(FileExistsError):

@@ -32,7 +32,6 @@ def grow(path: str) -> None:
 
 
 def test_an_identity_that_can_not_be_taken_is_a_bug_that_says_so() -> None:
-    """Nothing runs as root instead."""
     with (
         Worker(Identity("nobody-ever", -2, 65534), rooms=(__name__,)) as worker,
         pytest.raises(WorkerBug, match="become"),
@@ -42,7 +41,6 @@ def test_an_identity_that_can_not_be_taken_is_a_bug_that_says_so() -> None:
 
 @pytest.mark.threat(6)
 def test_the_identity_is_taken_for_good() -> None:
-    """Real, effective and saved ids change, and no supplementary group stays."""
     with Worker(NOBODY, rooms=(__name__,)) as worker:
         assert worker.run(after(5), ids) == [65534] * 6
 

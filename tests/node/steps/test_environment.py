@@ -161,6 +161,5 @@ def test_inductor_keeps_its_place_whatever_the_users_name(
 
 @pytest.mark.parametrize("name", ["a\nexport EVIL=1", ".", "../x", ""])
 def test_a_name_that_is_no_directorys_leads_nowhere(base: Path, run: Path, name: str) -> None:
-    """A line of the task prolog's is a directive."""
     lines = printed(base, LOGNAME=name)
     assert not [line for line in lines if "torchinductor_" in line or "EVIL" in line]

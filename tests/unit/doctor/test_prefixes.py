@@ -36,7 +36,6 @@ def test_what_gives_nobody_a_copy(prefix: Path) -> None:
 
 
 def test_a_disk_of_the_nodes_own(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copies save nothing there."""
     monkeypatch.setattr(prefixes, "mount_of", lambda _: Mount("xfs", "/"))
     ((status, text),) = found(prefix)
     assert (status, "is on xfs (/)" in text) == ("advice", True)

@@ -24,7 +24,6 @@ def through(tree: Path, path: str) -> list[tuple[str, int]]:
 
 
 def test_directories(tree: Path) -> None:
-    """All above the last one."""
     (tree / "real").chmod(0o750)
     (tree / "real/inner").chmod(0o777)
     assert through(tree, "real/inner/store") == [("real", 0o750), ("real/inner", 0o777)]
@@ -50,7 +49,6 @@ def test_the_last_may_be_a_link(tree: Path) -> None:
 
 
 def test_links_without_end(tree: Path) -> None:
-    """An error, as the kernel's."""
     (tree / "loop").symlink_to("loop")
     with pytest.raises(OSError, match="Too many levels"):
         probe.above(str(tree / "loop/store"))

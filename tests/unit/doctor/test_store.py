@@ -1,4 +1,4 @@
-"""`warmstart doctor` on a store: the probe's results, and the findings of each check."""
+"""`warmstart doctor` on a store: what tests/node/test_mistakes.py cannot plant, and the probe."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from typing import Any, ParamSpec, TypeVar, cast
 import pytest
 
 from tests.lib.command_line import installed
-from warmstart.doctor import probe, store, units
+from warmstart.doctor import probe, store
 from warmstart.doctor.finding import Result, run
 from warmstart.doctor.probe import Look, Owned, Weak
 from warmstart.doctor.store import Store
 from warmstart.errors import WarmstartError
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.host.namespaces import Mount
-from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
 from warmstart.store.maintenance import Indexes, Unreadable
@@ -85,20 +84,7 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
 @pytest.mark.parametrize(
     ("name", "status", "answers"),
     [
-        ("store.reachable", "critical", {"look": OSError(errno.ENOENT, "No such file", "/s")}),
         ("store.reachable", "wrong", {"look": WorkerSilent(what="look", problem="no answer")}),
-        ("store.owner", "critical", {"look": LOOK._replace(uid=1)}),
-        ("store.owner", "critical", {"look": LOOK._replace(uid=65534)}),
-        (
-            "store.writers",
-            "critical",
-            {"writable_by_others": Weak(3, [Owned("/p/images", OWNER, 0o777)], is_all=True)},
-        ),
-        ("store.parents", "critical", {"above": [Owned("/s", 1000, 0o755)]}),
-        ("store.parents", "critical", {"above": [Owned("/s", 0, 0o777)]}),
-        ("store.parents", "ok", {"above": [Owned("/s", 0, 0o1777)]}),
-        ("store.parents", "ok", {"above": [Owned("/link", 0, 0), Owned("/s", 0, 0o755)]}),
-        ("store.parents", "critical", {"above": [Owned("/link", 1000, 0), Owned("/s", 0, 0o755)]}),
         ("store.locks", "wrong", {"lock_is_free": True}),
         ("store.locks", "wrong", {"hold_lock": DENIED}),
         ("store.links", "wrong", {"link": DENIED}),
@@ -109,41 +95,20 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
         ("store.clock", "wrong", {"clock_ahead": -6.0}),
         ("store.root", "advice", {"can_list": True}),
         ("store.root", "unknown", {"as_root": False}),
-        ("store.space", "wrong", {"look": LOOK._replace(free=19)}),
         ("store.space", "advice", {"look": LOOK._replace(free=100)}),
-        ("store.maintenance", "wrong", {"last_maintained": 3 * 86400.0 + 1}),
-        ("store.maintenance", "wrong", {"last_maintained": None, "in_use_for": 3 * 86400.0 + 1}),
-        ("store.maintenance", "advice", {"last_maintained": None}),
         *(
             ("store.indexes", "wrong", {"look_at_indexes": Indexes(1, [Unreadable("/x", "bad", cold)], is_all=False)})
             for cold in (True, False)
         ),
-        ("store.writable", "critical", {"place": "", "code": errno.EROFS}),
         ("store.writable", "critical", {"place": "", "code": errno.EDQUOT}),
         ("store.writable", "critical", {"place": "", "code": errno.EACCES}),
         ("store.mount", "advice", {"kind": "ext4"}),
-        ("store.mount", "critical", {"kind": "ext4", "look": LOOK._replace(uid=0, inside=())}),
-        ("store.identity", "critical", {"identity": ""}),
-        ("store.identity", "critical", {"identity": "0123"}),
-        ("store.identity", "advice", {"identity": "", "known": ""}),
-        ("store.identity", "ok", {"known": ""}),
     ],
 )
-def test_each_fault_is_told(policy: Policy, name: str, status: str, answers: dict[str, Any]) -> None:
-    """The check for it reports how bad it is."""
-    assert statuses(policy, **answers)[name] == status
-
-
-@pytest.mark.parametrize("has_systemd", [True, False])
-def test_units_are_named_where_systemd_runs(
-    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_systemd: bool
+def test_a_fault_that_only_a_file_system_has_is_told(
+    policy: Policy, name: str, status: str, answers: dict[str, Any]
 ) -> None:
-    """Elsewhere something else has to maintain the store."""
-    monkeypatch.setattr(units, "SYSTEMD", str(tmp_path if has_systemd else tmp_path / "none"))
-    for age in (None, 3 * 86400.0 + 1):
-        changes = {result.check: result.change for result in results(policy, last_maintained=age)}
-        assert ("warmstart-store.target" in changes["store.maintenance"]) is has_systemd
-        assert "on one host" in changes["store.maintenance"]
+    assert statuses(policy, **answers)[name] == status
 
 
 def test_an_unmounted_store_is_to_be_mounted_and_not_given_away(policy: Policy) -> None:
@@ -152,26 +117,6 @@ def test_an_unmounted_store_is_to_be_mounted_and_not_given_away(policy: Policy) 
     bad = {result.check: result.change for result in found if result.status not in ("ok", "advice")}
     assert bad["store.mount"].startswith("mount it")
     assert not [change for change in bad.values() if "chown" in change]
-
-
-def test_the_probe_in_a_good_directory(tmp_path: Path, policy: Policy) -> None:
-    """Two processes of the owner try the real file system and leave nothing behind."""
-    me = Identity("me", os.getuid(), os.getgid())
-    mine = policy._replace(paths=policy.paths._replace(store=str(tmp_path)), store_user=me)
-    with store.opened(mine, Installation(str(tmp_path / "prefix"))) as opened:
-        assert Path(opened.directory).stat().st_mode & 0o777 == 0o700
-        found = {result.check: result.status for result in run(store.CHECKS, opened)}
-    for name in (
-        "store.reachable",
-        "store.owner",
-        "store.writers",
-        "store.locks",
-        "store.links",
-        "store.reports",
-        "store.clock",
-    ):
-        assert found[name] == "ok"
-    assert list(tmp_path.glob(".doctor-*")) == []
 
 
 def test_what_others_can_write_is_found_below_the_top(tmp_path: Path) -> None:
@@ -205,15 +150,8 @@ def test_what_a_killed_doctor_left_goes(tmp_path: Path) -> None:
 def test_a_clock_that_is_wrong_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the store's time stamps."""
     real = time.time
-    assert probe.clock_ahead(str(tmp_path)) == pytest.approx(0.0, abs=0.1)
+    assert probe.clock_ahead(str(tmp_path)) == pytest.approx(0.0, abs=5)
     monkeypatch.setattr(time, "time", lambda: real() + 60)
     assert probe.clock_ahead(str(tmp_path)) == pytest.approx(-60, abs=5)
     monkeypatch.setattr(time, "time", lambda: real() - 60)
     assert probe.clock_ahead(str(tmp_path)) == pytest.approx(60, abs=5)
-
-
-def test_a_link_and_a_lock_of_one_process(tmp_path: Path) -> None:
-    """A lock that nobody holds is free; a link makes a second name."""
-    (tmp_path / "lock").touch()
-    assert probe.lock_is_free(str(tmp_path))
-    assert probe.link(str(tmp_path)) == 2

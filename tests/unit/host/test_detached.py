@@ -60,7 +60,6 @@ def test_it_has_nothing_of_its_parent(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_program_that_is_not_there_harms_nobody() -> None:
-    """Its parent goes on, and has no child left."""
     before = processes.children(os.getpid())
     detached.start(["/nowhere/program"])
     assert processes.children(os.getpid()) <= before
@@ -112,7 +111,6 @@ def test_it_leaves_slurms_cgroups(proc: Path) -> None:
 
 
 def test_it_stays_in_other_cgroups(proc: Path) -> None:
-    """Those of a container, or of maintenance, are nobody's job."""
     assert joined(proc, "2:memory:/docker/ab\n0::/system.slice/warmstart-maintain.service\n") == []
 
 

@@ -36,14 +36,12 @@ from warmstart.host.files import (
 
 
 def test_a_sites_own_directory_keeps_its_mode(tmp_path: Path) -> None:
-    """A scratch directory that everybody may write stays as it is."""
     tmp_path.chmod(0o1777)
     ensure_path(str(tmp_path), 0o755)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o1777
 
 
 def test_missing_parents_are_made(tmp_path: Path) -> None:
-    """Parents 0755, the last one as asked, whatever the umask."""
     before = os.umask(0o077)
     try:
         ensure_path(f"{tmp_path}/a/b", 0o711)
@@ -77,7 +75,6 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
 
 
 def test_reading_is_bounded(tmp_path: Path) -> None:
-    """From where the descriptor stands, to the end or to the bound, however little one read gives."""
     (tmp_path / "file").write_bytes(b"0123456789")
     reading, writing = os.pipe()
     os.write(writing, b"abc")
@@ -94,7 +91,6 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
 
 
 def test_what_dead_writers_left_goes(tmp_path: Path) -> None:
-    """What is being written stays, and what nobody writes."""
     for name in (".file.7.tmp", ".new.8.tmp", "file", ".hidden"):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (100, 300 if "new" in name else 100))
@@ -104,7 +100,6 @@ def test_what_dead_writers_left_goes(tmp_path: Path) -> None:
 
 
 def test_a_failed_replacement_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that fills up in the middle costs nothing that was there."""
     (tmp_path / "file").write_text("old")
 
     def full(fd: int, data: bytes) -> None:
@@ -164,14 +159,12 @@ def known(data: bytes) -> Copied:
 
 
 def test_a_copy_is_hashed_on_the_way(source: int, target: int) -> None:
-    """All of it, whatever the source's position is."""
     assert copy_hashed(source, target) == known(CONTENT)
     assert os.pread(target, len(CONTENT) + 1, 0) == CONTENT
     assert copy_hashed(source) == known(CONTENT)
 
 
 def test_a_copy_without_a_hash(source: int, target: int) -> None:
-    """The same bytes."""
     assert copy(source, target) == len(CONTENT)
     assert os.pread(target, len(CONTENT) + 1, 0) == CONTENT
 
@@ -245,7 +238,6 @@ def test_a_path_that_is_the_owners_all_the_way(place: Path, flags: int) -> None:
 @pytest.mark.parametrize("name", ["a", "a/b"])
 @pytest.mark.parametrize("mode", [0o775, 0o757])
 def test_a_directory_on_the_way_that_others_can_write(place: Path, name: str, mode: int) -> None:
-    """The error names it, whether it is the last one or one above."""
     weak = place.parents[1] / name
     weak.chmod(mode)
     for sticky in (False, True):
@@ -299,7 +291,6 @@ def opened(path: Path, *, sticky: bool = False) -> AbstractContextManager[int]:
 
 @pytest.mark.parametrize("failing", ["nothing", "a directory on the way", "the caller"])
 def test_no_descriptor_is_left(place: Path, failing: str) -> None:
-    """Whatever happens."""
     before = os.listdir("/proc/self/fd")
     if failing == "a directory on the way":
         place.chmod(0o777)
@@ -330,7 +321,6 @@ def parent(tmp_path: Path) -> Iterator[int]:
 
 
 def test_links_are_removed_and_never_followed(tmp_path: Path, parent: int) -> None:
-    """A link in the tree, or in its place, costs its target nothing."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_text("x")
@@ -346,7 +336,6 @@ def test_links_are_removed_and_never_followed(tmp_path: Path, parent: int) -> No
 
 
 def test_very_deep_trees_go(tmp_path: Path, parent: int) -> None:
-    """Four thousand levels exhaust neither descriptors nor the stack."""
     (tmp_path / "tree").mkdir()
     nest(tmp_path / "tree", 4000)
     remove_tree(parent, "tree", after(60))
@@ -401,7 +390,6 @@ def test_a_removal_takes_no_memory_for_each_name(tmp_path: Path, parent: int, bu
 def test_names_that_appear_during_a_removal_go_or_end_it_at_the_deadline(
     tmp_path: Path, parent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process of the same user goes on writing."""
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "0").touch()
     real = os.unlink
@@ -423,7 +411,6 @@ def test_names_that_appear_during_a_removal_go_or_end_it_at_the_deadline(
 
 
 def test_odd_names_and_types_go(tmp_path: Path, parent: int) -> None:
-    """FIFOs, sockets-to-be and names that are no text are only names."""
     tree = tmp_path / "tree"
     tree.mkdir(mode=0o700)
     os.mkfifo(tree / "fifo")
@@ -433,7 +420,6 @@ def test_odd_names_and_types_go(tmp_path: Path, parent: int) -> None:
 
 
 def test_a_passed_deadline_leaves_the_rest_for_the_next_call(tmp_path: Path, parent: int) -> None:
-    """The removal stops with ETIME, and the next one goes on."""
     (tmp_path / "tree" / "below").mkdir(parents=True)
     with pytest.raises(OSError, match="deadline") as caught:
         remove_tree(parent, "tree", after(-1))
@@ -522,7 +508,6 @@ def test_one_holder_at_a_time(two: tuple[int, int]) -> None:
 @pytest.mark.timed
 @pytest.mark.parametrize(("on_term", "status"), [("import sys; sys.exit(7)", 7), ("pass", -signal.SIGKILL)])
 def test_who_holds_a_lock_may_end_by_itself(tmp_path: Path, on_term: str, status: int) -> None:
-    """And is killed if it does not, within the caller's patience."""
     program = (
         f"import fcntl, signal, time\ndef end(*_):\n {on_term}\nsignal.signal(signal.SIGTERM, end)\n"
         f"file = open({str(tmp_path / 'lock')!r}, 'w')\nfcntl.flock(file, fcntl.LOCK_EX)\n"
@@ -537,7 +522,6 @@ def test_who_holds_a_lock_may_end_by_itself(tmp_path: Path, on_term: str, status
 
 
 def test_a_directory_can_be_locked(tmp_path: Path) -> None:
-    """So no lock file has to lie in it."""
     fds = [os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY) for _ in range(2)]
     assert [files.try_flock(fd) for fd in fds] == [True, False]
     os.close(fds.pop(0))
@@ -556,7 +540,6 @@ def test_readers_share_and_exclude_writers(two: tuple[int, int], tmp_path: Path)
 
 
 def test_a_wait_ends_with_the_lock_or_at_the_deadline(two: tuple[int, int]) -> None:
-    """Not before the deadline, and soon after the holder lets go."""
     first, second = two
     assert files.wait_flock(first, after(0))
     started = time.monotonic()
@@ -601,7 +584,6 @@ def test_a_copy_keeps_holes(tmp_path: Path, parts: list[str]) -> None:
 
 
 def test_a_copy_of_a_file_that_became_shorter_is_shorter(tmp_path: Path) -> None:
-    """The caller compares the sizes."""
     (tmp_path / "a").write_bytes(b"x" * 100)
     with open(tmp_path / "a", "rb") as source, open(tmp_path / "b", "wb") as target:
         assert files.copy_data(source.fileno(), target.fileno(), 60, lambda _: None).size == 60

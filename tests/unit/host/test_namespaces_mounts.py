@@ -28,12 +28,10 @@ MOUNTS = b"""\
     ],
 )
 def test_the_longest_mount_point_counts(monkeypatch: pytest.MonkeyPatch, path: str, expected: tuple[str, str]) -> None:
-    """By whole names, with the escapes of proc(5)."""
     monkeypatch.setattr(namespaces, "open", lambda *_: io.BytesIO(MOUNTS), raising=False)
     assert namespaces.mount_of(path) == expected
 
 
 def test_a_chroot_without_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its root may be no mount point."""
     monkeypatch.setattr(namespaces, "open", lambda *_: io.BytesIO(MOUNTS[-45:]), raising=False)
     assert namespaces.mount_of("/etc").kind == "unknown"

@@ -32,7 +32,6 @@ def test_a_program_that_can_not_be_killed_is_left(monkeypatch: pytest.MonkeyPatc
 
 
 def test_nothing_of_a_program_stays_open() -> None:
-    """Its output is read to the end, or let go of."""
     before = sorted(os.listdir("/proc/self/fd"))
     assert process.run(["/bin/echo", "a"], deadline=after(10)).stdout == b"a\n"
     with pytest.raises(process.ProgramTooSlow):
@@ -41,7 +40,6 @@ def test_nothing_of_a_program_stays_open() -> None:
 
 
 def test_a_node_without_descriptors_left_is_not_ours_to_mend() -> None:
-    """What a job can use up is neither a bug nor the node's fault."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = [os.open("/dev/null", os.O_RDONLY) for _ in range(3)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (used[-1] + 1, hard))

@@ -31,7 +31,6 @@ def allocated(reservation: Reservation) -> int:
 
 
 def test_what_is_held_is_taken_and_given_back(directory: int) -> None:
-    """In large steps; a little less is not worth a system call."""
     reservation = Reservation(directory)
     assert allocated(reservation) == 0
     reservation.hold(100 * MIB)
@@ -45,7 +44,6 @@ def test_what_is_held_is_taken_and_given_back(directory: int) -> None:
 
 
 def test_at_the_floor_nothing_more_is_held(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was held before stays."""
     reservation = Reservation(directory)
     reservation.hold(MIB)
     before = allocated(reservation)
@@ -57,7 +55,6 @@ def test_at_the_floor_nothing_more_is_held(directory: int, monkeypatch: pytest.M
 
 
 def test_without_fallocate_it_only_looks(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bytes have to be free, but nothing keeps them."""
     monkeypatch.setattr(space, "allocate", lambda *_: False)
     monkeypatch.setattr(space, "room", lambda _: 50 * MIB)
     reservation = Reservation(directory)
@@ -69,7 +66,6 @@ def test_without_fallocate_it_only_looks(directory: int, monkeypatch: pytest.Mon
 
 
 def test_what_another_program_writes_is_given_up(directory: int, tmp_path: Path) -> None:
-    """Before the file exists nothing is."""
     reservation = Reservation(directory)
     reservation.hold(10 * MIB)
     out = tmp_path / "out"
@@ -87,7 +83,6 @@ def test_what_another_program_writes_is_given_up(directory: int, tmp_path: Path)
 
 
 def test_the_end_of_a_reservation_closes_its_file(directory: int) -> None:
-    """The kernel frees the space then."""
     reservation = Reservation(directory)
     fd = reservation._fd
     del reservation
@@ -96,8 +91,6 @@ def test_the_end_of_a_reservation_closes_its_file(directory: int) -> None:
 
 
 def test_a_disk_without_inodes_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system without a fixed number of them has."""
-
     class Found:
         f_blocks, f_frsize, f_bavail = 1 << 20, 4096, 1 << 19
         f_files, f_favail = 1000, 49
@@ -119,13 +112,11 @@ def test_who_holds_most_gives_way() -> None:
 
 
 def test_what_may_not_go_still_counts() -> None:
-    """A holder who uses much now has the other things removed first."""
     items = [Held("a", 2), Held("b", 1), Held("b", 5, may_go=False)]
     assert list(fair_order(items)) == [1, 0]
 
 
 def test_a_hole_is_made_where_the_file_system_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file stays as long as it is, and the rest keeps its room."""
     with (tmp_path / "file").open("wb") as file:
         assert space.allocate(file.fileno(), 2 * MIB)
         space.give_back(file.fileno(), 0, MIB)

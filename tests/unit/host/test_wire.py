@@ -49,7 +49,6 @@ POINT: list[Any] = ["a", 1, 2.5, True]
     ],
 )
 def test_a_value_of_the_expected_type_arrives(expected: Any, value: Any, result: Any) -> None:  # noqa: ANN401
-    """Named tuples are rebuilt, at any depth."""
     found = wire.decode(expected, value)
     assert found == result
     assert type(found) is type(result)
@@ -86,7 +85,6 @@ def test_any_other_value_is_refused(expected: Any, value: Any) -> None:  # noqa:
 
 @pytest.mark.parametrize("expected", [object, set[str], dict[int, str], bytes])
 def test_other_types_cannot_be_sent(expected: Any) -> None:  # noqa: ANN401
-    """That is the caller's mistake, not the sender's."""
     with pytest.raises(TypeError):
         wire.decode(expected, ["a"])
 
@@ -100,7 +98,6 @@ ANYTHING = st.recursive(
 
 @given(ANYTHING)
 def test_nothing_else_than_a_mismatch_is_raised(value: Any) -> None:  # noqa: ANN401
-    """Whatever JSON arrives, it is a value of the type or a `WireMismatch`."""
     try:
         found = wire.decode(Shape, value)
     except wire.WireMismatch:
@@ -120,19 +117,16 @@ def test_an_object_becomes_a_named_tuple() -> None:
     [["a", 1], {"name": "a"}, {"name": "a", "x": "1"}, {"x": 1, "y": 2}, None, {"name": "a", "x": None}],
 )
 def test_an_object_of_other_fields_is_refused(value: object) -> None:
-    """One too few, or one of another type."""
     with pytest.raises(wire.WireMismatch):
         wire.from_object(Point, value)
 
 
 @pytest.mark.parametrize("text", ["", "{", b"\xff", "[" * 100_000, '{"a":' * 100_000])
 def test_what_is_no_json_is_one_error(text: str | bytes) -> None:
-    """Deep nesting included, which Python's decoder tells in another way."""
     with pytest.raises(ValueError, match=r".+"):
         wire.parse(text)
 
 
 def test_a_number_that_no_float_holds_is_no_float() -> None:
-    """JSON's whole numbers have no bound."""
     with pytest.raises(wire.WireMismatch):
         wire.decode(float, 10**400)

@@ -120,13 +120,11 @@ def worker() -> Iterator[Worker]:
 
 
 def test_expected_errors_arrive_as_what_they_are(worker: Worker) -> None:
-    """The function's own error class is raised again, with its fields."""
     with pytest.raises(SampleRefused, match="no tea"):
         worker.run(after(5), fail, "expected")
 
 
 def test_system_errors_keep_number_and_file(worker: Worker) -> None:
-    """An OSError crosses the pipe as an OSError of the same class."""
     with pytest.raises(FileNotFoundError) as caught:
         worker.run(after(5), fail, "system")
     assert caught.value.filename == "/nowhere"
@@ -140,20 +138,17 @@ def test_a_descriptor_is_no_name(worker: Worker) -> None:
 
 
 def test_anything_else_is_a_bug_with_the_childs_traceback(worker: Worker) -> None:
-    """A bug in the child is a bug here, and says where it was."""
     with pytest.raises(WorkerBug, match="ZeroDivisionError"):
         worker.run(after(5), fail, "bug")
 
 
 def test_a_call_ends_at_its_deadline_and_the_child_with_it(worker: Worker) -> None:
-    """A function that hangs costs the deadline, and the next call gets a new child."""
     with pytest.raises(WorkerSilent, match=r"^work as me: no answer"):
         worker.run(after(0.05), dawdle)
     assert worker.run(after(5), ids)[0] == ME.uid
 
 
 def test_a_caller_does_something_else_until_it_wants_the_result() -> None:
-    """What the function waits for comes after it was begun."""
     source, target = os.pipe()
     with Worker(ME, rooms=(__name__,), keep=[source]) as worker:
         result = worker.begin(after(20), length_read, source)
@@ -233,7 +228,6 @@ def test_a_node_without_processes_or_descriptors_is_no_bug(
 
 
 def test_a_process_with_many_descriptors_is_answered(worker: Worker) -> None:
-    """More than the 1024 that select(2) takes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     many: list[int] = []
@@ -247,7 +241,6 @@ def test_a_process_with_many_descriptors_is_answered(worker: Worker) -> None:
 
 
 def test_a_deadline_may_be_far_away(worker: Worker) -> None:
-    """Farther than poll(2) can wait, 24 days."""
     assert worker.run(after(1e8), ids) == ids()
 
 
@@ -258,7 +251,6 @@ def test_state_lasts_between_calls(worker: Worker) -> None:
 
 
 def test_only_kept_descriptors_reach_the_child(tmp_path: object) -> None:
-    """Whatever root has open stays root's, but for what the caller hands over."""
     kept, other = os.open("/", os.O_RDONLY), os.open("/", os.O_RDONLY)
     try:
         with Worker(ME, rooms=(__name__,), keep=(kept,)) as worker:
@@ -275,20 +267,17 @@ def test_the_child_lets_go_of_the_hooks_output(worker: Worker) -> None:
 
 
 def test_typed_values_cross(worker: Worker) -> None:
-    """Both sides see named tuples, not the lists that travel."""
     answer = worker.run(after(5), swap, Parcel("a", [1, 2]), label="b")
     assert answer == Parcel("b", [1, 2])
     assert type(answer) is Parcel
 
 
 def test_an_answer_of_another_type_is_refused(worker: Worker) -> None:
-    """The child is less trusted than its parent."""
     with pytest.raises(WorkerAnswerMalformed):
         worker.run(after(5), lie)
 
 
 def test_an_answer_that_is_no_json_is_refused(worker: Worker) -> None:
-    """Whatever a child that was taken over writes to its pipe."""
     with pytest.raises(WorkerAnswerMalformed):
         worker.run(after(5), babble)
 

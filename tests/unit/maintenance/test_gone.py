@@ -56,7 +56,6 @@ def host(node: Node, monkeypatch: pytest.MonkeyPatch) -> Host:
 
 
 def test_a_name_that_the_cluster_has_forgotten(host: Host) -> None:
-    """All of it goes, and is told; another node's stays."""
     host.node("gone")
     host.node("known")
     assert remove_gone(host.site.installation, "") == []
@@ -70,21 +69,18 @@ def test_a_name_that_the_cluster_has_forgotten(host: Host) -> None:
     ["state/7", "stage/7.0a1b2c3d.numba", "spool/bundle", "journal/0a1b2c3d", "errands/harvests/7"],
 )
 def test_what_waits_there_keeps_it(host: Host, left: str) -> None:
-    """Maintenance of that node finishes it first. Nobody is asked."""
     host.node("gone", left=left)
     assert remove_gone(host.site.installation, "") == []
     assert (host.there(), host.asked) == (["gone"], [])
 
 
 def test_a_job_within_the_month_keeps_it(host: Host) -> None:
-    """The name may come back."""
     host.node("gone", last=2e9)
     assert remove_gone(host.site.installation, "") == []
     assert (host.there(), host.asked) == (["gone"], [])
 
 
 def test_one_that_dies_is_followed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it had removed, the node is still found."""
     host.node("gone")
     removed: list[str] = []
 
@@ -103,7 +99,6 @@ def test_one_that_dies_is_followed(host: Host, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_controller_that_does_not_answer(host: Host) -> None:
-    """Nothing goes on a guess, and the failure is returned."""
     host.node("gone")
     host.is_down = True
     assert ["Unable to contact" in str(error) for error in remove_gone(host.site.installation, "")] == [True]

@@ -64,7 +64,6 @@ def host(node: Node, monkeypatch: pytest.MonkeyPatch) -> Host:
 
 
 def test_the_log_is_counted_once(host: Host) -> None:
-    """From where the last run ended, also over a rotation."""
     assert host.write()["warmstart_node_drains_total"] == 0  # there is no log yet
     sample_log.write(host.log, 50)
     first = host.write()
@@ -86,7 +85,6 @@ def test_a_file_that_others_read_is_replaced_at_once(host: Host) -> None:
 
 
 def test_kept_counters_that_are_damaged_begin_anew(host: Host) -> None:
-    """The log is counted from its start."""
     sample_log.write(host.log, 20)
     first = host.write()
     Path(host.site.installation.metrics, "counters.json").write_text('{"format": 1')
@@ -94,7 +92,6 @@ def test_kept_counters_that_are_damaged_begin_anew(host: Host) -> None:
 
 
 def test_what_a_host_is_like(host: Host) -> None:
-    """Policy, switches, what waits on its nodes, and when maintenance succeeded."""
     found = host.write()
     assert (found["warmstart_policy_valid"], found["warmstart_switched_off"]) == (1, 0)
     assert f"warmstart_maintenance_last_success_timestamp_seconds {NODE}" not in found
@@ -119,7 +116,6 @@ def of_store(host: Host) -> dict[str, float]:
 
 
 def test_the_store(host: Host) -> None:
-    """By kind of scope, never by user."""
     for scope in (SCOPE, "user-9-bob", "site"):
         packed.publish(host.site.base, Namespace(str(host.site.store), scope, "numba", "ns"), {"a": {"a.nbi": b"x"}})
     found = of_store(host)
@@ -130,7 +126,6 @@ def test_the_store(host: Host) -> None:
 
 
 def test_without_a_directory_nothing_is_written(node: Node) -> None:
-    """The default."""
     metrics.write_host(node.installation, CurrentPolicy(node.policy, "", changed=False, problem=None))
     with open_session(node.installation, "maintain") as session:
         metrics.write_store(session)
@@ -138,7 +133,6 @@ def test_without_a_directory_nothing_is_written(node: Node) -> None:
 
 
 def test_a_directory_that_can_not_be_used(host: Host) -> None:
-    """Is an error that says what to change."""
     host.directory.rmdir()
     with pytest.raises(MetricsUnwritable, match="No such file"):
         host.write()
@@ -154,7 +148,6 @@ def test_a_directory_that_others_can_write_is_refused(node: Node) -> None:
 
 
 def test_two_runs_do_not_count_at_once(host: Host) -> None:
-    """The second one leaves it to the first."""
     with files.opened_lock(host.site.installation.metrics, "lock") as lock:
         assert files.try_flock(lock)
         metrics.write_host(host.site.installation, CurrentPolicy(host.site.policy, "", changed=False, problem=None))
@@ -177,7 +170,6 @@ def used(text: str) -> set[str]:
 
 
 def test_alerts_use_metrics_that_exist(exposed: set[str]) -> None:
-    """And each says what to do."""
     groups = yaml.safe_load((MONITORING / "warmstart.rules.yml").read_text())["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     assert len({rule["alert"] for rule in rules}) == len(rules) > 10
@@ -202,7 +194,6 @@ def test_the_dashboard_uses_metrics_that_exist(exposed: set[str]) -> None:
 
 
 def test_the_page_lists_every_metric(exposed: set[str]) -> None:
-    """And no other; those of wings are on the wings' pages."""
     pages = [ROOT / "docs" / "operations" / "monitoring.md", *(ROOT / "docs" / "wings").glob("*.md")]
     text = "".join(page.read_text() for page in pages)
     assert set(re.findall(r"`(warmstart_\w+)`", text)) == exposed

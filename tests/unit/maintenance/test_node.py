@@ -91,7 +91,6 @@ def node(node: Node, monkeypatch: pytest.MonkeyPatch) -> Host:
 
 
 def test_a_node_without_work(node: Host) -> None:
-    """Nothing is asked, and nothing changes."""
     assert node.maintain() == Report(NODE)
     assert node.asked == []
 
@@ -113,7 +112,6 @@ def test_what_killed_writers_left_goes(node: Host) -> None:
 
 
 def test_one_run_at_a_time(node: Host) -> None:
-    """The second one is told."""
     with opened_lock(node.site.paths.locks, "maintenance") as held:
         assert try_flock(held)
         with pytest.raises(MaintenanceBusy, match="n1"):
@@ -156,14 +154,12 @@ def test_the_board_of_a_long_job_stays(node: Host) -> None:
 
 
 def test_a_run_before_the_reboot_is_over(node: Host) -> None:
-    """Nobody has to be asked."""
     node.recorded(node.run(boot_id="another"))
     assert node.maintain().finished == 1
     assert node.asked == []
 
 
 def test_a_job_with_a_step_daemon_runs(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the controller says."""
     monkeypatch.setattr(commands, "with_daemons", lambda: frozenset({7}))
     node.recorded(node.run())
     node.over[7] = True
@@ -172,7 +168,6 @@ def test_a_job_with_a_step_daemon_runs(node: Host, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_controller_that_is_silent_is_asked_once(node: Host) -> None:
-    """Its time-out counts for every question."""
     for job_id in (7, 8, 9):
         node.recorded(node.run(job_id))
         node.over[job_id] = None
@@ -228,7 +223,6 @@ def test_deferred_harvests_are_finished_or_dropped(node: Host, monkeypatch: pyte
 
 @pytest.mark.threat(30)
 def test_no_users_harvests_keep_other_work_waiting(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They come after all other work, those of a user share one time, and what took long before comes last."""
     node.over[20] = True
     orphan = node.run(20)
     kept = {"numba": "1a"}
@@ -266,7 +260,6 @@ def test_no_users_harvests_keep_other_work_waiting(node: Host, monkeypatch: pyte
 
 
 def test_what_was_spooled_is_published(node: Host, tmp_path: Path) -> None:
-    """As the next epilog would do it."""
     stage = tmp_path / "stage-of-spool"
     stage.mkdir()
     (stage / spool.BUNDLE).write_bytes(b"x")
@@ -279,7 +272,6 @@ def test_what_was_spooled_is_published(node: Host, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bug", [False, True])
 def test_a_part_that_fails_keeps_no_other(node: Host, monkeypatch: pytest.MonkeyPatch, bug: bool) -> None:
-    """It is in the report and in the audit, a bug with its traceback."""
     node.recorded(node.run(boot_id="another"))
 
     def fail(*_: object) -> None:
@@ -294,7 +286,6 @@ def test_a_part_that_fails_keeps_no_other(node: Host, monkeypatch: pytest.Monkey
 
 
 def test_a_damaged_record_of_a_job_that_is_over_is_forgotten(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not of one that runs. What wings hold for the job is taken down, too."""
     ended: list[run_end.JobOnNode] = []
     monkeypatch.setattr(run_end, "end_wings", lambda _policy, _paths, job, *_: ended.append(job))
     os.makedirs(f"{node.site.paths.state}/7", mode=0o700)
@@ -319,7 +310,6 @@ def test_a_record_of_another_release_is_told_and_stays(node: Host) -> None:
 
 
 def test_a_job_whose_hook_is_at_work_is_left(node: Host) -> None:
-    """Its epilog may just have begun."""
     node.recorded(node.run())
     node.over[7] = True
     with records.job_lock(node.site.paths.state, 7, after(5)):

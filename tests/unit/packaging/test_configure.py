@@ -55,7 +55,6 @@ def told(configure: Path) -> str:
 
 @pytest.mark.report
 def test_an_account_that_got_another_uid_is_told_once(configure: Path) -> None:
-    """Where it is made; one that a site has for itself is not."""
     first = told(configure)
     assert "warmstart-import has uid 998 here, as 902 is taken" in first
     assert "same uids on all nodes" in first
@@ -65,7 +64,6 @@ def test_an_account_that_got_another_uid_is_told_once(configure: Path) -> None:
 
 @pytest.mark.report
 def test_the_sites_numbers_count(configure: Path) -> None:
-    """Its own file says which it means."""
     own = configure.parent / "etc/sysusers.d/warmstart.conf"
     own.parent.mkdir()
     own.write_text(ACCOUNTS.replace("902", "998").replace("903", "904"))

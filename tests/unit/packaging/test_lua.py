@@ -91,12 +91,10 @@ PARTS = st.one_of(
     st.sampled_from(["", "warmstart: ", "WarmStart :", "x: warmstart:", "warmstart "]),
 )
 def test_it_refuses_what_a_prolog_does(text: str, before: str) -> None:
-    """And nothing else."""
     assert (PROBLEM(before + text) is not None) == refused(before + text), before + text
 
 
 def test_it_says_what_is_wrong() -> None:
-    """With the user's own word, printable."""
     assert PROBLEM("warmstart: imgae=a") == (
         'warmstart: the comment has "imgae=a", which warmstart does not understand; '
         "`warmstart plan --comment` says what it does"

@@ -60,7 +60,6 @@ def hashes_needed(distribution: importlib.metadata.Distribution) -> int:
 
 
 def test_every_file_is_known() -> None:
-    """One for the hooks and one for each extra, but for pyslurm, whose release is the installed Slurm's."""
     assert {path.stem for path in REQUIREMENTS.glob("*.txt")} == set(NAMES)
     assert {"hooks", *setup_cfg()["options.extras_require"]} == {*NAMES, "slurm"}
 
@@ -79,7 +78,6 @@ def test_what_setup_cfg_asks_for_is_locked(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_they_need_themselves_is_locked(name: str) -> None:
-    """As far as a package is installed here, and its metadata can tell."""
     told = 0
     for target in TARGETS:
         pins = locked_for(name, target)
@@ -95,7 +93,6 @@ def test_what_they_need_themselves_is_locked(name: str) -> None:
 
 @pytest.mark.parametrize("name", HASHED)
 def test_every_line_has_its_hashes(name: str) -> None:
-    """One version each, with as many files as the supported Pythons and machines need."""
     for pin in locked(name):
         assert pin.version, pin
         assert pin.hashes, pin
@@ -106,7 +103,6 @@ def test_every_line_has_its_hashes(name: str) -> None:
 
 @pytest.mark.parametrize("name", HASHED)
 def test_wheels_were_found_for_every_python(name: str) -> None:
-    """`make update-requirements` says for which Pythons it found a wheel of each package."""
     header = (REQUIREMENTS / f"{name}.txt").read_text().splitlines()[1]
     assert header == f"# There are wheels for Python {' '.join(PYTHONS)} on {' and '.join(MACHINES)}."
 
@@ -117,7 +113,6 @@ def test_torch_has_versions_alone() -> None:
 
 
 def test_a_package_has_one_version_in_all_files() -> None:
-    """`make setup` installs them one after the other into one environment."""
     for target in TARGETS:
         versions: dict[str, set[str]] = {}
         for name in NAMES:

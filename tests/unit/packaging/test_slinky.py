@@ -45,14 +45,12 @@ def values() -> dict[str, Any]:
 
 
 def test_each_script_runs_our_hook(values: dict[str, Any]) -> None:
-    """As its last command, so Slurm waits for it and learns its status."""
     for key, name in (("prologScripts", "prolog"), ("epilogScripts", "epilog")):
         (script,) = values[key].values()
         assert script.endswith(f"exec /usr/libexec/warmstart/{name}\n")
 
 
 def test_the_policy_is_one_and_slurm_waits_for_its_budgets(values: dict[str, Any], tmp_path: Path) -> None:
-    """Its workspace is the plugin's, and a volume."""
     (text,) = (item["data"]["policy.yaml"] for item in values["extraObjects"] if item["kind"] == "ConfigMap")
     own = "store_user: daemon\nimport_user: bin\nvalidate_user: sys\n"  # accounts of any host
     policy = current_policy(installed(tmp_path, text + own), keep=True).policy
@@ -81,12 +79,10 @@ def leaves(value: object, names: str = "") -> Iterator[str]:
 
 
 def test_each_value_is_one_of_the_charts(values: dict[str, Any]) -> None:
-    """Helm says nothing of a name that the chart does not have."""
     assert sorted(set(leaves(values))) == sorted(CHART)
 
 
 def test_what_is_mounted_is_a_volume(values: dict[str, Any]) -> None:
-    """In the nodes' pods, and in the one of the store's maintenance."""
     (job,) = (item for item in values["extraObjects"] if item["kind"] == "CronJob")
     gpu, pod = values["nodesets"]["gpu"], job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     for mounts, volumes in (
@@ -100,7 +96,6 @@ def test_what_is_mounted_is_a_volume(values: dict[str, Any]) -> None:
 
 
 def test_shellcheck_has_nothing_to_say(values: dict[str, Any], tmp_path: Path) -> None:
-    """Of the chart's scripts and the commands of the Dockerfile."""
     if shutil.which("shellcheck") is None:
         unavailable("shellcheck is not installed")
     text = (PACKAGING / "slinky/Dockerfile").read_text().replace("\\\n", "")
@@ -115,7 +110,6 @@ def test_shellcheck_has_nothing_to_say(values: dict[str, Any], tmp_path: Path) -
 
 
 def test_accounts_have_the_ids_of_the_packages() -> None:
-    """All hosts that mount the store have the same."""
     users = re.findall(r"^u (\S+) (\d+)", (PACKAGING / "sysusers.d/warmstart.conf").read_text(), re.MULTILINE)
     assert len(users) == 3
     assert {f"{name}:{uid}" for name, uid in users} <= {

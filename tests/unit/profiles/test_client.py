@@ -73,7 +73,6 @@ def hang(profile_name: str, stage: int, entries: dict[str, list[str]], defined: 
 
 @pytest.mark.timed
 def test_what_was_judged_before_the_deadline_stands(stage_fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An entry that takes all of the time costs the ones before it nothing."""
     put_in_place(monkeypatch, judge, "judge", hang)
     verdicts = VALIDATOR.judge("numba", stage_fd, {"a": ["x"], "b": ["y"]}, defined=(), deadline=after(3))
     assert next(verdicts) == ("a", None)

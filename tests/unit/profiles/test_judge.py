@@ -34,7 +34,6 @@ def write_entry(stage: Path) -> dict[str, list[str]]:
 
 
 def test_good_and_bad_entries_are_answered_side_by_side(stage: Path, stage_fd: int) -> None:
-    """One bad entry costs no other one its verdict."""
     entries = write_entry(stage)
     other = NUMBA_BASE.replace("-17", "-18")
     entries[other] = [f"{other}.nbi", f"{other}.1.nbc"]
@@ -51,7 +50,6 @@ def endless(_files: EntryFiles) -> None:
 
 @pytest.mark.threat(30)
 def test_an_entry_that_takes_too_long_is_invalid(stage: Path, stage_fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are still judged, and no timer is left."""
     entries = write_entry(stage)
     other = NUMBA_BASE.replace("-17", "-18")
     (stage / f"{other}.nbi").write_bytes(b"x")
@@ -71,7 +69,6 @@ def test_an_entry_that_takes_too_long_is_invalid(stage: Path, stage_fd: int, mon
 
 @pytest.mark.parametrize("hostile", ["link", "fifo", "directory"])
 def test_what_is_not_a_regular_file_is_refused(stage: Path, stage_fd: int, hostile: str) -> None:
-    """A link, a pipe or a directory on the stage is neither followed nor waited for."""
     entries = write_entry(stage)
     data = stage / NUMBA_DATA
     data.rename(stage / "elsewhere")
@@ -85,7 +82,6 @@ def test_what_is_not_a_regular_file_is_refused(stage: Path, stage_fd: int, hosti
 
 
 def test_a_linked_directory_is_not_entered(stage: Path, stage_fd: int) -> None:
-    """Every component of a file's path is opened without following links."""
     entries = write_entry(stage)
     directory = (stage / NUMBA_INDEX).parent
     directory.rename(stage / "elsewhere")
@@ -97,19 +93,16 @@ def test_a_linked_directory_is_not_entered(stage: Path, stage_fd: int) -> None:
     "name", ["../x.nbi", "/etc/passwd", f"{NUMBA_BASE}.nbi.lock", NUMBA_INDEX.replace("-17", "-18")]
 )
 def test_a_file_of_another_entry_is_refused(stage: Path, stage_fd: int, name: str) -> None:
-    """The judge applies the entry rule itself."""
     entries = write_entry(stage)
     entries[NUMBA_BASE].append(name)
     assert judge("numba", stage_fd, entries) == {NUMBA_BASE: "unexpected-file"}
 
 
 def test_an_entry_without_files_is_refused(stage_fd: int) -> None:
-    """Nothing is not an entry."""
     assert judge("numba", stage_fd, {NUMBA_BASE: []}) == {NUMBA_BASE: "unexpected-file"}
 
 
 def test_a_huge_sparse_file_costs_nothing(stage: Path, stage_fd: int) -> None:
-    """A file above the format's limit is refused by its size."""
     entries = write_entry(stage)
     os.truncate(stage / NUMBA_DATA, 1 << 40)
     assert judge("numba", stage_fd, entries) == {NUMBA_BASE: "too-large"}
@@ -118,7 +111,6 @@ def test_a_huge_sparse_file_costs_nothing(stage: Path, stage_fd: int) -> None:
 @SAME_STAGE
 @given(st.text("a./", max_size=8))
 def test_no_name_leads_out_of_the_stage(stage_fd: int, name: str) -> None:
-    """Not even one that the entry is said to have."""
     files = EntryFiles(stage_fd, "e", [name])
     with pytest.raises(EntryInvalid) as caught, files.open(name):
         pass
@@ -128,7 +120,6 @@ def test_no_name_leads_out_of_the_stage(stage_fd: int, name: str) -> None:
 
 
 def test_a_validator_that_fails_proves_nothing(verdict: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug or a limit met in a validator is an answer, not a crash of the judge."""
     from warmstart.profiles.formats import pickle_framing
 
     def fail(*_: object, **__: object) -> None:

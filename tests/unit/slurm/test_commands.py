@@ -34,7 +34,6 @@ def squeue(tmp_path: Path, script: str) -> Access:
 
 
 def test_a_job_among_the_tasks_of_its_array() -> None:
-    """For an array's own id squeue shows all tasks."""
     assert commands.parse_job(TASKS, 2) == JobFacts(2, "RUNNING", "", "2_2", 1795333348)
     assert commands.parse_job(TASKS, 4) == JobFacts(4, "PENDING", "high", "2_1", 1795333348)
 
@@ -47,13 +46,11 @@ def test_a_job_outside_of_arrays() -> None:
 
 @pytest.mark.parametrize("text", ["", TASKS, "7|PENDING\n", "7|RUNNING|a|7|N/A|1|\n" * 2])
 def test_an_unclear_answer_is_none(text: str) -> None:
-    """No line about the job, half a line, or two."""
     with pytest.raises(ValueError, match="no clear answer"):
         commands.parse_job(text, 7)
 
 
 def test_squeue_is_called_once(tmp_path: Path) -> None:
-    """For a job in any state, with the site's slurm.conf, times in seconds."""
     access = squeue(tmp_path, f"cat <<'E'\n{TASKS}E")
     assert commands.job(access, 4, after(60)) == commands.parse_job(TASKS, 4)
     (call,) = (tmp_path / "asked").read_text().splitlines()
@@ -80,7 +77,6 @@ def scontrol(tmp_path: Path, text: str, status: int = 0) -> Access:
 
 
 def test_the_running_configuration_is_read(tmp_path: Path) -> None:
-    """What it enforces, and its hooks, several of one kind or none."""
     prolog = ["/site/first", "/usr/libexec/warmstart/prolog"]
     controller = ["/usr/libexec/warmstart/prolog-slurmctld"]
     scripts = {"Prolog": prolog, "Epilog": [], "PrologSlurmctld": controller, "EpilogSlurmctld": []}
@@ -94,7 +90,6 @@ def test_the_running_configuration_is_read(tmp_path: Path) -> None:
     ("text", "status"), [(CONFIG * 2, 0), (CONFIG.replace("AccountingStorageEnforce", "X"), 0), ("", 0), (CONFIG, 1)]
 )
 def test_an_unclear_configuration_is_none(tmp_path: Path, text: str, status: int) -> None:
-    """Rights rest on it."""
     with pytest.raises(ValueError, match="scontrol"):
         commands.configuration(scontrol(tmp_path, text, status), after(60))
 

@@ -21,6 +21,5 @@ from warmstart.slurm.facts import JobFacts
     ],
 )
 def test_a_state_that_is_not_known_to_be_final_is_not(state: str, over: bool, left: bool) -> None:
-    """What maintenance takes away is gone for good."""
     job = JobFacts(7, state, "", "", 0)
     assert (job.is_over, job.has_left_its_nodes) == (over, left)

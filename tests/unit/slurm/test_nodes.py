@@ -20,7 +20,6 @@ from warmstart.slurm.nodes import expand, first, has_several
     ],
 )
 def test_a_list_of_several_hosts(hostlist: str, several: bool) -> None:
-    """A dash is a range only in brackets."""
     assert has_several(hostlist) is several
 
 
@@ -34,7 +33,6 @@ def test_a_list_of_several_hosts(hostlist: str, several: bool) -> None:
     ],
 )
 def test_a_list_is_expanded(hostlist: str, hosts: list[str]) -> None:
-    """Numbers keep their width."""
     assert expand(hostlist) == hosts
     assert first(hostlist) == (hosts or [""])[0]
 
@@ -75,5 +73,4 @@ def test_a_list_of_a_users_takes_no_more_than_it_may(hostlist: str) -> None:
     ],
 )
 def test_first_host(hostlist: str, host: str) -> None:
-    """Ranges, zero padding, several brackets."""
     assert first(hostlist) == host

@@ -31,7 +31,6 @@ def test_a_wing_is_asked_in_place_of_commands(  # noqa: PLR0917 - a case, and tw
     source: str,
     queries: int,
 ) -> None:
-    """Where it fits what runs."""
     asked: list[int] = []
 
     def job_of(_access: Access, job_id: int, _deadline: object) -> JobFacts | None:
@@ -49,7 +48,6 @@ def test_a_wing_is_asked_in_place_of_commands(  # noqa: PLR0917 - a case, and tw
 
 
 def test_squeue_is_asked_once(tmp_path: Path) -> None:
-    """And nobody asks which release runs."""
     slurmctld = controller(tmp_path)
     assert slurmctld.job(7, after(60)) == BY_COMMANDS
     assert slurmctld.source == "squeue"
@@ -71,6 +69,5 @@ def test_a_controller_that_does_not_answer_is_left_at_the_deadline(tmp_path: Pat
 
 
 def test_without_slurms_commands_there_is_a_reason(tmp_path: Path) -> None:
-    """Not a fault of the node, though a program is missing."""
     with pytest.raises(LookUpFailed, match="No such file"):
         Slurmctld(Access(f"{tmp_path}/scontrol")).job(7, after(60))

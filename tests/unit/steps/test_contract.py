@@ -23,7 +23,6 @@ def step(request: pytest.FixtureRequest) -> ModuleType:
 
 
 def test_a_step_has_the_shape_of_one(step: ModuleType) -> None:
-    """`NAME`, typed options, and `run(context, options) -> Outcome`."""
     assert step.__name__.rpartition(".")[2].replace("_", "-") == step.NAME
     run = inspect.signature(step.run, eval_str=True)
     assert [parameter.annotation for parameter in run.parameters.values()] == [Context, step.Options]
@@ -41,7 +40,6 @@ def test_the_plan_runs_every_step() -> None:
 
 
 def test_a_step_neither_prints_nor_exits_nor_reads_the_environment(step: ModuleType) -> None:
-    """What it found out is in its outcome, and what it needs is in its arguments."""
     forbidden = {"print", "input", "exit", "quit", "environ", "getenv", "putenv", "_exit", "stdin", "stdout", "argv"}
     tree = ast.parse(inspect.getsource(step))
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

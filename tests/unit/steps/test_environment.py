@@ -72,13 +72,11 @@ def test_the_first_image_is_the_one_that_the_caches_belong_to(
 
 
 def test_a_notice_stands_alone_where_there_are_no_variables(context: Context, tmp_path: Path) -> None:
-    """For a job that no rule matches and that asks for something."""
     view.publish(context.paths.view, context.record, {"notice": "no rule matches\n"})
     assert printed(tmp_path) == (0, [f"export WARMSTART_NOTICES={tmp_path}/view/7/notice"])
 
 
 def test_what_the_user_set_stays(context: Context, tmp_path: Path) -> None:
-    """But not our own variables, and not a path into another job's workspace that was inherited."""
     options = Options({"KEPT": "ours", "STALE": "ours"}, {"WARMSTART_IMAGE": "/image"}, ())
     environment.run(context, options)
     user = {"KEPT": "mine", "STALE": f"{context.record.workspace}/n1/6.00/cache", "WARMSTART_IMAGE": "/old"}
@@ -165,7 +163,6 @@ def test_no_link_otherwise(
 
 
 def test_whose_a_directory_is(tmp_path: Path) -> None:
-    """A link of root's says nothing about where it leads."""
     (tmp_path / "link").symlink_to("/usr")
     paths = ("/usr", tmp_path / "none", tmp_path / "link")
     assert [environment._is_roots(str(path)) for path in paths] == [True, False, False]
@@ -216,7 +213,6 @@ def test_a_container_that_the_caches_are_not_for_has_what_the_tools_have_without
 
 
 def test_what_the_policy_sets_in_place_of_a_profile_has_no_default(context: Context) -> None:
-    """It is the site's, in every container."""
     defaults = {"A": "~/.a", "B": "~/.b"}
     environment.run(context, Options({"A": "/w/a", "B": "/w/b"}, {"A": "/site"}, (), defaults=defaults))
     lines = Path(f"{context.paths.view}/{context.record.view_id}/environment").read_text().splitlines()
@@ -265,7 +261,6 @@ def test_what_is_set_under_apptainers_older_name_is_the_users(context: Context, 
 
 @pytest.mark.report
 def test_who_keeps_the_runs_mounts_from_apptainer_is_told(context: Context, tmp_path: Path) -> None:
-    """The batch script says it, once. Inherited from the submitting job is not set."""
     os.makedirs(f"{context.record.run_directory}/cache")
     with opened_dir(context.record.run_directory) as fd:
         view.show(fd, Shown("ro", "job", NONE, NONE, "/l/env", NONE), os.getuid())
@@ -326,13 +321,11 @@ def test_a_mount_of_the_submitting_jobs_cache_is_forgotten(context: Context, tmp
 
 
 def test_a_verdict_is_printed_and_fails_the_task(context: Context, tmp_path: Path) -> None:
-    """The user reads why, and the task ends."""
     view.publish(context.paths.view, context.record, {"verdict": "image refused\nask your admin\n"})
     assert printed(tmp_path) == (1, ["print image refused", "print ask your admin"])
 
 
 def test_jobs_that_warmstart_does_not_know_see_nothing(context: Context, tmp_path: Path) -> None:
-    """No view: no output, success."""
     assert printed(tmp_path, job="8") == (0, [])
 
 

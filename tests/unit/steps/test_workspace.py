@@ -135,7 +135,6 @@ def test_a_list_that_has_no_space_is_done_without(short: tuple[Context, Path], m
 
 
 def test_the_longest_tmpdir_has_room_for_sockets() -> None:
-    """With the longest workspace that a policy may have programs can bind what they add to it, and no more."""
     longest = a_record(workspace="/" + "w" * (LONGEST_WORKSPACE - 1), view_id=2**32 - 1, restarts=2**32 - 1)
     directory = f"{longest.run_directory}/tmp"
     assert len(directory) == LONGEST_TMPDIR

@@ -36,13 +36,11 @@ OTHERS = {"not-empty": b"", "text": b"\xff", "written": b"\0", "sha256-name": b"
 
 
 def test_every_format_of_the_policy_has_a_sample() -> None:
-    """So it has a check."""
     assert {*get_args(Format)} == {*SAMPLES}
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_a_file_of_its_format_passes_and_another_does_not(reason: Reason, kind: str) -> None:
-    """`any` takes everything that is a file."""
     name = HASH if kind == "sha256-name" else "f"
     assert reason({name: SAMPLES[kind]}, lambda files: by_name.check(kind, files, name)) is None
     refused = reason({name: OTHERS.get(kind, b"other")}, lambda files: by_name.check(kind, files, name))
@@ -52,7 +50,6 @@ def test_a_file_of_its_format_passes_and_another_does_not(reason: Reason, kind: 
 @SAME_STAGE
 @given(st.sampled_from(sorted(SAMPLES)), st.binary(max_size=200))
 def test_any_bytes_get_a_documented_reason(reason: Reason, kind: str, content: bytes) -> None:
-    """No check fails on what a job wrote."""
     found = reason({"f": content}, lambda files: by_name.check(kind, files, "f"))
     assert found in {None, *REASONS} - {"validator-failed"}
 
@@ -70,5 +67,4 @@ def test_any_bytes_get_a_documented_reason(reason: Reason, kind: str, content: b
     ],
 )
 def test_a_sidecar_describes_its_file(reason: Reason, files: dict[str, bytes], said: str | None) -> None:
-    """As sha256sum writes it."""
     assert reason(files, lambda entry: by_name.check_sidecar(entry, "f.sha256")) == said

@@ -24,7 +24,6 @@ def check(files: EntryFiles) -> None:
 @SAME_STAGE
 @given(st.binary(min_size=1, max_size=3000), st.integers(0, 9), st.binary(max_size=3))
 def test_a_stream_is_one_whole_stream(reason: Reason, content: bytes, level: int, more: bytes) -> None:
-    """Nothing after it, and nothing missing."""
     stream = zlib.compress(content, level)
     assert reason({"f": stream + more}, check) == (MALFORMED if more else None)
     assert reason({"f": stream[:-1]}, check) == MALFORMED
@@ -45,13 +44,11 @@ def test_a_frame_is_walked_block_by_block(reason: Reason, blocks: list[bytes], h
 @SAME_STAGE
 @given(st.integers(0, len(ZSTD) - 1))
 def test_a_compressed_block_is_not_cut(reason: Reason, length: int) -> None:
-    """Its literals and the end of its sequences have to be there."""
     assert reason({"f": ZSTD}, check) is None
     assert reason({"f": ZSTD[:length]}, check) == MALFORMED
 
 
 def test_a_frame_that_grows_a_byte_is_one_block(reason: Reason) -> None:
-    """An RLE block has one byte, whatever its size."""
     frame = b"\x28\xb5\x2f\xfd\x20\x64" + (100 << 3 | 1 << 1 | 1).to_bytes(3, "little") + b"x"
     assert reason({"f": frame}, check) is None
     assert reason({"f": frame + b"x"}, check) == MALFORMED
@@ -59,13 +56,11 @@ def test_a_frame_that_grows_a_byte_is_one_block(reason: Reason) -> None:
 
 @pytest.mark.parametrize("least", [0, 5, 6])
 def test_how_much_there_has_to_be(reason: Reason, least: int) -> None:
-    """Of what comes out of it."""
     found = reason({"f": zlib.compress(b"12345")}, lambda files: compressed.check(files, "f", least=least))
     assert found == (MALFORMED if least > 5 else None)
 
 
 def test_inflating_ends_at_a_bound(reason: Reason, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time and not memory is what a bomb takes, and that is bounded."""
     monkeypatch.setattr(compressed, "MOST_INFLATED", 1000)
     assert reason({"f": zlib.compress(bytes(1000))}, check) is None
     assert reason({"f": zlib.compress(bytes(1001))}, check) == "too-large"

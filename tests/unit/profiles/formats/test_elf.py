@@ -26,7 +26,6 @@ def check(kind: int, files: EntryFiles) -> None:
 
 
 def test_each_type_is_only_its_own(reason: Reason) -> None:
-    """An object is no library, a library no object, and a cubin neither."""
     for content, kind in ((OBJECT, elf.RELOCATABLE), (SHARED, elf.SHARED)):
         for wanted in (elf.RELOCATABLE, elf.SHARED):
             expected = None if wanted == kind else "elf-malformed"
@@ -51,7 +50,6 @@ def with_more_segments(library: bytes, count: int) -> bytes:
 @pytest.mark.threat(30)
 @pytest.mark.parametrize("count", [1, 6_000])
 def test_a_library_has_one_dynamic_segment(reason: Reason, count: int) -> None:
-    """6,000 that all name the same 64 KiB kept the validator busy for seconds."""
     assert reason({"f": with_more_segments(SHARED, 0)}, lambda files: check(elf.SHARED, files)) is None
     found = with_more_segments(SHARED, count)
     assert reason({"f": found}, lambda files: check(elf.SHARED, files)) == "elf-malformed"

@@ -33,7 +33,6 @@ def test_a_build_that_ended(reason: Reason) -> None:
 
 @pytest.mark.parametrize("version", [b"5", b"6", b"7", b"12"])
 def test_every_version_of_the_log(reason: Reason, version: bytes) -> None:
-    """They differ in the hash only."""
     assert reason(build(log=NINJA_LOG.replace(b"v5", b"v" + version)), check) is None
 
 
@@ -55,14 +54,12 @@ def test_dependencies_that_were_cut_are_found(reason: Reason, length: int) -> No
 @SAME_STAGE
 @given(st.binary(max_size=80), st.booleans())
 def test_any_bytes_get_a_documented_reason(reason: Reason, content: bytes, with_header: bool) -> None:
-    """In the log and in the dependencies."""
     for name, header in (("log", b"# ninja log v5\n"), ("deps", b"# ninjadeps\n\4\0\0\0")):
         found = reason(build(**{name: (header if with_header else b"") + content}), check)
         assert found in {None, *REASONS} - {"validator-failed"}
 
 
 def test_an_object_that_the_log_has_is_there(reason: Reason) -> None:
-    """An object that is missing is built again, with everything after it."""
     files = build()
     del files["e/main.o"]
     assert reason(files, check) == "incomplete"

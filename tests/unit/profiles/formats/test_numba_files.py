@@ -20,7 +20,6 @@ from tests.lib.judging import Judge
     ],
 )  # fmt: skip
 def test_code_may_call_c_functions(verdict: Judge, name: bytes) -> None:
-    """The interpreter, the runtime, the C library or the module's own library, of C++, too, define those."""
     data = pickle.dumps((b"key", relocatable(b"code", [b"_ZN4mod1fE"], [name])), 5)
     assert verdict("numba", {**numba_files(1), NUMBA_DATA: data}) is None
 
@@ -105,7 +104,6 @@ def gufunc(kernel: bytes, wrapper: bytes, stamp: str = "stamp" * 12) -> dict[str
 
 
 def test_a_wrapper_is_of_its_kernel(verdict: Judge) -> None:
-    """By the kernel's name, and of the same source."""
     assert verdict("numba", gufunc(b"_ZN1m1fB2v7E", b"__gufunc__._ZN1m1fB2v7E")) is None
     assert verdict("numba", gufunc(b"_ZN1m1fB2v7E", b"__gufunc__._ZN1m1fB2v8E")) == "two-writers"
     assert verdict("numba", gufunc(b"_ZN1m1fB2v7E", b"__gufunc__._ZN1m1fB2v7E", "older")) == "two-writers"
@@ -120,7 +118,6 @@ def test_a_wrapper_alone_is_refused(verdict: Judge) -> None:
 
 
 def test_a_namesake_of_a_wrapper_is_a_function(verdict: Judge) -> None:
-    """A module that is called `guf-m` has kernels of that name, beside those of `m`."""
     files = gufunc(b"_ZN1m1fB2v7E", b"__gufunc__._ZN1m1fB2v7E")
     (wrapper,) = (name for name in files if "guf-" in name and name.endswith(".nbc"))
     assert verdict("numba", {**files, wrapper: files[NUMBA_DATA]}) is None

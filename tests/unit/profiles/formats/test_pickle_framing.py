@@ -47,7 +47,6 @@ def test_a_pickle_is_whole_and_alone(reason: Reason, value: object, protocol: in
 @SAME_STAGE
 @given(st.lists(VALUES, min_size=1, max_size=3), st.integers(1, 3))
 def test_as_many_as_there_have_to_be(reason: Reason, values: list[object], wanted: int) -> None:
-    """No more and no fewer."""
     data = b"".join(pickle.dumps(value, 5) for value in values)
     found = reason({"f": data}, lambda files: pickle_framing.check(files, "f", pickles=wanted))
     expected = {len(values) < wanted: "pickle-truncated", len(values) > wanted: "pickle-trailing"}.get(True)
@@ -81,7 +80,6 @@ def test_what_a_pickle_would_make_is_told_as_parts(reason: Reason, names: list[s
 @SAME_STAGE
 @given(st.lists(st.sampled_from(pickletools.opcodes).map(lambda opcode: opcode.code.encode("latin-1")), max_size=12))
 def test_any_opcodes_get_a_documented_reason(reason: Reason, opcodes: list[bytes]) -> None:
-    """In any order, with arguments or without."""
     for data in (b"".join(opcodes), b"\x80\x05" + b"".join(opcodes) + b"."):
         assert reason({"f": data}, check) in {None, *REASONS} - {"validator-failed"}
 
@@ -116,7 +114,6 @@ def test_the_framing_is_followed(reason: Reason, data: bytes, said: str | None) 
 
 
 def test_what_is_read_is_bounded(reason: Reason, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes and opcodes."""
     data = pickle.dumps(list(range(50)), 5)
     monkeypatch.setattr(pickle_framing, "MOST_OPCODES", 20)
     assert reason({"f": data}, check) == "too-large"

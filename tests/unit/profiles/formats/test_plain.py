@@ -15,7 +15,6 @@ from warmstart.profiles.formats import plain
 @SAME_STAGE
 @given(st.binary(max_size=60) | st.text(max_size=30).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_text_is_text(reason: Reason, content: bytes) -> None:
-    """UTF-8, not blank, without NUL."""
     try:
         good = bool(content.decode()) and bool(content.strip()) and b"\0" not in content
     except UnicodeDecodeError:
@@ -42,7 +41,6 @@ def test_json_is_what_python_takes_for_it(reason: Reason, content: bytes) -> Non
 
 
 def test_json_that_is_too_deep_or_too_long(reason: Reason) -> None:
-    """It ends no process that has other entries to judge."""
     assert reason({"f": b"[" * 200_000}, lambda files: plain.check_json(files, "f")) == "json-malformed"
     long = b" " * (plain.LARGEST_JSON + 1)
     assert reason({"f": long}, lambda files: plain.check_json(files, "f")) == "too-large"
@@ -51,7 +49,6 @@ def test_json_that_is_too_deep_or_too_long(reason: Reason) -> None:
 @SAME_STAGE
 @given(st.binary(max_size=20), st.integers(0, 2 * plain.PAGE))
 def test_what_ends_in_a_page_of_zeroes_was_not_written(reason: Reason, start: bytes, zeroes: int) -> None:
-    """All of a smaller file, too; an empty one never."""
     content = start + bytes(zeroes)
     expected = None if content[-plain.PAGE :].strip(b"\0") else "blob-zeroes" if content else "blob-empty"
     assert reason({"f": content}, lambda files: plain.check_written(files, "f")) == expected
@@ -61,5 +58,4 @@ def test_what_ends_in_a_page_of_zeroes_was_not_written(reason: Reason, start: by
 
 @pytest.mark.parametrize(("limit", "said"), [(5, None), (4, "too-large")])
 def test_an_entrys_files_count_together(reason: Reason, limit: int, said: str | None) -> None:
-    """To the last byte."""
     assert reason({"a": b"123", "b": b"45"}, lambda files: plain.check_total(files, limit)) == said

@@ -16,7 +16,6 @@ from warmstart.profiles.formats import self_hash
 @SAME_STAGE
 @given(st.binary(max_size=200), st.binary(max_size=200))
 def test_a_name_is_the_hash_of_its_content(reason: Reason, content: bytes, other: bytes) -> None:
-    """Inductor's base32, and hexadecimal in front of anything."""
     assume(content != other)
     name, digits = letters(content), hashlib.sha256(content).hexdigest() + ".bin"
     for data, expected in ((content, None), (other, "name-not-hash")):
@@ -27,7 +26,6 @@ def test_a_name_is_the_hash_of_its_content(reason: Reason, content: bytes, other
 @SAME_STAGE
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=40), st.sampled_from(["", " ", "\n\n"]))
 def test_a_source_is_hashed_without_the_space_around_it(reason: Reason, text: str, space: str) -> None:
-    """As Inductor strips it before it hashes."""
     name = f"c{letters(text.strip().encode())}.py"
     source = space + text + space
     assert reason({name: source.encode()}, lambda files: self_hash.check_source(files, name)) is None
@@ -35,12 +33,10 @@ def test_a_source_is_hashed_without_the_space_around_it(reason: Reason, text: st
 
 
 def test_a_source_that_is_no_text(reason: Reason) -> None:
-    """No tool writes one."""
     assert reason({"c.py": b"\xff"}, lambda files: self_hash.check_source(files, "c.py")) == "text-malformed"
 
 
 def test_sizes_and_digests_are_of_the_file(reason: Reason) -> None:
-    """What a manifest says is compared with both."""
     found = []
     assert reason({"f": b"abc"}, lambda files: found.append(self_hash.size_and_sha256(files, "f"))) is None
     assert found == [(3, hashlib.sha256(b"abc").hexdigest())]
