@@ -31,8 +31,9 @@ ALICE, BOB = Identity("ws-tree-alice", _FIRST, _FIRST), Identity("ws-tree-bob", 
 ME = Identity("ws-alice", os.getuid(), os.getgid())
 NOT_ROOT = os.getuid() or 64201  # who owns a tree: what is root's is none
 TREES = """\
-trees: {{prefixes: ["{base}/trees"], max_size: {size}}}
+trees: {{prefixes: ["{base}/trees"], max_size: {size}, keep: {keep}}}
 maintenance: {{per_user: {quota}}}
+constant_path: spank
 """
 
 
@@ -54,10 +55,9 @@ class TreeSite(Node):
         for path in (self.paths.state, directory(self.paths)):
             Path(path).mkdir(parents=True, mode=0o700)
 
-    def policy_of(self, size: str = "64MiB", quota: str = "1GiB") -> None:
+    def policy_of(self, size: str = "64MiB", quota: str = "1GiB", keep: str = "1GiB") -> None:
         """Write the policy anew."""
-        text = (POLICY + TREES).format(base=self.base, size=size, quota=quota)
-        command_line.installed(self.base, text)
+        command_line.installed(self.base, (POLICY + TREES).format(base=self.base, size=size, quota=quota, keep=keep))
 
     def tree(self, name: str, user: Identity | None = None) -> Path:
         """Make what looks like an environment of a user's, of six names and 20 bytes."""

@@ -117,8 +117,7 @@ def test_without_a_tree_the_job_says_so_and_nothing_is_shown(context: Context) -
     assert os.path.isdir(f"{context.record.run_directory}/{OWN}")
 
 
-def test_an_image_that_is_left_to_pyxis_has_none(context: Context) -> None:
-    """Nor a job without a workspace."""
+def test_a_job_without_an_image_of_ours_or_a_workspace_has_none(context: Context) -> None:
     for record in (
         context.record._replace(image=f"{CLAIMED}{REFERENCE}"),
         context.record._replace(cache=""),
@@ -127,8 +126,9 @@ def test_an_image_that_is_left_to_pyxis_has_none(context: Context) -> None:
         assert step.run(context._replace(record=record), Options(())).state == "skipped"
 
 
-def test_a_node_that_cannot_unpacks_nothing(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is tried once after a boot."""
+def test_a_node_that_cannot_unpacks_nothing_and_is_tried_once_after_a_boot(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tries: list[int] = []
 
     def cannot(_: object) -> trial.Tried:
@@ -142,8 +142,7 @@ def test_a_node_that_cannot_unpacks_nothing(context: Context, monkeypatch: pytes
     assert (len(tries), records.held(context.paths.state)) == (1, {})
 
 
-def test_the_trial_tries_it_all(context: Context) -> None:
-    """On this machine both ways work, and nothing is left of it."""
+def test_both_ways_work_on_this_machine_and_a_trial_leaves_nothing(context: Context) -> None:
     assert trial.tried(context.policy) == ("", "")
     for path in (context.policy.paths.shelf, context.policy.paths.workspace):
         assert not [name for name in os.listdir(str(path)) if name.startswith(trial.PREFIX)]
@@ -181,10 +180,9 @@ def test_a_step_is_shown_the_tree_of_its_own_image(context: Context) -> None:
 
 
 @pytest.mark.parametrize(("why", "comes"), [(unpacks.TOO_LONG, True), ("unsquashfs: no", False)])
-def test_later_steps_ask_for_a_tree_that_is_on_its_way(
+def test_later_steps_ask_for_a_tree_that_is_on_its_way_alone(
     context: Context, monkeypatch: pytest.MonkeyPatch, why: str, comes: bool
 ) -> None:
-    """Not for one that nobody makes."""
     monkeypatch.setattr(unpacks, "obtain", lambda *_: why)
     image = StepImage("reg.example.com/1:1", f"sha256:{1:064x}", stored(context.policy.paths.store, "1"))
     assert step_image.provide(context, image, [], context.deadline) is comes

@@ -41,7 +41,6 @@ def place() -> Iterator[Place]:
 
 
 def test_a_container_of_the_image_starts_from_the_tree(place: Place) -> None:
-    """It is the job's own, and what it changes is its own."""
     change = (
         "cat which; stat -c %u:%g . which; rm -r old && mkdir old && ls -A old; mv etc gone; echo x >which; cat which"
     )
@@ -68,8 +67,7 @@ def test_what_is_mounted_below_comes_along(place: Place) -> None:
 
 
 @pytest.mark.parametrize("way", ["a copy", "an argument", "replaced"])
-def test_a_container_of_another_file_stays_what_it_is(place: Place, way: str) -> None:
-    """Also beside the job's image, by its name, and with it among the arguments."""
+def test_a_container_of_another_file_beside_the_jobs_image_stays_what_it_is(place: Place, way: str) -> None:
     own = place.base / "own.sqsh"
     shutil.copy(place.file, own)
     if way == "replaced":
@@ -81,14 +79,12 @@ def test_a_container_of_another_file_stays_what_it_is(place: Place, way: str) ->
 
 
 def test_another_name_of_the_image_is_the_image(place: Place) -> None:
-    """The store may be mounted at two places."""
     other = place.base / "other"
     other.hardlink_to(place.file)
     assert place.start("cat which", other).output == ["tree"]
 
 
 def test_an_unpacked_container_is_counted(place: Place) -> None:
-    """Its root is a directory of the user's."""
     assert place.start("cat which", "pyxis_7.0") == (["image"], WELL)
     assert place.said() == ["from-unpacked"]
 
@@ -148,8 +144,7 @@ def test_where_the_disk_cannot_changes_lie_in_memory(place: Place) -> None:
     assert started == (["tree", f"upperdir={place.base}/runtime/warmstart/written/upper"], WELL)
 
 
-def test_it_ends_no_container(place: Place) -> None:
-    """Whatever is missing, damaged or another's."""
+def test_whatever_is_missing_or_damaged_it_ends_no_container(place: Place) -> None:
     list_, environment = place.run / "shown", place.view / "environment"
     text = list_.read_text()
     for wrong in (text.replace("mounted/", "nowhere/"), text.replace("mounted/", "a,b:c/"), "one\n", "", "\0\t\t\n"):

@@ -13,28 +13,42 @@ from warmstart.paths import Installation
 from warmstart.wings.ready_roots import checks, trial
 from warmstart.wings.ready_roots.trial import Tried
 
+# As far as 4.1 concerns the hook.
+RUNTIME = """root="${ENROOT_RUNTIME_PATH}/overlay"
+bash -c 'runtime::_start "$@"' "${config}" "${rootfs}" "$@"
+"""
 
-def node(tmp_path: Path, shelf: str | None) -> Node:
-    """Return a node with or without a shelf."""
-    policy = a_policy(tmp_path)
-    return Node(Installation(str(tmp_path)), policy._replace(paths=policy.paths._replace(shelf=shelf)))
+
+@pytest.fixture
+def enroot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the functions of an enroot that jobs have, with the hook."""
+    for name in ("bin", "lib/enroot", "hooks.d"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("bin/enroot", f"hooks.d/{checks.HOOK}"):
+        (tmp_path / name).touch(0o755)
+    monkeypatch.setattr(checks, "PROGRAMS", str(tmp_path / "bin"))
+    runtime = tmp_path / "lib/enroot/runtime.sh"
+    runtime.write_text(RUNTIME)
+    return runtime
+
+
+def of_hook(tmp_path: Path) -> tuple[str, str]:
+    """Return status and text of the finding."""
+    (found,) = checks.hook(Installation(str(tmp_path / "prefix")), str(tmp_path))
+    return found.status, found.found
 
 
 def test_the_hook_is_the_first_of_all(tmp_path: Path, enroot: Path) -> None:
     """What an earlier one writes into the root would be lost."""
-    enroot.write_text(RUNTIME)
-    hooks, installation = tmp_path / "hooks.d", Installation(str(tmp_path / "prefix"))
-    (hooks / checks.HOOK).unlink()
-    (missing,) = checks.hook(installation, str(tmp_path))
-    assert missing.status == ADVICE
-    for name in ("10-shadow.sh", checks.HOOK, "00-notes.txt"):
+    hooks = tmp_path / "hooks.d"
+    for name in ("10-shadow.sh", "00-notes.txt"):
         (hooks / name).touch()
-    (hooks / checks.HOOK).chmod(0o755)
-    (found,) = checks.hook(installation, str(tmp_path))
-    assert found.status == OK
+    assert of_hook(tmp_path)[0] == OK
     (hooks / "01-site.sh").touch()
-    (found,) = checks.hook(installation, str(tmp_path))
-    assert (found.status, "01-site.sh runs before" in found.found) == (WRONG, True)
+    status, text = of_hook(tmp_path)
+    assert (status, "01-site.sh runs before" in text) == (WRONG, True)
+    (hooks / checks.HOOK).unlink()
+    assert of_hook(tmp_path)[0] == ADVICE
 
 
 @pytest.mark.report
@@ -44,43 +58,25 @@ def test_a_hook_of_another_release_is_told(tmp_path: Path) -> None:
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / checks.HOOK).write_text(text)
         (tmp_path / place / checks.HOOK).chmod(0o755)
-    (found,) = checks.hook(Installation(str(tmp_path / "prefix")), str(tmp_path))
-    assert (found.status, "another release or installation" in found.found) == (ADVICE, True)
-
-
-# As far as 4.1 concerns the hook.
-RUNTIME = """root="${ENROOT_RUNTIME_PATH}/overlay"
-bash -c 'runtime::_start "$@"' "${config}" "${rootfs}" "$@"
-"""
-
-
-@pytest.fixture
-def enroot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the functions of an enroot that jobs have, with the hook; to be written."""
-    for name in ("bin", "lib/enroot", "hooks.d"):
-        (tmp_path / name).mkdir(parents=True)
-    for name in ("bin/enroot", f"hooks.d/{checks.HOOK}"):
-        (tmp_path / name).touch(0o755)
-    monkeypatch.setattr(checks, "PROGRAMS", str(tmp_path / "bin"))
-    return tmp_path / "lib/enroot/runtime.sh"
+    status, text = of_hook(tmp_path)
+    assert (status, "another release or installation" in text) == (ADVICE, True)
 
 
 @pytest.mark.report
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("", ""),
         ("runtime::_start", "runtime::_begin"),
         ('"${config}" "${rootfs}"', '"${rootfs}" "${config}"'),
         ("PATH}/overlay", "PATH}/image"),
     ],
-    ids=["4.1", "another function", "another order", "another root"],
+    ids=["another function", "another order", "another root"],
 )
 def test_an_enroot_that_the_hook_does_not_know_is_told(tmp_path: Path, enroot: Path, before: str, after: str) -> None:
     """The hook leaves its containers what they are, and says nothing."""
     enroot.write_text(RUNTIME.replace(before, after))
-    (found,) = checks.hook(Installation(str(tmp_path)), str(tmp_path))
-    assert (found.status, str(enroot) in found.found) == ((WRONG, True) if before else (OK, False))
+    status, text = of_hook(tmp_path)
+    assert (status, str(enroot) in text) == (WRONG, True)
 
 
 @pytest.mark.report
@@ -93,14 +89,20 @@ def test_the_hook_has_the_words_that_are_looked_for() -> None:
     assert [word in RUNTIME for word in checks.WORDS] == [True, True]
 
 
-def test_a_node_that_cannot_is_told_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what the trial met; memory in place of the disk is advice."""
-    (nothing,) = checks.ready_roots(node(tmp_path, None))
-    assert nothing.status == OK
+@pytest.mark.parametrize(
+    ("tried", "status", "words"),
+    [
+        (None, OK, "no paths.shelf"),
+        (Tried("Invalid argument", "Invalid argument"), WRONG, "Invalid argument"),
+        (Tried("Operation not supported", ""), ADVICE, "lies in memory"),
+    ],
+)
+def test_a_node_that_cannot_is_told_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried: Tried | None, status: str, words: str
+) -> None:
     monkeypatch.setattr(checks, "ENROOT", str(tmp_path))
-    monkeypatch.setattr(trial, "tried", lambda _: Tried("Invalid argument", "Invalid argument"))
-    (found,) = checks.ready_roots(node(tmp_path, "/usr"))
-    assert (found.status, "Invalid argument" in found.found) == (WRONG, True)
-    monkeypatch.setattr(trial, "tried", lambda _: Tried("Operation not supported", ""))
-    found, _ = checks.ready_roots(node(tmp_path, "/usr"))
-    assert (found.status, "lies in memory" in found.found) == (ADVICE, True)
+    monkeypatch.setattr(trial, "tried", lambda _: tried)
+    policy = a_policy(tmp_path)
+    policy = policy._replace(paths=policy.paths._replace(shelf="/usr" if tried else None))
+    found, *_ = checks.ready_roots(Node(Installation(str(tmp_path)), policy))
+    assert (found.status, words in found.found) == (status, True)
