@@ -66,7 +66,6 @@ def test_without_a_reserve_events_go_to_syslog(
 def test_with_a_reserve_they_go_there(
     journal_dir: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """The first line says so, and copies of the journal write to the same file."""
     reserve.fill(f"{os.path.dirname(journal_dir)}/reserve")
     os.mkdir(journal_dir)
     request.getfixturevalue("full")
@@ -80,12 +79,5 @@ def test_with_a_reserve_they_go_there(
 
 
 def test_what_is_no_event_is_said_there_too(syslog: socket.socket) -> None:
-    """Before there is a journal, a hook has nothing else."""
     fallback.say("it is so")
     assert received(syslog)["reason"] == "it is so"
-
-
-def test_a_host_without_syslog_fails_no_hook(journal_dir: str, full: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody listens there."""
-    monkeypatch.setattr("warmstart.audit.syslog.SOCKET", "/nowhere/log")
-    Journal(journal_dir, FIELDS).finish(outcome="ok")

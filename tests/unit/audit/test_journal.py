@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import stat
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -31,7 +29,6 @@ def lines(path: Path) -> list[dict[str, object]]:
 
 
 def test_an_event_is_on_disk_at_once(journal_dir: str) -> None:
-    """One line with the run's fields; whoever binds some adds his own to every event."""
     journal = Journal(journal_dir, FIELDS)
     journal.emit(events.IMAGE_REUSED, image="a")
     journal.bind(step="image").bind(user="b").emit(events.IMAGE_REUSED, image="c")
@@ -44,14 +41,12 @@ def test_an_event_is_on_disk_at_once(journal_dir: str) -> None:
 
 
 def test_root_alone_reads_it(journal_dir: str) -> None:
-    """It holds what jobs gave as arguments."""
     Journal(journal_dir, FIELDS).finish()
     assert stat.S_IMODE(os.stat(journal_dir).st_mode) == 0o700
     assert stat.S_IMODE(Path(journal_dir, NAME + DONE).stat().st_mode) == 0o600
 
 
 def test_a_finished_journal_is_handed_over(journal_dir: str) -> None:
-    """With a last event, and no descriptor left."""
     before = len(os.listdir("/proc/self/fd"))
     journal = Journal(journal_dir, FIELDS)
     journal.finish(outcome="ok", duration_ms=1.5)
@@ -64,7 +59,6 @@ def test_a_finished_journal_is_handed_over(journal_dir: str) -> None:
 @given(st.dictionaries(st.text(min_size=1).filter(lambda key: key not in ("event", "ts", "self")), VALUES, max_size=4))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_fields_make_one_line(journal_dir: str, fields: dict[str, object]) -> None:
-    """Line ends are escaped, and what JSON does not know is written as text."""
     journal = Journal(journal_dir, FIELDS)
     path = Path(journal_dir, NAME + OPEN)
     before = len(path.read_bytes().splitlines())
@@ -93,20 +87,7 @@ def test_a_job_is_shown_its_own_events(journal_dir: str) -> None:
     assert journal.shown_to_job() == ""
 
 
-def test_a_journal_that_cannot_be_read_is_not_shown(journal_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The prolog goes on: these lines are for `warmstart explain` alone."""
-    journal = Journal(journal_dir, FIELDS)
-
-    def fails(*_: object) -> NoReturn:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr("warmstart.audit.journal.read_up_to", fails)
-    assert journal.shown_to_job() == ""
-    journal.finish(outcome="ok")
-
-
 def test_a_directory_that_can_not_be_used_fails_no_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Events go to stderr, which Slurm keeps when a hook fails."""
     (tmp_path / "file").touch()
     journal = Journal(f"{tmp_path}/file", FIELDS)
     journal.emit(events.IMAGE_REUSED, image="a")
@@ -118,7 +99,6 @@ def test_a_directory_that_can_not_be_used_fails_no_job(tmp_path: Path, capsys: p
 
 
 def test_a_link_in_its_place_is_not_followed(journal_dir: str, tmp_path: Path) -> None:
-    """The directory is root's; what is odd in it is left alone all the same."""
     os.mkdir(journal_dir)
     Path(journal_dir, NAME + OPEN).symlink_to(tmp_path / "elsewhere")
     Journal(journal_dir, FIELDS).emit(events.IMAGE_REUSED)

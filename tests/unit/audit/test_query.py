@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.lib.journals import FIELDS, finished, left
+from tests.lib.journals import FIELDS, finished
 from warmstart.audit import events, query
 from warmstart.audit.journal import Journal
 from warmstart.audit.query import AuditLog, LineFilter
@@ -53,14 +53,12 @@ def found(path: Path, where: LineFilter = ALL) -> list[object]:
     ],
 )
 def test_each_filter_matches_what_it_says(tmp_path: Path, where: LineFilter, expected: list[dict[str, object]]) -> None:
-    """Filters are joined by and; an event may be given by its noun."""
     log = tmp_path / "audit.jsonl"
     log.write_bytes(written(A, B, C))
     assert found(log, where) == [event["ts"] for event in expected]
 
 
 def test_rotated_files_come_first_packed_or_not(tmp_path: Path) -> None:
-    """Whatever logrotate calls them, the older file is read first; other files are not read."""
     log = tmp_path / "audit.jsonl"
     log.write_bytes(written(C))
     (tmp_path / "audit.jsonl-20260101.gz").write_bytes(gzip.compress(written(A)))
@@ -72,7 +70,6 @@ def test_rotated_files_come_first_packed_or_not(tmp_path: Path) -> None:
 
 
 def test_broken_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
-    """A torn line or a torn rotated file hides nothing else."""
     log = tmp_path / "audit.jsonl"
     log.write_bytes(written(A) + b'{"ts": \n[1]\n\xff\n' + written(B) + b'{"ts"')
     packed = gzip.compress(written(C) * 1000)
@@ -90,7 +87,6 @@ def test_a_line_that_was_written_again_is_shown_once(tmp_path: Path) -> None:
 
 
 def test_what_waits_is_shown_after_the_log_and_not_twice(tmp_path: Path) -> None:
-    """A journal that is in the log already, and one of a hook that runs, are both read right."""
     log, journals = tmp_path / "audit.jsonl", str(tmp_path / "journal")
     finished(journals)
     (name,) = os.listdir(journals)
@@ -104,19 +100,8 @@ def test_what_waits_is_shown_after_the_log_and_not_twice(tmp_path: Path) -> None
     running.finish()
 
 
-def test_without_a_log_what_waits_is_enough(tmp_path: Path) -> None:
-    """The first job of a new installation can be looked at before any flush."""
-    journals = str(tmp_path / "journal")
-    left(journals, b'{"ts": 1, "event": "hook.started"}\n', "prolog-ab-1.done")
-    (line,) = AuditLog([str(tmp_path / "none")], [journals]).lines(ALL)
-    assert line["event"] == "hook.started"
-    with pytest.raises(FileNotFoundError):
-        list(AuditLog([str(tmp_path / "none")]).lines(ALL))
-
-
 @given(st.binary())
 def test_any_file_is_read_without_harm(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
-    """Any bytes in a log are lines or broken lines; no text that comes out holds a control character."""
     log = tmp_path_factory.mktemp("log") / "audit.jsonl"
     log.write_bytes(content + b'\n{"event": "x", "image": "\\u001b[2J\\u009b"}\n')
     *_, last = AuditLog([str(log)]).lines(ALL)
@@ -124,7 +109,6 @@ def test_any_file_is_read_without_harm(tmp_path_factory: pytest.TempPathFactory,
 
 
 def test_a_directory_stands_for_all_logs_in_it(tmp_path: Path) -> None:
-    """A log host keeps one log per node, in files or in directories; other files are left alone."""
     (tmp_path / "n1").mkdir()
     (tmp_path / "n1" / "audit.jsonl").write_bytes(written(B))
     (tmp_path / "n1" / "audit.jsonl.1.gz").write_bytes(gzip.compress(written(A)))
@@ -143,7 +127,6 @@ def test_standard_input_is_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reading_goes_on_where_it_ended_even_after_a_rotation(tmp_path: Path) -> None:
-    """What was read is not read again; what was appended before and after a rotation is."""
     log = tmp_path / "audit.jsonl"
     log.write_bytes(written(A) + written(B)[:20])
     reader = AuditLog([str(log)])
@@ -158,7 +141,6 @@ def test_reading_goes_on_where_it_ended_even_after_a_rotation(tmp_path: Path) ->
 
 
 def test_a_log_that_became_shorter_is_read_from_its_start(tmp_path: Path) -> None:
-    """Somebody truncated it."""
     log = tmp_path / "audit.jsonl"
     log.write_bytes(written(A, B))
     reader = AuditLog([str(log)])
@@ -168,7 +150,6 @@ def test_a_log_that_became_shorter_is_read_from_its_start(tmp_path: Path) -> Non
 
 
 def test_following_yields_each_line_when_it_is_written(tmp_path: Path) -> None:
-    """Across a rotation, and with lines that are still pending."""
     log, waited = tmp_path / "audit.jsonl", iter(range(9))
     log.write_bytes(written(A))
 
@@ -196,7 +177,6 @@ def test_old_files_are_not_opened_for_newer_lines(tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the lines read last are compared with."""
     monkeypatch.setattr(query, "RECENT", 2)
     log = tmp_path / "audit.jsonl"
     log.write_bytes(written(A, A, B, B, C, {**C, "job_id": 9}, A))

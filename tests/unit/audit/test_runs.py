@@ -26,7 +26,6 @@ def one(*lines: Line) -> Run:
 
 
 def test_a_prolog_from_its_start_to_its_end() -> None:
-    """What the job asked, what it got, and how long it took."""
     found = one(
         event("hook.started", partition="gpu", account="ml"),
         event("job.planned", asked={"profiles": ["triton"]}, rules=["all"], profiles=["numba"], head=True),
@@ -46,7 +45,6 @@ def test_a_prolog_from_its_start_to_its_end() -> None:
 
 
 def test_an_epilog() -> None:
-    """Harvests, rejections of one reason added up, and what was published."""
     found = one(
         event("cache.harvested", profile="numba", entries=3, known=12, changed=1, bytes=20, duration_ms=310),
         event("entry.rejected", profile="numba", reasons={"smaller": 2}),
@@ -64,17 +62,10 @@ def test_an_epilog() -> None:
     ("name", "degree"), [("job.refused", "refused"), ("node.drained", "drained"), ("step.failed", "failed")]
 )
 def test_failures(name: str, degree: str) -> None:
-    """With what to do; a crash is an outcome that the end of the hook does not change."""
     error = {"kind": "user", "code": "x", "reason": "why", "hint": "do"}
     found = one(event(name, step="image", error=error), event("hook.crashed"), event("hook.finished", outcome="failed"))
     assert (*found.failures[0],) == (degree, "image", "x", "why", "do")
     assert found.outcome == "crashed"
-
-
-def test_a_bundle_that_was_left_out_is_a_remark() -> None:
-    """Its reason is that of its error."""
-    found = one(event("bundle.left-out", profile="numba", bundle="b", error={"reason": "too large"}))
-    assert found.remarks == [Remark("bundle.left-out", "numba", "too large")]
 
 
 def test_what_a_node_hands_in() -> None:
@@ -129,20 +120,13 @@ def test_a_killed_hook_has_ended() -> None:
     assert first.counts == {"hook.started": 1, "hook.crashed": 2}
 
 
-def test_lines_of_no_run_are_passed_over() -> None:
-    """Whatever they are."""
-    assert not [*runs([{"event": "x"}, {}])]
-
-
 def test_unfinished_runs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest is given up first; none is lost."""
     monkeypatch.setattr(module, "MOST_OPEN", 3)
     lines = [{**event("hook.started"), "run_id": str(number)} for number in range(10)]
     assert [run.run_id for run in runs(lines)] == [str(number) for number in range(10)]
 
 
 def test_runs_of_a_cluster() -> None:
-    """A prolog and an epilog for each job, but no epilog for the refused."""
     found = [*runs(sample_log.lines(250))]
     assert len([run for run in found if run.hook == "prolog"]) == 250
     assert len([run for run in found if run.hook == "epilog"]) == 249

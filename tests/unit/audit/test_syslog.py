@@ -28,7 +28,6 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
 
 
 def test_it_gets_what_syslog_3_sends(journal_dir: str, log: Path, service: socket.socket) -> None:
-    """Priority, time, name and pid, then the line."""
     finished(journal_dir)
     flush(journal_dir, str(log), syslog=True)
     found = re.fullmatch(
@@ -39,7 +38,6 @@ def test_it_gets_what_syslog_3_sends(journal_dir: str, log: Path, service: socke
 
 
 def test_nobody_there(journal_dir: str, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file has all lines."""
     monkeypatch.setattr(syslog, "SOCKET", "/nowhere/log")
     finished(journal_dir)
     assert flush(journal_dir, str(log), syslog=True) == len(lines(log)) == 2
@@ -48,7 +46,6 @@ def test_nobody_there(journal_dir: str, log: Path, monkeypatch: pytest.MonkeyPat
 def test_a_service_that_does_not_read_delays_nothing(
     journal_dir: str, log: Path, service: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its queue is full: one short wait, then nothing more is sent."""
     monkeypatch.setattr(syslog, "SEND_S", 0.01)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler:
         filler.setblocking(False)
@@ -75,5 +72,4 @@ def test_a_service_that_does_not_read_delays_nothing(
     ],
 )
 def test_the_level_says_what_an_operator_must_see(line: dict[str, object], expected: str) -> None:
-    """Error where a node is lost, warning where something failed."""
     assert syslog.level(line) == expected

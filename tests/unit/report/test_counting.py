@@ -10,7 +10,6 @@ from warmstart.report.counting import OTHERS, Durations, Tally, top
 
 
 def test_the_largest_come_first() -> None:
-    """The rest is one row."""
     tally = Tally[str]()
     for name, times in {"a": 1, "b": 5, "c": 3, "d": 1}.items():
         tally.add(name, times)
@@ -20,7 +19,6 @@ def test_the_largest_come_first() -> None:
 
 @given(st.lists(st.integers(0, 50), max_size=300))
 def test_a_tally_is_bounded_and_loses_nothing(numbers: list[int]) -> None:
-    """Whatever the names are; a frequent name is kept."""
     tally = Tally[str](most=10)
     for number in numbers:
         tally.add(str(number))
@@ -32,7 +30,6 @@ def test_a_tally_is_bounded_and_loses_nothing(numbers: list[int]) -> None:
 
 @given(st.lists(st.floats(0.001, 10_000), min_size=1), st.sampled_from([0.5, 0.95, 0.99, 1.0]))
 def test_quantiles_are_exact_to_three_percent(durations: list[float], share: float) -> None:
-    """And never above the longest."""
     found = Durations()
     for seconds in durations:
         found.add(seconds)
@@ -40,8 +37,3 @@ def test_quantiles_are_exact_to_three_percent(durations: list[float], share: flo
     exact = next(value for number, value in enumerate(ordered, 1) if number >= share * len(ordered))
     assert found.quantile(share) == pytest.approx(exact, rel=0.031)
     assert found.quantile(share) <= found.longest == ordered[-1]
-
-
-def test_without_durations_there_is_no_quantile() -> None:
-    """Zero, as a report shows it."""
-    assert Durations().quantile(0.5) == 0.0

@@ -13,7 +13,7 @@ from warmstart.audit.line import Line
 from warmstart.audit.runs import runs
 from warmstart.host import wire
 from warmstart.report import metrics
-from warmstart.report.metrics import CATALOGUE, Counters, Distribution, Metric, Sample, SavedCounters
+from warmstart.report.metrics import Counters, Distribution, Metric, Sample, SavedCounters
 from warmstart.report.summary import summarize
 
 
@@ -37,7 +37,6 @@ def values(counters: Counters, metric: Metric) -> dict[str, float]:
 
 
 def test_hooks() -> None:
-    """Runs, durations and crashes."""
     end: Line = {"event": "hook.finished", "outcome": "ok", "duration_ms": 40}
     crash = {"event": "hook.crashed", "traceback": "…"}
     counters = counted(end, {**end, "outcome": "failed", "duration_ms": 10**6}, crash, {**crash, "reason": "killed"})
@@ -48,7 +47,6 @@ def test_hooks() -> None:
 
 
 def test_images() -> None:
-    """An import's duration is without the wait before it."""
     image = {"duration_ms": 41_000, "waited_ms": 40_000, "bytes": 70}
     counters = counted(
         {"event": "image.waited", **image}, {**image, "event": "image.imported", "hook": "import"},
@@ -62,7 +60,6 @@ def test_images() -> None:
 
 
 def test_unpacked_images() -> None:
-    """What was read from the store for them, and failures, as the summary has them."""
     lines: list[dict[str, Any]] = [
         {"event": "image.unpacked", "hook": "unpack", "run_id": "0a", "bytes": 99, "fetched_bytes": 40},
         {"event": "image.unpack-failed", "hook": "unpack", "run_id": "0b", "error": {"code": "image-not-unpacked"}},
@@ -74,7 +71,6 @@ def test_unpacked_images() -> None:
 
 
 def test_caches_and_entries() -> None:
-    """Hits, misses and their reasons; harvests and rejections."""
     counters = counted(
         {
             "event": "step.finished",
@@ -99,7 +95,6 @@ def test_caches_and_entries() -> None:
 
 
 def test_what_was_not_used_began_neither_warm_nor_cold() -> None:
-    """As in the report: that is known at the end, also where the counters are kept meanwhile. Others count then."""
     began = {
         "event": "step.finished",
         "step": "seed",
@@ -124,7 +119,6 @@ def test_what_was_not_used_began_neither_warm_nor_cold() -> None:
 
 
 def test_jobs_that_never_end_count_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of too many that nobody has seen the end of."""
     monkeypatch.setattr(metrics, "MOST_RUNNING", 2)
     began = {"event": "step.finished", "step": "seed", "warm": ["numba"]}
     assert values(counted(*({**began, "job_id": job} for job in range(1, 6))), metrics.CACHE_STARTS) == {
@@ -133,7 +127,6 @@ def test_jobs_that_never_end_count_at_last(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_errors() -> None:
-    """By code."""
     error = {"error": {"kind": "store", "code": "store-full"}}
     counters = counted(
         {"event": "step.failed", "step": "seed", **error}, {"event": "job.refused", **error},
@@ -152,7 +145,6 @@ def test_what_alerts_look_at_has_a_value_from_the_start() -> None:
 
 
 def test_labels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest is `other`, and nothing is lost."""
     monkeypatch.setattr(metrics, "MOST_LABELS", 3)
     lines = [{"event": "entry.rejected", "reasons": {f"r{number}": 1}} for number in range(10)]
     assert values(counted(*lines), metrics.REJECTED) == {"r0": 1, "r1": 1, "r2": 1, "other": 7}
@@ -162,7 +154,6 @@ def test_labels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_kept_counters_go_on() -> None:
-    """In two halves as in one; as JSON in between."""
     lines = [*sample_log.lines(100)]
     first = Counters()
     add(first, lines[:500])
@@ -180,7 +171,6 @@ def test_kept_counters_go_on() -> None:
 
 
 def test_what_is_no_metric_any_more_is_forgotten() -> None:
-    """An upgrade may change labels and classes."""
     name = metrics.HOOK_SECONDS.name
     old = SavedCounters(
         [Sample("gone", [], 1.0), Sample("warmstart_image_uses", [], 1.0)],
@@ -191,7 +181,6 @@ def test_what_is_no_metric_any_more_is_forgotten() -> None:
 
 
 def test_the_report_counts_the_same() -> None:
-    """Of the same log."""
     lines = [*sample_log.lines(300)]
     counters = Counters()
     add(counters, lines)
@@ -202,13 +191,3 @@ def test_the_report_counts_the_same() -> None:
     assert (
         values(counters, metrics.CACHE_USES)["numba hit"] == {uses.name: uses.hit for uses in found.profiles}["numba"]
     )
-
-
-def test_names_follow_the_conventions() -> None:
-    """A base unit at the end; `_total` is added where it is exposed."""
-    for metric in CATALOGUE:
-        assert metric.name.startswith("warmstart_")
-        assert metric.name.endswith("_seconds") == bool(metric.bounds)
-        assert not metric.name.endswith("_total")
-        assert metric.help.endswith(".")
-        assert list(metric.bounds) == sorted(metric.bounds)

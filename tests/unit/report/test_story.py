@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from warmstart.audit.runs import Cold, Failure, Harvest, ImageUse, Remark, Run, Seeding
@@ -11,7 +9,6 @@ from warmstart.report import story
 from warmstart.report.story import History, Part, Spread, Story, named, tell
 from warmstart.steps import seed
 
-REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 FACTS = {"image": "sha256:ab", "cpu": "x86_64-1f", "gpu": "none"}
 
 
@@ -32,7 +29,6 @@ def parts(told: Story) -> list[Part]:
 
 
 def test_what_the_job_asked_and_got() -> None:
-    """With the time of each part."""
     run = prolog(
         asked={"images": ["r/a:1"], "fresh": True, "ports": 2}, rules=["all"], granted_profiles=["numba"], seconds=0.04,
         steps={"image": 0.004, "seed": 0.03, "x": 0.001}, told=[("x", "address", "n1")],
@@ -56,7 +52,6 @@ def test_what_the_job_asked_and_got() -> None:
 
 @pytest.mark.parametrize("reason", [*story._COLD, "store-failed"])
 def test_every_cold_profile_has_a_reason(reason: str) -> None:
-    """An error's code, where an error is the reason."""
     told = tell([prolog(steps={"seed": 0.01}, cold={"numba": reason})], History())
     assert parts(told)[1].what.startswith("cold: ")
     assert reason in story._COLD or reason in parts(told)[1].what
@@ -64,7 +59,6 @@ def test_every_cold_profile_has_a_reason(reason: str) -> None:
 
 
 def test_of_a_cold_profile_that_the_job_did_not_use_there_is_no_advice() -> None:
-    """Once its epilog has told; a job that runs may come to use it."""
     begun = prolog(steps={"seed": 0.01}, cold={"numba": seed.NOTHING_PUBLISHED, "inductor": seed.NOTHING_PUBLISHED})
     ended = Run("epilog", "0b", "n1", job=7, steps={"harvest": 0.1})
     ended.harvests = [Harvest("numba", 0, 0, 0, 0, 0.0, use="untouched")]
@@ -72,16 +66,7 @@ def test_of_a_cold_profile_that_the_job_did_not_use_there_is_no_advice() -> None
     assert (before.partition(":")[0], after.partition(":")[0]) == ("numba, inductor", "inductor")
 
 
-def test_reasons_are_told_and_documented() -> None:
-    """In the steps and in the audit they are codes; their words stand in the story, and in the reference."""
-    cold = {seed.NOTHING_PUBLISHED, seed.ASKED_FRESH, seed.BUNDLES_REFUSED, seed.BUNDLES_LEFT_OUT}
-    assert cold | {seed.NOTHING_PROPOSED, seed.NODES_DIFFER} <= story._COLD.keys()
-    pages = "".join((REFERENCE / page).read_text() for page in ("audit.md", "errors.md"))
-    assert [reason for reason in story._COLD if f"`{reason}" not in pages] == []
-
-
 def test_what_the_nodes_of_a_job_agreed_on() -> None:
-    """One table for all nodes, however many; what they differ in; for whom a profile is cold on all."""
     differ = {"triton": Cold("nodes-differ: cpu", ("n2", "n3"))}
     runs = [
         prolog(
@@ -112,19 +97,16 @@ def test_the_caches_of_a_steps_image_are_told_with_it() -> None:
 
 
 def test_the_jobs_first_node_is_told_first() -> None:
-    """Though another one's prolog may begin before it."""
     early = prolog(node="n2", first="2026-01-31T09:30:00.100Z")
     assert tell([early, prolog(node="n10"), prolog(node="n3", head=True)], History()).nodes == ("n3", "n2", "n10")
 
 
 def test_a_node_whose_prolog_did_not_get_so_far() -> None:
-    """Is in the table, too."""
     told = tell([prolog(warm=["numba"]), prolog(node="n2", outcome="failed", facts={})], History())
     assert told.spread == (Spread("numba", "warm", ("n1",)), Spread("numba", "-", ("n2",)))
 
 
 def test_which_fact_was_another_one() -> None:
-    """Compared with the last job of the user that published entries; only facts that count for the profile."""
     history = History()
     history.add(prolog(job=5, facts={**FACTS, "cpu": "x86_64-2a", "gpu": "H100"}))
     history.add(
@@ -138,7 +120,6 @@ def test_which_fact_was_another_one() -> None:
 
 
 def test_a_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest jobs are forgotten."""
     monkeypatch.setattr(story, "MOST_JOBS", 10)
     history = History()
     for job in range(100):
@@ -146,15 +127,7 @@ def test_a_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(history._facts) == 10
 
 
-def test_a_refused_job() -> None:
-    """Why, and what to do."""
-    told = tell([prolog(failures=[Failure("refused", "", "image-refused", "not allowed", "use another")])], History())
-    assert (told.refused, told.advice) == ("not allowed", ("image-refused: use another",))
-    assert parts(told) == [Part("failed", "", "not allowed")]
-
-
 def test_what_a_job_was_refused_for_is_told_once() -> None:
-    """The step that failed has the reason, and the advice is that of its error."""
     why = ("no such image", "check its name")
     failures = [Failure("failed", "image", "image-not-found", *why), Failure("refused", "", "job-refused", *why)]
     told = tell([prolog(steps={"image": 0.5}, failures=failures)], History())
@@ -163,7 +136,6 @@ def test_what_a_job_was_refused_for_is_told_once() -> None:
 
 
 def test_an_import_in_the_background() -> None:
-    """Is a hook of the job that asked first."""
     run = Run("import", "0c", "n1", job=7, images=[ImageUse("r/a:1", "d", "imported", 1 << 30, 61.0, 0.0)])
     told = tell([run], History())
     assert parts(told) == [Part("image", "1m", "r/a:1 was imported (1GiB)")]
@@ -183,7 +155,6 @@ def test_an_import_in_the_background() -> None:
     ],
 )
 def test_why_what_is_published_is_not_used(reasons: list[str], why: str) -> None:
-    """Many bundles are one line."""
     remarks = [Remark("bundle.refused", "numba", reason) for reason in reasons]
     told = tell([prolog(steps={"seed": 0.01}, cold={"numba": "bundles-refused"}, remarks=remarks)], History())
     assert parts(told)[1].what == why
@@ -221,7 +192,6 @@ def test_a_warm_job_is_not_told_that_its_profile_fits_nothing() -> None:
 
 
 def test_what_was_brought_back_while_the_job_ran() -> None:
-    """And when it is looked at next, or why at its end alone."""
     told = tell(
         [
             prolog(steps={"seed": 0.1}, look=1_769_852_700),
@@ -243,7 +213,6 @@ def test_what_was_brought_back_while_the_job_ran() -> None:
 
 
 def test_what_a_job_removed_was_not_used() -> None:
-    """Later jobs are not given it, and are told some of the names."""
     run = Run("epilog", "0b", "n1", job=7, steps={"harvest": 0.1})
     run.harvests = [Harvest("numba", 0, 0, 0, 0, 0.0, 9, "unknown", retired=2, retired_examples=("a", "b"))]
     told = tell([prolog(), run], History())
@@ -251,7 +220,6 @@ def test_what_a_job_removed_was_not_used() -> None:
 
 
 def test_what_another_jobs_epilog_did() -> None:
-    """Delivered a bundle from the node's spool: it is this job's, and the part ends with it."""
     run = Run("epilog", "0b", "n1", job=7, user="alice", first="2026-01-31T10:30:00.250Z", done_by="epilog of job 8")
     run.harvests = [Harvest("numba", 3, 0, 0, 2048, 0.0)]
     told = tell([prolog(), run], History()).hooks[1]
@@ -260,7 +228,6 @@ def test_what_another_jobs_epilog_did() -> None:
 
 
 def test_what_a_node_hands_in_is_not_nothing() -> None:
-    """Its own harvest publishes nothing; who was missing when all was published is a remark."""
     epilog = Run("epilog", "0b", "n2", job=7, first="2026-01-31T10:30:00.250Z", steps={"harvest": 0.4})
     epilog.harvests = [Harvest("numba", 0, 12, 0, 2048, 0.3)]
     epilog.handed_in = {"numba": 3}
@@ -274,7 +241,6 @@ def test_what_a_node_hands_in_is_not_nothing() -> None:
 
 
 def test_an_epilog_and_its_failures() -> None:
-    """What was harvested, rejected and deferred; a failed step has its reason beside it."""
     epilog = Run("epilog", "0b", "n1", job=7, first="2026-01-31T10:30:00.250Z", steps={"harvest": 0.4})
     epilog.harvests = [Harvest("numba", 3, 12, 1, 2048, 0.3), Harvest("jax", 0, 9, 0, 0, 0.1)]
     epilog.rejected = {"numba": {"smaller": 2}}
@@ -294,7 +260,6 @@ def test_an_epilog_and_its_failures() -> None:
 
 
 def test_what_an_epilog_has_seen_of_a_caches_use() -> None:
-    """Where nothing is new, whether it was used; where something is new, that there was something before."""
     epilog = Run("epilog", "0b", "n1", job=7, first="2026-01-31T10:30:00.250Z", steps={"harvest": 0.4})
     epilog.harvests = [
         Harvest("numba", 0, 0, 0, 0, 0.1, 12, "hit"),
@@ -312,7 +277,6 @@ def test_what_an_epilog_has_seen_of_a_caches_use() -> None:
 
 
 def test_what_a_job_set_itself_is_named() -> None:
-    """With the line that ends it, what that costs, and what it cannot do; and how many jobs of the user do it."""
     own = ("FLASHINFER_WORKSPACE_BASE", "TRITON_CACHE_DIR")
     run = Run("epilog", "0b", "n1", job=7, steps={"harvest": 0.1})
     run.harvests = [
@@ -336,7 +300,6 @@ def test_what_a_job_set_itself_is_named() -> None:
 
 
 def test_a_cache_that_never_settles_is_named() -> None:
-    """With the most likely reason, once three jobs have shown it."""
     history = History()
     built = Harvest("numba", 2, 0, 0, 9, 0.1, 5, "built", 2)
     run = Run("epilog", "0b", "n1", job=7, first="2026-01-31T09:30:00.250Z", harvests=[built])
@@ -351,7 +314,6 @@ def test_a_cache_that_never_settles_is_named() -> None:
 
 
 def test_a_name_that_is_new_in_each_job_is_told() -> None:
-    """Such a job finds nothing, ever. One name of the last four that came twice is enough to be silent."""
     for names, told in (("abcd", True), ("abca", False), ("abc", False)):
         history = History()
         for job, name in enumerate(names, 1):
@@ -363,7 +325,6 @@ def test_a_name_that_is_new_in_each_job_is_told() -> None:
 
 @pytest.mark.parametrize(("died", "told"), [(0.0, False), (40.0, True), (400.0, False)])
 def test_an_early_death_after_a_warm_start_is_told(died: float, told: bool) -> None:
-    """Once, however many nodes the job had, with what to try."""
     ends = [Run("epilog", f"0{node}", f"n{node}", job=7, steps={"release": 0.1}, died=died) for node in (1, 2)]
     line = (
         "the job began warm and died after 40s: if that repeats, submit it with --warm-fresh, or with cache=NAME, "

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import tracemalloc
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
-from tests.lib import sample_log
-from warmstart.audit.runs import Failure, Harvest, ImageUse, Made, Run, Seeding, runs
-from warmstart.report.summary import Counted, Entries, Returns, Saved, SetByJobs, Summary, Uses, summarize
+from warmstart.audit.runs import Harvest, ImageUse, Made, Run, Seeding
+from warmstart.report.summary import Counted, Returns, Saved, SetByJobs, Uses, summarize
 
 
 def prolog(**fields: object) -> Run:
@@ -30,21 +27,12 @@ def image(how: str, seconds: float = 0.0, digest: str = "d1", size: int = 1000, 
     return ImageUse(f"r/{digest}", digest, how, size, seconds, waited)
 
 
-def test_nothing_at_all() -> None:
-    """Zeros."""
-    found = summarize([])
-    assert (found.runs, found.jobs, found.profiles, found.periods, found.saved) == (0, 0, (), (), Saved(0.0, 0, 0))
-
-
 def test_jobs_are_counted_on_their_first_node() -> None:
-    """Users and nodes once each."""
     found = summarize([prolog(), prolog(head=False, node="n2"), prolog(user="bob")])
     assert (found.runs, found.jobs, found.users, found.nodes) == (3, 2, 2, 2)
 
 
 def test_starts_that_come_back_to_a_node() -> None:
-    """After the last hook of the same user there; another user, node or cluster is no return, nor is an epilog."""
-
     def at(time: str, **fields: object) -> Run:
         return prolog(first=f"{time}.000Z", last=f"{time}.500Z", **fields)
 
@@ -76,7 +64,6 @@ def test_a_start_that_is_warm_by_a_job_that_runs() -> None:
 
 
 def test_what_steps_images_have_is_counted_and_starts_no_job() -> None:
-    """On each node: how many sets, how many began with entries, and why others did not."""
     sets = [
         prolog(hook="asks", set_of="r/a:1", cold={"numba": "nothing-published"}),
         prolog(hook="asks", set_of="r/a:1", warm=["numba"], cold={"triton": "no-vote"}, node="n2"),
@@ -101,7 +88,6 @@ def harvest(profile: str, use: str, *, entries: int = 0, seeded: int = 0, change
 
 
 def test_hit_rates() -> None:
-    """By profile and by user, those most used first. What nobody knows is no hit, and what is not used no miss."""
     found = summarize(
         [
             epilog(harvest("numba", "hit"), harvest("triton", "unknown"), harvest("jax", "untouched")),
@@ -135,7 +121,6 @@ def test_a_profile_whose_hits_nobody_sees_has_no_rate() -> None:
 
 
 def test_who_goes_around_a_cache() -> None:
-    """By variable, each job once, whatever its nodes and sets of caches; what else it did with the cache counts too."""
     around = harvest("triton", "around")._replace(own=("TRITON_CACHE_DIR",))
     built = harvest("cute-dsl", "built")._replace(own=("QUACK_CACHE_DIR",))
     found = summarize(
@@ -154,7 +139,6 @@ def test_who_goes_around_a_cache() -> None:
 
 
 def test_a_hit_saves_what_a_cold_start_took() -> None:
-    """That user's, else the profile's; what nobody built from nothing in that time is unknown."""
     cold = harvest("numba", "built", entries=3)
     runs_ = [
         epilog(cold._replace(building=10.0), user="alice"),
@@ -168,7 +152,6 @@ def test_a_hit_saves_what_a_cold_start_took() -> None:
 
 
 def test_what_was_not_used_did_not_begin_cold() -> None:
-    """Of what nobody saw it is said; a job that is requeued counts for each of its starts."""
     cold = dict.fromkeys(("numba", "triton", "jax", "vllm"), "nothing-published")
     uses = {"numba": "untouched", "triton": "around", "jax": "built", "vllm": "unknown"}
     end = epilog(*(Harvest(name, 0, 0, 0, 0, 0.1, use=use) for name, use in uses.items()))
@@ -179,7 +162,6 @@ def test_what_was_not_used_did_not_begin_cold() -> None:
 
 
 def test_why_it_was_cold() -> None:
-    """Only if there was something that could have been had."""
     cold = {
         "numba": "nothing-published",
         "triton": "bundles-left-out",
@@ -204,10 +186,6 @@ def test_why_it_was_cold() -> None:
 def test_a_cache_that_is_built_again_each_time(
     counts: dict[str, int], rejected: dict[str, dict[str, int]], why: str
 ) -> None:
-    """Three seeded jobs of a user that all build. The first one, without entries, says nothing; a hit begins anew.
-
-    What was before it does not count, wherever the log has it.
-    """
     first, again = epilog(harvest("numba", "built", entries=2)), harvest("numba", "built", seeded=2, **counts)
     jobs = [epilog(again, rejected=rejected) for _ in range(3)]
     (found,) = summarize([first, *jobs]).unsettled
@@ -223,7 +201,6 @@ def test_a_cache_that_is_built_again_each_time(
 
 
 def test_imports_and_what_avoided_one() -> None:
-    """Uses on every node, less the imports, of which one was in the background; a wait is none of an import's time."""
     found = summarize([
         prolog(images=[image("imported", 50, waited=10)]),
         prolog(hook="import", images=[image("imported", 40)]),
@@ -237,7 +214,6 @@ def test_imports_and_what_avoided_one() -> None:
 
 
 def test_a_background_import_is_no_jobs_use() -> None:
-    """One of those who waited for it asked for it; the others avoided one."""
     asked, other = prolog(images=[image("waited", 30, waited=30)]), prolog(images=[image("waited", 9, waited=9)])
     import_run = Run("import", "0d", "n1", images=[image("imported", 28)])
     found = summarize([asked, import_run, other])
@@ -247,7 +223,6 @@ def test_a_background_import_is_no_jobs_use() -> None:
 
 
 def test_time_saved() -> None:
-    """By the image's own imports, else by its size; not for waits, not on further nodes, and not by guessing."""
     imported = prolog(images=[image("imported", 100)])
     assert summarize([imported, prolog(images=[image("reused", 1)])]).saved == Saved(99.0, 1, 0)
     assert summarize([imported, prolog(images=[image("stale", 1, "d2", 500)])]).saved == Saved(49.0, 1, 0)
@@ -256,18 +231,7 @@ def test_time_saved() -> None:
     assert summarize([prolog(images=[image("reused", 1)])]).saved == Saved(0.0, 0, 1)
 
 
-def test_entries_and_failures() -> None:
-    """By reason and code."""
-    failures = [Failure("failed", "seed", "store-failed", "", ""), Failure("refused", "", "image-refused", "", "")]
-    ended = epilog(Harvest("numba", 3, 0, 0, 20, 0.1), Harvest("jax", 0, 9, 0, 5, 0.1), published=Counter(numba=10))
-    ended.rejected = {"numba": {"smaller": 2}, "jax": {"smaller": 1}}
-    found = summarize([prolog(failures=failures), ended])
-    assert found.entries == Entries(3, 20, (Counted("smaller", 3),), 0)
-    assert (found.failed, found.refused) == ((Counted("seed: store-failed", 1),), (Counted("image-refused", 1),))
-
-
 def test_hooks() -> None:
-    """Their times and failures; maintenance is none."""
     outcomes = ["ok"] * 98 + ["failed", "crashed"]
     found = summarize([prolog(seconds=0.05, outcome=outcome) for outcome in outcomes] + [Run("maintain", "0c", "n1")])
     (hook,) = found.hooks
@@ -276,7 +240,6 @@ def test_hooks() -> None:
 
 
 def test_periods() -> None:
-    """Days, or hours."""
     later = prolog(first="2026-02-01T11:00:00.000Z", harvests=[harvest("numba", "hit")])
     days = summarize([prolog(), later]).periods
     assert [(day.start, day.jobs, day.hits) for day in days] == [("2026-01-31", 1, 0), ("2026-02-01", 1, 1)]
@@ -284,16 +247,6 @@ def test_periods() -> None:
         "2026-01-31T09",
         "2026-02-01T11",
     ]
-
-
-def test_a_week_adds_up() -> None:
-    """Every image use and every start of a cache is counted once."""
-    found: Summary = summarize(runs(sample_log.lines(500)))
-    assert (found.jobs, found.users, found.nodes) == (500, 10, 24)
-    assert found.images.imported + found.images.avoided == 500 - sum(one.times for one in found.refused)
-    assert found.images.imported > len(sample_log.IMAGES) / 2
-    assert sum(day.hits + day.built for day in found.periods) == found.caches.hit + found.caches.built > 0
-    assert json.dumps(found)
 
 
 def distinct(count: int) -> Iterator[Run]:
@@ -304,7 +257,6 @@ def distinct(count: int) -> Iterator[Run]:
 
 
 def test_memory_is_bounded_whatever_the_names_are() -> None:
-    """Ten times as many names take no more memory than the bounds allow; nothing is lost from the totals."""
     tracemalloc.start()
     try:
         found = summarize(distinct(12_000))
