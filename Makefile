@@ -39,11 +39,11 @@ demo: ## a real four-node cluster here, as root, the same jobs without warmstart
 	@export STARTED=$$(date +%s); packaging/setup $(VENV) $(PYTHON) hooks cli demo && \
 	exec tools/reachable $(BIN)/python -m tools.demo $(if $(KEEP),--keep)
 
-test: setup-tests ## all tests but the sweeps: unit, integration (real Slurm, as root), security, crash
-	tools/reachable $(BIN)/python -m pytest -q -n $(JOBS)
+test: setup ## every promise once: the unit tests as anybody, and as root one node, a real Slurm, faults; six minutes
+	tools/reachable tests/run -n $(JOBS)
 
-test-all: setup-tests setup-sweeps ## every test: the sweeps and other releases of Slurm, too; figures in build/reliability
-	tools/reachable $(BIN)/python -m pytest -q -n $(JOBS) -m ''
+test-all: setup-tests setup-sweeps ## every test: the sweeps, torch and JAX, other releases of Slurm; figures in build/reliability
+	tools/reachable tests/run -n $(JOBS) -m '' tests/releases
 
 fuzz: setup ## SECONDS (600) of random bytes for each parser of foreign ones; what fails is kept in tests/faults/corpus
 	$(BIN)/python -m tools.fuzz $(or $(SECONDS),600)
@@ -54,7 +54,7 @@ gpu: ## each GPU tool that PYTHON has, cold and warm on this machine's GPU; a li
 
 unit: ## unit tests alone, with the venv of make setup: neither root nor Slurm, two minutes
 	@[ -x $(BIN)/pytest ] || { echo "warmstart: there is no venv with pytest in $(VENV); run make setup first" >&2; exit 1; }
-	$(BIN)/python -m pytest -q tests/unit -n $(JOBS)
+	tools/reachable tests/unprivileged -n $(JOBS)
 
 lint: setup ## ruff, mypy --strict, shellcheck, import contracts, stale docs
 	$(BIN)/python -m tools.policy_reference --check
@@ -72,7 +72,7 @@ shellcheck:
 		packaging/libexec/apptainer-environment.in \
 		packaging/enroot/40-warmstart.sh.in $(wildcard hooks/warmstart/wings/*/enroot/*.in) packaging/nhc/warmstart.nhc packaging/slinky/jail \
 		tests/lib/fakes/enroot tests/releases/build tests/releases/enter tests/releases/real tests/releases/with-slurm \
-		tests/releases/packages/bare tests/releases/packages/fresh tests/releases/packages/works tests/tools/gpu/quick tools/reachable .ci/run
+		tests/releases/packages/bare tests/releases/packages/fresh tests/releases/packages/works tests/tools/gpu/quick tests/run tests/unprivileged tools/reachable .ci/run
 
 docs: setup ## the documents as a site, build/site/index.html; before it, the pages that are made from the code
 	$(BIN)/python -m tools.policy_reference
