@@ -10,8 +10,8 @@ import os
 import signal
 import tempfile
 import time
-from contextlib import suppress
-from functools import partial
+from contextlib import ExitStack, suppress
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,12 +24,13 @@ from tests.lib.cluster import Cluster
 from tests.lib.registry import Registry, build_image
 from tests.lib.requirements import unavailable
 from tests.lib.site import Site
-from warmstart.host.deadline import Deadline, after
+from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.lib.config import Namespace
 
 # No test measures time: several processes run tests, and a machine may be busy.
 settings.register_profile("warmstart", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -39,19 +40,8 @@ settings.load_profile("warmstart")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what talks to Slurm: tests of the session's cluster, and those of files that start clusters of their own."""
     for item in items:
-        if isinstance(item, pytest.Function) and ("cluster" in item.fixturenames or hasattr(item.module, "Cluster")):
+        if isinstance(item, pytest.Function) and "cluster" in item.fixturenames:
             item.add_marker(pytest.mark.slurm)
-
-
-@pytest.fixture(autouse=True)
-def _patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give deadlines of this process and of those that it forks five times as long, but in tests about time (`timed`).
-
-    On a busy machine a forked worker may have no CPU for seconds. Hooks that Slurm starts are not concerned.
-    """
-    if request.node.get_closest_marker("timed") is None:
-        within = Deadline.within
-        monkeypatch.setattr(Deadline, "within", lambda deadline, seconds: within(deadline, 5 * seconds))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -139,6 +129,20 @@ def install(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], None]:
 def installed(cluster: Cluster, registry: Registry, install: Callable[[Path], None]) -> Site:
     """Return the session's site. Tests use `site`, which also checks the site after each test."""
     return Site(cluster, registry.url, install=install)
+
+
+@pytest.fixture(scope="session")
+def contained(registry: Registry, install: Callable[[Path], None]) -> Iterator[Callable[[Namespace], Site]]:
+    """Return a function that returns a site whose jobs each have such a namespace; each has one cluster."""
+    with ExitStack() as stack:
+
+        @cache
+        def started(namespace: Namespace) -> Site:
+            cluster = Cluster(namespace=namespace)
+            (cluster.base / "private").mkdir()  # of the namespaces that name it
+            return Site(stack.enter_context(cluster), registry.url, install=install)
+
+        yield started
 
 
 @pytest.fixture

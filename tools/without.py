@@ -27,7 +27,7 @@ GENERATORS = (("tools.policy_reference",),)
 CONTRACTS = ("importlinter.cli", "lint")
 LINT = (("ruff", "check", "--quiet", "hooks", "tests", "tools"), ("mypy",), CONTRACTS)
 PYTEST = ("pytest", "-q")
-JOBS = (*PYTEST, "tests/slurm/test_whole_jobs.py")
+JOBS = (*PYTEST, "tests/slurm/test_several_nodes.py")
 POLICY = """\
 version: 1
 paths: {workspace: /w, store: /s, audit: /a/audit}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
+import shutil
 import socket
+import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,6 +90,13 @@ class Namespace(NamedTuple):
             (etc / "job_container.conf").write_text("".join(nodes))
         key = "JobContainerType" if self.plugin.startswith("job_container/") else "NamespaceType"
         return f"{key}={self.plugin}\n"
+
+
+def release() -> str:
+    """Return the release of the installed Slurm, year and month as in 22.05; "" if there is none."""
+    program = shutil.which("slurmd", path="/usr/sbin")
+    said = subprocess.run([program, "-V"], check=True, capture_output=True, text=True).stdout if program else ""
+    return "".join(re.findall(r"\d+\.\d+", said)[:1])
 
 
 def free_ports(count: int) -> list[int]:

@@ -54,27 +54,31 @@ class Daemons:
         spare = Path(SPARE + installation.var)
         own = {self._base / "workspace": 0o755, Path(installation.view): 0o711, spare: 0o755}
         rooms.divide(self._base, own, config.NODES)
-        for node in config.NODES:
-            ready = self._base / "run" / f"room.{node}"
+        ready = {node: self._base / "run" / f"room.{node}" for node in config.NODES}
+        for node, file in ready.items():
             argv = rooms.a_room(node, own)
-            self._rooms[node] = processes.start(self._base, f"room.{node}", argv, environment={"READY": str(ready)})
-            processes.wait_until(f"the room of {node}", ready.exists, _START_S)
+            self._rooms[node] = processes.start(self._base, file.name, argv, environment={"READY": str(file)})
+        processes.wait_until("all rooms", lambda: all(file.exists() for file in ready.values()), _START_S)
         controller, self._node_ports = config.write(
             self._base, prefix, namespace=namespace, cpus=cpus, proctrack=proctrack
         )
         self._start_munged()
         self._start_slurmctld(controller)
         for node in config.NODES:
-            self.start_slurmd(node)
+            self._launch_slurmd(node)
+        for node in config.NODES:
+            self._wait_for_slurmd(node)
 
     def start_slurmd(self, node: str) -> None:
         """Start a node's slurmd and wait until it listens."""
-        self._slurmds[node] = processes.start(
-            self._base,
-            f"slurmd.{node}",
-            [*self.enter(node), "/usr/sbin/slurmd", "-D", "-N", node, "-f", str(self._conf)],
-            environment=self.environment,
-        )
+        self._launch_slurmd(node)
+        self._wait_for_slurmd(node)
+
+    def _launch_slurmd(self, node: str) -> None:
+        argv = [*self.enter(node), "/usr/sbin/slurmd", "-D", "-N", node, "-f", str(self._conf)]
+        self._slurmds[node] = processes.start(self._base, f"slurmd.{node}", argv, environment=self.environment)
+
+    def _wait_for_slurmd(self, node: str) -> None:
         port = self._node_ports[node]
         processes.wait_until(f"slurmd of {node}", lambda: config.listening(port), _START_S)
 

@@ -1,9 +1,9 @@
-"""Jobs whose nodes hand in what they harvest: simulated ones, and what the audit log says of real ones."""
+"""Jobs whose nodes hand in what they harvest, without Slurm."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tests.lib.node import Node
 from warmstart.entry import background
@@ -16,18 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.lib.node import Content
-    from tests.lib.site import Site
     from warmstart.store.manifest import Base
-
-
-def published(site: Site, job_id: int) -> list[dict[str, Any]]:
-    """Return the bundles that a job published."""
-    return site.events(job_id, "bundle.published")
-
-
-def handed_in(site: Site, job_id: int) -> list[dict[str, Any]]:
-    """Return the parts that a job's nodes handed in."""
-    return site.events(job_id, "bundle.handed-in")
 
 
 class WholeJob:

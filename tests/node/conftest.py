@@ -38,5 +38,5 @@ def store(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
 
 @pytest.fixture
 def busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep this process's priority as it is. The installed program's is tested in test_maintenance_slurm."""
+    """Keep this process's priority as it is. The installed program's is tested in slurm."""
     monkeypatch.setattr(maintain, "be_idle", lambda: None)

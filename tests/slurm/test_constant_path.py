@@ -1,211 +1,122 @@
-"""What each kind of step sees of its cache, for each way to the constant path, with and without job_container/tmpfs.
+"""Each way to the constant path, with and without a mount namespace of Slurm's for each job.
 
-Run with the Slurm that the host has; `tests/releases` runs it with newer ones, which has further ways.
+Run with the Slurm that the host has; `tests/releases` runs it with newer ones, which have further ways.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
-import subprocess
-import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from tests.lib import spank
+from tests.lib import config, spank
 from tests.lib.accounts import ALICE, BOB
-from tests.lib.cluster import Cluster
 from tests.lib.config import Namespace
+from tests.lib.namespaces import JOBS, a_namespace, as_alice, mounts, run_hook
 from tests.lib.processes import wait_until
 from tests.lib.site import Site, result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "start" / "inside-the-job.md"
-TABLE = r"(?<=<!-- made by tests/slurm/test_constant_path.py, Slurm {version} -->\n)(\|.*\n)+"
-# Each line: the kind of step, what it sees, and whether it is the cache that its job's first step wrote into.
-CONTENT = '$(cd $WARMSTART_CACHE && echo marker* numba* | tr " " +)'
-SHOW = f'echo "> {{kind}}: $WARMSTART_CACHE $NUMBA_CACHE_DIR $TMPDIR {CONTENT}"'
-MARK = 'touch "$WARMSTART_CACHE/marker"'
 TMP = "/tmp/.warmstart-cache"
 PRIVATE = "{base}/private"  # what the namespace gives to each job besides /tmp, from 23.02 on
 _TMPFS = f"Dirs=/tmp,/dev/shm,{PRIVATE} CloneNSScript={{prefix}}/libexec/warmstart/job-container"
 _LINUX = f"dirs: /tmp,/dev/shm,{PRIVATE}\nclone_ns_script: {{prefix}}/libexec/warmstart/job-container\n"
-NAMESPACES = {
-    "job_container 22.05": Namespace(),
-    "job_container": Namespace("job_container/tmpfs", _TMPFS),
-    "tmpfs": Namespace("namespace/tmpfs", _TMPFS),
-    "linux": Namespace("namespace/linux", _LINUX),
-    "linux, CLONE_NEWPID": Namespace("namespace/linux", f"{_LINUX}clone_ns_flags: [CLONE_NEWNS, CLONE_NEWPID]\n"),
-}
+JOB_CONTAINER = Namespace("job_container/tmpfs", _TMPFS)
+LINUX = Namespace("namespace/linux", _LINUX)
+NEW_PID = Namespace("namespace/linux", f"{_LINUX}clone_ns_flags: [CLONE_NEWNS, CLONE_NEWPID]\n")
 
 
 class Setting(NamedTuple):
-    """The setup of a node, and its policy."""
+    """The way to the constant path, and the namespace of each job, if it has one."""
 
-    way: str = "none"
-    namespace: str = ""  # one of NAMESPACES
-    plugin: bool = False
-    task_prolog: bool = True
+    way: str
+    namespace: Namespace | None = None
     cache: str = "{base}/constant"
 
 
 SETTINGS = {
     "22.05": {
-        "plain": Setting(),
-        "`job_container`": Setting(namespace="job_container 22.05"),
-        "the plugin": Setting("spank", plugin=True),
-        "the plugin, `job_container`": Setting("spank", namespace="job_container 22.05", plugin=True),
-        "the plugin, no task prolog": Setting("spank", plugin=True, task_prolog=False),
-        "`link`, a /tmp that all share": Setting("link", cache=TMP),
-        "`link`, /tmp of `job_container`": Setting("link", namespace="job_container 22.05", cache=TMP),
+        "plugin": Setting("spank"),
+        "plugin, job_container": Setting("spank", Namespace()),
+        "link, job_container": Setting("link", Namespace(), TMP),
     },
     "24.11": {
-        "`job_container`": Setting(namespace="job_container"),
-        "the plugin, `job_container`": Setting("spank", namespace="job_container", plugin=True),
-        "CloneNSScript of `job_container`": Setting("namespace", namespace="job_container"),
-        "`link`, in one of its `Dirs`": Setting("link", namespace="job_container", cache=f"{PRIVATE}/job"),
+        "plugin, job_container": Setting("spank", JOB_CONTAINER),
+        "job_container": Setting("namespace", JOB_CONTAINER),
+        "link, job_container": Setting("link", JOB_CONTAINER, f"{PRIVATE}/job"),
     },
     "26.05": {
-        "CloneNSScript of `namespace/tmpfs`": Setting("namespace", namespace="tmpfs"),
-        "`clone_ns_script` of `namespace/linux`": Setting("namespace", namespace="linux"),
-        "the same, `CLONE_NEWPID`": Setting("namespace", namespace="linux, CLONE_NEWPID"),
-        "the plugin, `CLONE_NEWPID`": Setting("spank", namespace="linux, CLONE_NEWPID", plugin=True),
-        "`link`, in one of its `dirs`": Setting("link", namespace="linux", cache=f"{PRIVATE}/job"),
+        "tmpfs": Setting("namespace", Namespace("namespace/tmpfs", _TMPFS)),
+        "linux": Setting("namespace", LINUX),
+        "linux, new pid": Setting("namespace", NEW_PID),
+        "plugin, linux, new pid": Setting("spank", NEW_PID),
+        "link, linux": Setting("link", LINUX, f"{PRIVATE}/job"),
     },
 }
-
-
-def version() -> str:
-    """Return the part of the table for the installed Slurm: the last one that is not newer (22.05.8: 22.05)."""
-    text = subprocess.run(["/usr/sbin/slurmd", "-V"], check=True, capture_output=True, text=True).stdout
-    installed = text.removeprefix("slurm").removeprefix("-wlm").strip()
-    return max(release for release in SETTINGS if release <= installed)
-
-
-@pytest.fixture(scope="module")
-def contained(capable_host: None, install: Callable[[Path], None]) -> Iterator[Callable[[str], Site]]:
-    """Yield a function that returns a site whose jobs each have a mount namespace, one of NAMESPACES."""
-    sites: dict[str, Site] = {}
-    with ExitStack() as stack:
-
-        def started(namespace: str) -> Site:
-            if namespace not in sites:
-                cluster = Cluster(namespace=NAMESPACES[namespace])
-                (cluster.base / "private").mkdir()
-                sites[namespace] = Site(stack.enter_context(cluster), install=install)
-            return sites[namespace]
-
-        yield started
+# The last one that is not newer than the installed Slurm.
+RELEASE = max((release for release in SETTINGS if release <= config.release()), default="22.05")
+# Each line: what a task sees, and whether that is the cache that its job's first step wrote into.
+SHOW = 'echo "> $WARMSTART_CACHE $NUMBA_CACHE_DIR $TMPDIR $(cd $WARMSTART_CACHE && echo marker*)"'
+MARK = 'touch "$WARMSTART_CACHE/marker"'
+LINES = 22
 
 
 @contextmanager
-def set_up(site: Site, setting: Setting) -> Iterator[None]:
-    """Load the plugin, remove the task prolog, set the policy accordingly. Undone afterwards."""
+def set_up(site: Site, setting: Setting, store: Path) -> Iterator[None]:
+    """Load the plugin, and set the policy accordingly. The plugin needs no task prolog. Undone afterwards."""
     program = site.cluster.prefix / "libexec" / "warmstart" / "task-prolog"
     with ExitStack() as stack:
-        site.write_policy(constant=setting.way, cache=setting.cache.format(base=site.cluster.base))
+        cache = setting.cache.format(base=site.cluster.base)
+        site.write_policy(constant=setting.way, cache=cache, store=str(site.new_store(store)))
         stack.callback(site.write_policy)
-        if setting.plugin:
+        if setting.way == "spank":
             stack.enter_context(spank.loaded(site))
-        if not setting.task_prolog:
             text = program.read_text()
             program.write_text("#!/bin/sh\n")
             stack.callback(program.write_text, text)
         yield
 
 
-def step(kind: str, command: str = "") -> str:
-    """Return a line of a job's script that shows what this kind of step sees."""
-    show = SHOW.format(kind=kind)
-    return f"{command} sh -c '{show}'" if command else show
-
-
-def observed(site: Site) -> dict[str, set[str]]:
-    """Run every kind of step. Return what its tasks saw, by kind, with job-specific paths replaced by names."""
-    again = requeued_once(site)
-    steps = [
-        step("a step of one task", "srun --ntasks=1"),
-        step("a step of 16 tasks on the node", "srun --ntasks=16 --overcommit"),
-    ]
-    batch = "\n".join(["#!/bin/sh", MARK, step("the batch script"), *steps])
-    array = "\n".join(["#!/bin/sh", MARK, step("a task of an array")])
-    parts = (step("a component of a heterogeneous job", f"srun --het-group={n}") for n in (0, 1))
-    marks = (f"srun --het-group={n} sh -c '{MARK}'" for n in (0, 1))
-    hetero = "\n".join(["#!/bin/sh", *marks, *parts])
-    jobs = [
-        site.cluster.submit(batch, ALICE, "--nodelist=n1"),
-        site.cluster.submit(array, ALICE, "--array=3", "--nodelist=n1"),
-        site.cluster.submit(hetero, ALICE, "--nodelist=n3", ":", "--nodelist=n4"),
-    ]
-    inside = step("a step of salloc", "srun")
-    salloc = site.cluster.run(["salloc", "--quiet", "sh", "-c", f"srun sh -c '{MARK}'; {inside}"], ALICE)
-    site.cluster.admin("scontrol", "update", f"jobid={again}", "starttime=now")
-    ended = [site.cluster.wait(job_id) for job_id in (*jobs, again)]
-    assert [job for job in ended if job.state != "COMPLETED"] == []
-    outputs = [*(job.output for job in ended), salloc.stdout]
-    site.cluster.wait_idle()
-    seen: dict[str, set[str]] = {}
-    for line in "".join(outputs).splitlines():
-        if line.startswith("> "):  # Slurm has its say there, too
-            kind, _, text = line.removeprefix("> ").partition(": ")
-            seen.setdefault(kind, set()).add(text)
-    return seen
-
-
-def requeued_once(site: Site) -> int:
-    """Submit a job and requeue it in its first run; it shows what it sees in the second.
-
-    Its node is its own: slurmd looks for credentials to forget at most every two seconds, and a job whose revoked one
-    it still has runs without a prolog (`_clear_expired_job_states`; seen with 22.05).
-    """
-    started = site.cluster.account(ALICE).home / "started"
-    first = f'if [ "${{SLURM_RESTART_COUNT:-0}}" = 0 ]; then {MARK}; touch {started}; sleep 120; fi'
-    script = "\n".join(["#!/bin/sh", first, MARK, step("a requeued job")])
-    job_id = site.cluster.submit(script, ALICE, "--nodelist=n2", "--requeue", "--open-mode=append")
-    wait_until("the first run", started.exists, 60)
-    started.unlink()
-    site.cluster.requeue(job_id)
-    site.cluster.wait_for(job_id, {"PENDING"})
-    requeued = time.time()  # slurmd tells the new credential from the revoked one by the second
-    wait_until("another second", lambda: time.time() > requeued + 2, 10)
-    return job_id
-
-
-def named(site: Site, text: str, constant: Path | str) -> str:
-    """Replace paths by names."""
-    text = text.replace(str(constant), "/var/cache/warmstart")
-    return re.sub(rf"{re.escape(str(site.workspace))}/\d+\.[0-9a-f]{{8}}", "RUN", text)
-
-
-@pytest.mark.sweep
-def test_the_table_of_the_docs(site: Site, contained: Callable[[str], Site]) -> None:
-    """Every row of the tables in docs/start/inside-the-job.md holds for all tasks of all kinds of jobs and steps."""
+@pytest.mark.parametrize("name", SETTINGS[RELEASE])
+def test_all_tasks_see_their_cache_there_and_it_is_warm_elsewhere(
+    site: Site, contained: Callable[[Namespace], Site], name: str
+) -> None:
+    """The batch script, steps of one and of many tasks, of an array, of a heterogeneous job, and of salloc."""
     spank.need()
-    settings, columns = SETTINGS[version()], []
-    for setting in settings.values():
-        where = contained(setting.namespace) if setting.namespace else site
-        constant = setting.cache.format(base=where.cluster.base)
-        with set_up(where, setting):
-            column = observed(where)
-        columns.append({kind: {named(where, text, constant) for text in seen} for kind, seen in column.items()})
-        assert where.leftovers() == []
+    setting = SETTINGS[RELEASE][name]
+    site = contained(setting.namespace) if setting.namespace else site
+    copy, show = f"{site.cluster.python} {site.jobs}/copy_job.py", f"sh -c '{SHOW}'"
+    batch = f"#!/bin/sh\n{MARK}\n{copy}\n{SHOW}\nsrun --ntasks=1 {show}\nsrun --ntasks=16 --overcommit {show}\n"
+    array = f"#!/bin/sh\n{MARK}\n{SHOW}\n{copy}\n"
+    parts = "".join(f"srun --het-group={n} sh -c '{MARK}; {SHOW}'\n" for n in (0, 1))
+    with set_up(site, setting, site.cluster.base / f"store-{name.replace(', ', '-')}"):
+        first = site.finish(site.cluster.submit(batch, ALICE, "--nodelist=n1"))
+        jobs = [
+            site.cluster.submit(array, ALICE, "--array=3", "--nodelist=n2"),
+            site.cluster.submit(f"#!/bin/sh\n{parts}", ALICE, "--nodelist=n3", ":", "--nodelist=n4"),
+        ]
+        salloc = site.cluster.run(["salloc", "--quiet", "sh", "-c", f"srun sh -c '{MARK}'; srun {show}"], ALICE)
+        ended = [first, *(site.finish(job) for job in jobs)]
+    assert [job.state for job in ended] == ["COMPLETED"] * 3, ended
+    constant = setting.cache.format(base=site.cluster.base)
+    text = "".join([*(job.output for job in ended), salloc.stdout])
+    seen = [named(site, line) for line in text.splitlines() if line.startswith("> ")]
+    assert ({*seen}, len(seen)) == ({f"> {constant} {constant}/numba RUN/tmp marker"}, LINES)
+    assert [result(job.output)["cache_misses"] > 0 for job in ended[:2]] == [True, False]
+    assert site.leftovers() == []
     assert not Path(TMP).is_symlink()
-    table = f"| Slurm {version()} | `WARMSTART_CACHE` |\n| --- | --- |\n"
-    for name, column in zip(settings, columns, strict=True):
-        assert len(column) == 7, f"{name}: {[*column]}"  # the kinds that the page names
-        (seen,) = set().union(*column.values())
-        assert seen.count(" ") == 3, f"{name}: {seen}"  # without a prolog most of it is empty
-        cache, numba, tmpdir, content = seen.split()
-        assert (numba, tmpdir, content) == (f"{cache}/numba", "RUN/tmp", "marker+numba")
-        table += f"| {name} | `{cache}` |\n"
-    written = re.search(TABLE.format(version=re.escape(version())), PAGE.read_text())
-    assert written is not None
-    assert written[0] == table
+
+
+def named(site: Site, text: str) -> str:
+    """Replace the paths of workspaces by a name."""
+    return re.sub(rf"{re.escape(str(site.workspace))}/\d+\.[0-9a-f]{{8}}", "RUN", text)
 
 
 @pytest.mark.threat(4)
@@ -223,7 +134,7 @@ def test_a_link_in_a_shared_tmp_is_never_made_nor_followed(site: Site, trap: str
     site.write_policy(constant="link", cache=TMP)
     try:
         job_id = site.cluster.submit(f"#!/bin/sh\n{MARK}\necho $WARMSTART_CACHE $NUMBA_CACHE_DIR\n", ALICE)
-        seen = named(site, site.cluster.wait(job_id).output, TMP)
+        seen = named(site, site.cluster.wait(job_id).output)
         made = Path(TMP).is_symlink()
     finally:
         Path(TMP).unlink(missing_ok=True)
@@ -233,56 +144,86 @@ def test_a_link_in_a_shared_tmp_is_never_made_nor_followed(site: Site, trap: str
     assert (made, content) == (trap != "nothing", [])
 
 
-def test_a_cache_made_at_the_constant_path_is_warm_elsewhere(site: Site) -> None:
-    """Compiled below the constant path, harvested and seeded in the workspace, warm on the next node."""
-    spank.need()
-    with spank.loaded(site):
-        site.write_policy(constant="spank", store=str(site.new_store(site.cluster.base / "store.constant")))
-        counters = []
-        for node in ("n1", "n2"):
-            ended = site.cluster.wait(site.compile_job("numba", ALICE, node), 240)
-            site.cluster.wait_idle()
-            counters.append(result(ended.output))
-    assert (counters[0]["cache_hits"], counters[0]["cache_misses"] > 0) == (0, True)
-    assert (counters[1]["cache_hits"] > 0, counters[1]["cache_misses"]) == (True, 0)
-
-
-TORCH = "rules:\n  - name: everyone\n    profiles: [numba, torch-extensions]\n"
-# A link is enough for torch: ninja's files name the path that the job was told, not where it leads.
-WITHOUT_PLUGIN = {
-    "22.05": ("extension", Setting("link", namespace="job_container 22.05", cache=TMP)),
-    "24.11": ("numba", Setting("namespace", namespace="job_container")),
-    "26.05": ("numba", Setting("namespace", namespace="linux, CLONE_NEWPID")),
-}
-
-
-def test_without_the_plugin_a_cache_is_warm_elsewhere(contained: Callable[[str], Site]) -> None:
-    """With a job's mount namespace alone: built at the constant path on one node, warm on the next."""
-    tool, setting = WITHOUT_PLUGIN[version()]
-    site = contained(setting.namespace)
-    base = site.cluster.base
-    store = site.new_store(base / "store.contained")
-    site.write_policy(TORCH, constant=setting.way, cache=setting.cache.format(base=base), store=str(store))
-    try:
-        ended = [site.finish(site.compile_job(tool, ALICE, node)) for node in ("n1", "n2")]
-    finally:
-        site.write_policy()
-    cold, warm = (result(each.output) for each in ended)
-    assert (cold["cache_hits"], cold["cache_misses"] > 0) == (0, True)
-    assert (warm["cache_hits"] > 0, warm["cache_misses"]) == (True, 0)
-
-
 def test_a_profile_that_needs_the_path_is_left_out_without_it(site: Site) -> None:
     """The audit reports it, and its variable is unset. With the plugin it is set."""
     spank.need()
+    rules = "rules:\n  - name: everyone\n    profiles: [numba, torch-extensions]\n"
     script = '#!/bin/sh\necho "$NUMBA_CACHE_DIR $TORCH_EXTENSIONS_DIR"\n'
-    site.write_policy(TORCH)
+    site.write_policy(rules)
     job_id = site.cluster.submit(script, ALICE)
-    assert named(site, site.cluster.wait(job_id).output, site.constant) == "RUN/cache/numba \n"
+    assert named(site, site.cluster.wait(job_id).output) == "RUN/cache/numba \n"
     assert [event["profile"] for event in site.events(job_id, "profile.left-out")] == ["torch-extensions"]
     with spank.loaded(site):
-        site.write_policy(TORCH, constant="spank")
+        site.write_policy(rules, constant="spank")
         job_id = site.cluster.submit(script, ALICE)
-        seen = named(site, site.cluster.wait(job_id).output, site.constant)
-    assert [path.rpartition("/")[0] for path in seen.split()] == ["/var/cache/warmstart"] * 2
+        seen = site.cluster.wait(job_id).output
+    assert [path.rpartition("/")[0] for path in seen.split()] == [str(site.constant)] * 2
     assert site.events(job_id, "profile.left-out") == []
+
+
+@pytest.mark.threat(13)
+def test_another_jobs_namespace_holds_no_mount_of_a_job_that_ended(contained: Callable[[Namespace], Site]) -> None:
+    """Under job_container jobs start with copies of all mounts; an ended job's go there, too."""
+    site = contained(Namespace())
+
+    def started(user: str) -> tuple[int, Path, Path]:
+        script = '#!/bin/sh\necho "at $NUMBA_CACHE_DIR $$"\nexec sleep 600\n'
+        job_id = site.cluster.submit(script, user, "--nodelist=n1")
+        wait_until("the job", lambda: "at /" in site.cluster.job(job_id).output, 60)
+        _, cache, pid = site.cluster.job(job_id).output.split()
+        return job_id, Path(cache), Path(f"/proc/{pid}/mountinfo")
+
+    site.finish(site.compile_job("copy", ALICE, "n1"))
+    first, cache, own = started(ALICE)
+    assert f" {cache} " in own.read_text()
+    second, _, others = started(BOB)
+    assert f" {cache} " in others.read_text()
+    site.cluster.cancel(first)
+    wait_until("the epilog", lambda: not site.on_host("n1", cache.parents[1]).exists(), 60)
+    assert str(cache.parents[1]) not in others.read_text()
+    assert str(site.on_host("n1", cache.parents[1])) not in Path("/proc/self/mountinfo").read_text()
+    site.cluster.cancel(second)
+    site.finish(second)
+
+
+@pytest.fixture
+def job_id(site: Site) -> Iterator[int]:
+    """Run the prolog of a job whose cache is shown in its namespace, and its epilog at the end."""
+    job = next(JOBS)
+    site.write_policy(constant="namespace")
+    assert site.run_hook("prolog", site.variables(job)).returncode == 0
+    yield job
+    assert site.run_hook("epilog", site.variables(job)).returncode == 0
+    site.constant.rmdir()
+
+
+def test_the_job_alone_sees_its_cache_in_its_namespace(site: Site, job_id: int) -> None:
+    """Nosuid and nodev. Files written there are in the job's workspace. A second run changes nothing."""
+    with a_namespace(site) as namespace:
+        assert [run_hook(site, job_id, namespace), run_hook(site, job_id, namespace)] == [[], []]
+        (options,) = mounts(site, namespace)
+        as_alice(site, namespace, "/usr/bin/touch", site.constant / "marker")
+    assert {"rw", "nosuid", "nodev"} <= set(options.split(","))
+    (name,) = site.runs()
+    assert (site.workspace / "n1" / name / "cache" / "marker").exists()
+    assert os.listdir(site.constant) == []
+
+
+@pytest.mark.threat(4)
+@pytest.mark.parametrize("case", ["others' parent", "a link", "another user's job"])
+def test_what_only_root_can_change_or_nothing(site: Site, job_id: int, case: str) -> None:
+    """Otherwise root would mount on a file of a job. The job starts all the same."""
+    if case == "others' parent":
+        site.cluster.base.chmod(0o777)
+    elif case == "a link":
+        site.constant.symlink_to("/usr")
+    with a_namespace(site) as namespace:
+        try:
+            failed = run_hook(site, job_id, namespace, BOB if case == "another user's job" else ALICE)
+        finally:
+            site.cluster.base.chmod(0o755)
+            if case == "a link":
+                site.constant.unlink()
+            site.constant.mkdir(exist_ok=True)
+        assert len(failed) == (case != "another user's job"), failed
+        assert mounts(site, namespace) == []

@@ -1,4 +1,4 @@
-"""What a job can read and break of warmstart's own files, on real Slurm (docs/threats.md, rows 4, 13, 17).
+"""What others can read of a job, and jobs of warmstart's own files, on real Slurm (docs/threats.md, row 17).
 
 That no node is drained and that nothing is left of the jobs is checked after every test by `site` itself.
 """
@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lib import mounts
 from tests.lib.accounts import ALICE, BOB
 from tests.lib.processes import wait_until
 from tests.lib.site import Site
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from tests.lib.cluster import JobResult
 
 
 @contextmanager
@@ -37,13 +34,6 @@ def running(site: Site, user: str, body: str = "") -> Iterator[tuple[int, Path]]
     finally:
         go.touch()
         site.finish(job_id)
-
-
-def done(site: Site, body: str) -> tuple[JobResult, Path]:
-    """Run a job of ws-alice on n1. Return it and the path of its workspace."""
-    job = site.finish(site.cluster.submit(f'#!/bin/sh\n{body}\necho "at $WARMSTART_CACHE"\n', ALICE, "--nodelist=n1"))
-    assert job.state == "COMPLETED", job
-    return job, site.on_host("n1", job.output.rpartition("at ")[2].strip()).parent
 
 
 @pytest.mark.threat(17)
@@ -120,59 +110,3 @@ def test_what_root_keeps_is_roots(site: Site) -> None:
         record = site.var / "n1" / "state" / str(job_id) / "record.json"
         assert record.is_file()
         assert site.cluster.run(["cat", str(record)], ALICE).returncode != 0
-
-
-def precious(site: Site) -> Path:
-    """Return a directory of ws-alice with a file that an epilog must not touch."""
-    alice = site.cluster.account(ALICE)
-    path = alice.home / f"precious-{time.time_ns()}"
-    path.mkdir()
-    (path / "file").write_text("mine\n")
-    for one in (path, path / "file"):
-        os.chown(one, alice.uid, alice.gid)
-    return path
-
-
-@pytest.mark.threat(13)
-@pytest.mark.parametrize(
-    "attack",
-    [
-        'rm -r "$NUMBA_CACHE_DIR" && ln -s {target} "$NUMBA_CACHE_DIR"',
-        'ln -s {target} "$TMPDIR/link" && ln -s {target}/file "$NUMBA_CACHE_DIR/x.py-1.py311.nbi"',
-        'mv "$NUMBA_CACHE_DIR" {target}/cache && ln -s {target}/cache "$NUMBA_CACHE_DIR"',
-        'mkdir -p "$TMPDIR/a/b" && touch "$TMPDIR/a/b/c" && chmod 0 "$TMPDIR/a/b" "$TMPDIR/a" "$NUMBA_CACHE_DIR"',
-        'chmod 0 "$WARMSTART_CACHE" "$TMPDIR"',
-        'mkfifo "$NUMBA_CACHE_DIR/fifo" && ln {target}/file "$NUMBA_CACHE_DIR/hard"',
-    ],
-    ids=["link", "links", "moved", "no-permission", "no-permission-at-all", "odd-files"],
-)
-def test_a_job_that_leaves_its_cache_in_another_shape(site: Site, attack: str) -> None:
-    """The epilog ends well, follows no link, and removes the workspace (docs/threats.md, rows 4, 13)."""
-    target = precious(site)
-    job, workspace = done(site, attack.format(target=target))
-    assert (target / "file").read_text() == "mine\n"
-    assert not workspace.exists()
-    epilog = [event for event in site.events(job.job_id, "hook.finished") if event["hook"] == "epilog"]
-    assert [event["status"] for event in epilog] == [0]
-    assert [event["entries"] for event in site.events(job.job_id, "cache.harvested") if event["entries"]] == []
-
-
-@pytest.mark.threat(4)
-def test_a_job_cannot_move_what_is_roots(site: Site) -> None:
-    """The run's directory belongs to root, so a job cannot replace its whole cache by a link."""
-    job, _ = done(site, 'mv "$WARMSTART_CACHE" "$TMPDIR/away" || echo kept; rm -rf "$WARMSTART_CACHE" || echo kept')
-    assert job.output.count("kept\n") == 2
-
-
-@pytest.mark.threat(13)
-def test_a_mount_in_the_workspace(site: Site) -> None:
-    """The user's FUSE mount in TMPDIR: the epilog detaches it without entering it, and removes the workspace."""
-    target = precious(site)
-    alice = site.cluster.account(ALICE)
-    with running(site, ALICE) as (job_id, workspace):
-        mounted = mounts.squashed(site.cluster.base, target, workspace / "tmp" / "mounted", alice)
-        mounted.__enter__()
-    assert (target / "file").read_text() == "mine\n"
-    assert site.events(job_id, "step.failed") == []
-    assert not workspace.exists()
-    assert str(workspace) not in Path("/proc/self/mountinfo").read_text()

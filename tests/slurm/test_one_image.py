@@ -1,4 +1,4 @@
-"""A job on several nodes has one image on all of them, on real Slurm with a real registry."""
+"""What a tag means to jobs while it moves; and one image on all nodes of a job. A real registry."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.lib.accounts import ALICE, BOB
+from tests.lib.held_hooks import held, wrapped
 from tests.lib.nonsense import PAGE, Answer, relayed
 from tests.lib.processes import wait_until
-from tests.slurm.test_job_warmth import held_prolog, left, wrapped_prolog
-from tests.slurm.test_moved_tags import is_older, moved
+from tests.lib.several_nodes import left
+from tests.lib.tags import is_older, moved
 from warmstart.steps.image import REFRESH_S
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 RULES = "rules: [{name: all, scope: user}]\n"
 SHOW = """#!/bin/sh
 srun --ntasks-per-node=1 sh -c \
-    'echo "$SLURMD_NODENAME: $([ -z "$WARMSTART_IMAGE" ] || unsquashfs -cat "$WARMSTART_IMAGE" etc/number)"' | sort
+    'echo "$SLURMD_NODENAME: $([ -z "$WARMSTART_IMAGE" ] || unsquashfs -cat "$WARMSTART_IMAGE" etc/number)"'
 """
 ONE = '#!/bin/sh\nunsquashfs -cat "$WARMSTART_IMAGE" etc/number\n'
 
@@ -40,6 +41,11 @@ def shown(site: Site, job_id: int) -> dict[str, str]:
     return {node: number.strip() for node, number in seen.items()}
 
 
+def alone(site: Site, user: str, *options: str) -> str:
+    """Return what a job on n3 finds in its image."""
+    return site.finish(site.cluster.submit(ONE, user, "--nodelist=n3", *options)).output.strip()
+
+
 @pytest.fixture
 def imaged(site: Site) -> Site:
     """Return the site with a rule that gives jobs their images, and nothing else."""
@@ -47,35 +53,52 @@ def imaged(site: Site) -> Site:
     return site
 
 
+def test_a_moved_tag_is_asked_for_on_demand(
+    plugged: Site, site: Site, registry: Registry, fresh_image: Callable[[], str]
+) -> None:
+    """By the word in the comment, or by the plugin's option; at most once in some minutes, whoever asks."""
+    site, image = plugged, fresh_image()
+    wanted = f"--comment=warmstart: image={image}"
+    asked = f"/{image.partition('/')[2].partition(':')[0]}/manifests/"
+    first = alone(site, ALICE, wanted)
+    moved(site, registry, image, 9001)
+    is_older(site, image, REFRESH_S + 1)
+    assert alone(site, ALICE, wanted) == first
+    assert alone(site, BOB, f"{wanted} refresh") == "9001"
+    moved(site, registry, image, 9002)
+    before = registry.requests("GET", asked) + registry.requests("HEAD", asked)
+    assert alone(site, ALICE, f"{wanted} refresh") == "9001"  # the answer is still young
+    assert registry.requests("GET", asked) + registry.requests("HEAD", asked) == before
+    is_older(site, image, REFRESH_S + 1)
+    assert alone(site, ALICE, f"--warm-image={image}", "--warm-refresh") == "9002"
+
+
 def test_a_tag_that_moves_between_two_prologs(imaged: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:
     """The second node takes what the head node found, not what the tag means by then."""
-    site, image, go = imaged, fresh_image(), imaged.cluster.base / "go"
-    before = site.finish(site.cluster.submit(ONE, BOB, f"--comment=warmstart: image={image}", "--nodelist=n3")).output
-    with held_prolog(site, "n2", go):
+    site, image = imaged, fresh_image()
+    before = alone(site, BOB, f"--comment=warmstart: image={image}")
+    with held(site, "prolog", "n2") as go:
         job = submit(site, f"image={image}")
         wait_until("the head node's image", lambda: bool(site.events(job, "image.reused")), 30)
         moved(site, registry, image, 9101)
         is_older(site, image, REFRESH_S + 1)
-        words = f"--comment=warmstart: image={image} refresh"
-        third = site.cluster.wait(site.cluster.submit(ONE, BOB, words, "--nodelist=n3"))
-        assert third.output == "9101\n"
-        go.touch()
+        third = site.cluster.submit(ONE, BOB, f"--comment=warmstart: image={image} refresh", "--nodelist=n3")
+        assert site.cluster.wait(third).output == "9101\n"
+        go()
         seen = shown(site, job)
-    assert seen == {"n1": before.strip(), "n2": before.strip()}
+    assert seen == {"n1": before, "n2": before}
     assert shown(site, submit(site, f"image={image}")) == {"n1": "9101", "n2": "9101"}
 
 
-def test_all_nodes_wait_for_one_import(imaged: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:
-    """The head node asks for it. Of the word there is nothing left after the job, and none in a job on one node."""
+def test_all_nodes_wait_for_one_import(imaged: Site, fresh_image: Callable[[], str]) -> None:
+    """The head node asks for it. Of the word there is nothing left after the job."""
     site, image = imaged, fresh_image()
     job = submit(site, f"image={image}")
     (number,) = set(shown(site, job).values())
     assert number
     started = [event for event in site.events(job, "image.imported") if event["image"] == image]
     assert [event["node"] for event in started] == ["n1"]
-    alone = site.finish(site.cluster.submit(ONE, ALICE, f"--comment=warmstart: image={image}", "--nodelist=n3"))
-    assert alone.output.strip() == number
-    assert [left(site, one) for one in (job, alone.job_id)] == [[], []]
+    assert left(site, job) == []
 
 
 def test_what_the_head_node_falls_back_to(imaged: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:
@@ -98,15 +121,14 @@ def test_what_the_head_node_falls_back_to(imaged: Site, registry: Registry, fres
 
 def test_a_head_node_that_is_silent(imaged: Site, fresh_image: Callable[[], str]) -> None:
     """Another node waits `images.wait` for its word, and then the job fails, though the image is there."""
-    site, image, go = imaged, fresh_image(), imaged.cluster.base / "go"
-    site.finish(site.cluster.submit(ONE, BOB, f"--comment=warmstart: image={image}", "--nodelist=n3"))
+    site, image = imaged, fresh_image()
+    alone(site, BOB, f"--comment=warmstart: image={image}")
     policy = site.etc / "policy.yaml"
     policy.write_text(policy.read_text().replace("wait: 60s", "wait: 3s"))
-    with held_prolog(site, "n1", go):
-        script = SHOW.replace(" | sort", "")
-        job = site.cluster.submit(script, ALICE, f"--comment=warmstart: image={image}", "--nodelist=n1,n2")
+    with held(site, "prolog", "n1") as go:
+        job = submit(site, f"image={image}")
         wait_until("the other node's verdict", lambda: bool(site.events(job, "job.refused")), 60)
-        go.touch()
+        go()
         ended = site.finish(job)
     assert ended.state == "FAILED"
     assert "the head node n1 has named no image within 3 s" in ended.output
@@ -121,7 +143,7 @@ def test_a_cancelled_job_whose_head_node_says_nothing(imaged: Site, fresh_image:
     site, image = imaged, fresh_image()
     policy = site.etc / "policy.yaml"
     policy.write_text(policy.read_text().replace("wait: 60s", "wait: 4m"))
-    with wrapped_prolog(site, '[ "$SLURMD_NODENAME" != n1 ] || exit 0'):
+    with wrapped(site, "prolog", '[ "$SLURMD_NODENAME" != n1 ] || exit 0'):
         job = submit(site, f"image={image}", "--nodelist=n[1-3]", "--nodes=3")
         wait_until("the other nodes' plans", lambda: len(site.events(job, "job.planned")) == 2, 30)
         site.cluster.cancel(job)

@@ -1,4 +1,4 @@
-"""`harvest.only_successful` on real Slurm: each way in which a job can end, and a controller that does not answer."""
+"""`harvest.only_successful` on real Slurm: each way in which a job can end."""
 
 from __future__ import annotations
 
@@ -85,12 +85,3 @@ def test_a_requeued_run_did_not_end_well(choosy: Site) -> None:
 
     ended_as = run(choosy, 5, "exec sleep 600", requeue, "--requeue")
     assert [event["reason"] for event in choosy.events(ended_as.job_id, "harvest.left-out")] == ["it was requeued"]
-
-
-def test_without_an_answer_nothing_is_harvested(choosy: Site) -> None:
-    """Run by hand, the job is unknown; the epilog continues and releases."""
-    variables = choosy.variables(940001)
-    assert choosy.run_hook("prolog", variables).returncode == 0
-    assert choosy.run_hook("epilog", variables).returncode == 0
-    (event,) = choosy.events(940001, "harvest.left-out")
-    assert event["reason"].startswith("not known: ")

@@ -19,6 +19,8 @@ from tests.lib.requirements import need_module
 from tests.lib.site import Site, result
 from warmstart.profiles import registry
 
+pytestmark = pytest.mark.sweep
+
 TOOLS_PYTHON = os.environ.get("WARMSTART_TOOLS_PYTHON", "")
 RULES = """\
 rules:
@@ -122,27 +124,14 @@ def check(site: Site, tool: Tool, publisher: str, reader: str, tmp_path: Path) -
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "publisher", "reader"),
-    [
-        ("numba", ALICE, BOB),
-        pytest.param("inductor", BOB, ALICE, marks=pytest.mark.tool),
-        pytest.param("jax", ALICE, BOB, marks=pytest.mark.tool),
-        pytest.param("extension", BOB, ALICE, marks=pytest.mark.tool),
-        pytest.param("triton", ALICE, BOB, marks=pytest.mark.tool),
-        pytest.param("triton for AMD", BOB, ALICE, marks=pytest.mark.tool),
-    ],
-)
-def test_cold_on_one_node_warm_on_another(
-    plugged: Site, name: str, publisher: str, reader: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", HERE)
+def test_cold_on_one_node_warm_on_another(plugged: Site, name: str, tmp_path: Path) -> None:
+    """What one user's job compiled, another user's finds on another node."""
     tool = HERE[name]
     need_module(tool.distributions.split()[0])
-    check(plugged, tool, publisher, reader, tmp_path)
+    check(plugged, tool, ALICE, BOB, tmp_path)
 
 
-@pytest.mark.sweep
-@pytest.mark.tool
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_tools_that_the_tests_do_not_bring(plugged: Site, name: str, tmp_path: Path) -> None:
     if not TOOLS_PYTHON:

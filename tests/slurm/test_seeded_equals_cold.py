@@ -1,6 +1,6 @@
 """A seeded job computes what a cold one computes: after edits, kills, ranks at once, and compaction. Real tools.
 
-Numba is not here: it takes stale code after an edit of a helper, seeded or not (integration/test_stale_results.py).
+Numba is not here: it takes stale code after an edit of a helper, seeded or not (test_right_results.py).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from tests.lib.accounts import ALICE
+from tests.lib.namespaces import JOBS, a_namespace, as_alice, run_hook
 from tests.lib.site import Site
-from tests.slurm.test_job_container_hook import JOBS, a_namespace, as_alice, run_hook
 from tests.slurm.wings.models.test_models import SIZE, make_snapshot, shared
 
 

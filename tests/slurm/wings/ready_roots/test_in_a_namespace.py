@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.lib import config
 from tests.lib.accounts import ALICE, BOB
 from tests.lib.cluster import Cluster
 from tests.lib.config import Namespace
 from tests.lib.processes import wait_until
 from tests.lib.registry import Registry, build_image
 from tests.lib.site import Site
-from tests.slurm.test_constant_path import version
 
 # A cluster for each. Slurm 22.05 has no `Shared` (job_container.conf(5)): newer releases are tried with it.
-SHARING = [pytest.param("", marks=pytest.mark.sweep), *(["Shared=true"] if version() >= "24.11" else [])]
+SHARING = [pytest.param("", marks=pytest.mark.sweep), *(["Shared=true"] if config.release() >= "24.11" else [])]
 RULES = "rules: [{name: all, scope: user}]\n"
 LOOK = """\
 #!/bin/sh

@@ -13,10 +13,10 @@ import pytest
 from tests.lib.accounts import ALICE
 from tests.lib.processes import wait_until
 from tests.lib.registry import Registry
+from tests.lib.several_nodes import RULES, agreed, left
 from tests.lib.site import Site
+from tests.lib.tags import is_older, moved
 from tests.lib.wings.step_images.steps import importer, served
-from tests.slurm.test_job_warmth import RULES, agreed, left
-from tests.slurm.test_moved_tags import is_older, moved
 
 # In a container of the image: prints the step's name, the node, the image's number, and what the cache shows. Makes an
 # entry where it is told to.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib import spank
+from tests.lib import config, spank
 from tests.lib.accounts import ALICE
 from tests.lib.cluster import Cluster, JobResult
 from tests.lib.config import Namespace
@@ -24,7 +24,6 @@ from tests.lib.processes import wait_until
 from tests.lib.registry import Registry
 from tests.lib.site import RULES, Site
 from tests.lib.wings.step_images.steps import answering, importer, served
-from tests.slurm.test_constant_path import version
 
 # In a container of the image: prints whether its numba's cache has an entry, and compiles it if not.
 STEP = """\
@@ -187,7 +186,7 @@ def slow_store(site: Site) -> Iterator[None]:
 
 
 # Whether job_container/tmpfs lets a job see later mounts of the node (job_container.conf(5), Shared; not in 22.05).
-SHARING = [""] if version() < "24.11" else ["", "Shared=true"]
+SHARING = [""] if config.release() < "24.11" else ["", "Shared=true"]
 
 
 @pytest.fixture(scope="module", params=SHARING)

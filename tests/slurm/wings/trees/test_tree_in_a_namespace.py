@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.lib.accounts import ALICE
+from tests.lib.namespaces import JOBS, a_namespace, as_alice, mounts, run_hook
 from tests.lib.site import Site
-from tests.slurm.test_job_container_hook import JOBS, a_namespace, as_alice, mounts, run_hook
 from tests.slurm.wings.trees.test_trees import make_environment, shared
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.lib.config import Namespace
 from tests.lib.site import Site
-from tests.slurm.test_constant_path import WITHOUT_PLUGIN, contained, version
+from tests.slurm.test_constant_path import RELEASE, SETTINGS
 from tests.slurm.wings.trees import test_trees as trees
 
-__all__ = ["contained"]
 
-
-def test_a_tree_without_the_plugin(contained: Callable[[str], Site]) -> None:
+def test_a_tree_without_the_plugin(contained: Callable[[Namespace], Site]) -> None:
     """The second job sees the packed copy, in a home that root cannot enter; a job that cannot is told so once."""
-    _, setting = WITHOUT_PLUGIN[version()]
+    setting = next(setting for setting in SETTINGS[RELEASE].values() if setting.way != "spank")
+    assert setting.namespace
     site = contained(setting.namespace)
     with trees.shared(site, "tree.contained", setting.way) as (target, source):
         trees.make_environment(site, source / "env")

@@ -6,18 +6,16 @@ Real overlays, real find(1). Entries are directories (of `tool`) and single file
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
-from itertools import count
+from pathlib import Path
 
 import pytest
 
 from tests.lib.accounts import ALICE, BOB
-from tests.lib.hand_jobs import HandJob, a_job
-from tests.lib.site import Site
+from tests.lib.node import Node
+from tests.lib.node_jobs import NodeJob, a_run, with_rules
 
 pytestmark = pytest.mark.report
 
-JOBS = count(970001)
 POLICY = f"""\
 profiles:
   tool: {{variables: {{TOOL_CACHE: "{{dir}}"}}, entries: ["*/"], needs: [meta], relocation: relocatable}}
@@ -35,13 +33,13 @@ done
 find $WARMSTART_CACHE -mindepth 2 -exec touch -d '10 days ago' {{}} +
 """
 ALL = {"tool": set(NAMES.split()), "flat": {f"{name}.bin" for name in NAMES.split()}}
-# What a site runs as root, with the user's name and the directory of all workspaces; or the user's own script.
+# What a site runs as root, with the user's uid and the directory of all workspaces; or the user's own script.
 OF_SITE = {
-    "each file of the user": "find {workspace} -user {user} -type f -delete",
-    "each old file": "find {workspace} -user {user} -type f -mtime +7 -delete",
-    "all that is old": "find {workspace} -user {user} -mtime +7 -delete",
-    "all of the user": "find {workspace} -user {user} -delete",
-    "all, in pieces": "find {workspace}/*/*/cache -mindepth 2 -user {user} -exec rm -rf {{}} +",
+    "each file of the user": "find {workspace} -uid {uid} -type f -delete",
+    "each old file": "find {workspace} -uid {uid} -type f -mtime +7 -delete",
+    "all that is old": "find {workspace} -uid {uid} -mtime +7 -delete",
+    "all of the user": "find {workspace} -uid {uid} -delete",
+    "all, in pieces": "find {workspace}/*/cache -mindepth 2 -uid {uid} -exec rm -rf {{}} +",
 }
 OF_USER = {
     "the whole cache": "rm -rf $WARMSTART_CACHE/* || true",
@@ -51,81 +49,68 @@ OF_USER = {
 
 
 @pytest.fixture
-def cleaned(installed: Site, request: pytest.FixtureRequest) -> Iterator[Site]:
-    """Give the site with a store of this test's own, to which both have published: BOB for all, ALICE for ALICE."""
-    store = installed.new_store(installed.cluster.base / f"store-{abs(hash(request.node.name))}")
-    installed.write_policy(POLICY, store=str(store))
-    with a_job(installed, next(JOBS), user=BOB, partition="ci") as job:
+def cleaned(base: Path) -> Node:
+    """Return a node beside a store to which a publisher has published for all."""
+    node = with_rules(base, POLICY)
+    with a_run(node, user=BOB, partition="ci") as job:
         job.run(BUILD)
-    yield installed
-    installed.write_policy()
+    return node
 
 
-def seen(job: HandJob) -> dict[str, set[str]]:
+def seen(job: NodeJob) -> dict[str, set[str]]:
     """Return the whole entries of each profile that a job finds."""
     tool = job.run("cd $TOOL_CACHE; for f in */code; do [ -f ${f%/*}/meta ] && [ -f $f ] && echo ${f%/*}; done; true")
     flat = job.run("cd $FLAT_CACHE; ls | grep bin || true")
     return {"tool": set(tool.split()), "flat": set(flat.split())}
 
 
-def retired(job: HandJob) -> dict[str, tuple[int, list[str]]]:
-    """Return of each profile how many entries were retired, and the names."""
-    events = job.site.events(job.job_id, "cache.harvested")
-    return {event["profile"]: (event["retired"], event["retired_examples"]) for event in events}
-
-
-def explained(job: HandJob) -> str:
-    """Return what `explain` says, in one line."""
-    return " ".join(job.site.command("explain", str(job.job_id)).stdout.split())
-
-
 @pytest.mark.parametrize("who", [ALICE, BOB])
 @pytest.mark.parametrize("way", [*OF_SITE, *OF_USER])
-def test_a_cleaner_empties_no_scope(cleaned: Site, way: str, who: str) -> None:
+def test_a_cleaner_empties_no_scope(cleaned: Node, way: str, who: str) -> None:
     """Neither a user's nor, where a publisher's job is cleaned, the site's; `explain` says what has happened."""
-    partition = "ci" if who == BOB else ""
-    with a_job(cleaned, next(JOBS), user=who, partition=partition) as job:
+    partition = "ci" if who == BOB else "main"
+    with a_run(cleaned, user=who, partition=partition) as job:
         assert seen(job) == ALL
         if command := OF_SITE.get(way):
-            argv = ["/bin/sh", "-c", command.format(workspace=cleaned.workspace, user=who)]
+            argv = ["/bin/sh", "-c", command.format(workspace=cleaned.workspace, uid=job.job.uid)]
             subprocess.run(argv, check=False, capture_output=True)  # a mount point is busy
         else:
             job.run(OF_USER[way])
         assert seen(job) != ALL
-    assert not any(number for number, _ in retired(job).values())
+    assert not any(job.harvested("retired").values())
     if job.rejected():
-        assert "as by a cleaner; it stays published" in explained(job)
-    with a_job(cleaned, next(JOBS), user=who, partition=partition) as after:
+        assert "as by a cleaner; it stays published" in job.explained()
+    with a_run(cleaned, user=who, partition=partition) as after:
         assert seen(after) == ALL
 
 
-def test_what_a_user_removes_is_retired(cleaned: Site) -> None:
+def test_what_a_user_removes_is_retired(cleaned: Node) -> None:
     """One entry, with its directory; or one file, of a tool that has nothing else. `explain` and the report say so."""
-    with a_job(cleaned, next(JOBS)) as job:
+    with a_run(cleaned) as job:
         job.run("rm -r $TOOL_CACHE/a; rm $FLAT_CACHE/b.bin")
-    assert retired(job) == {"tool": (1, ["a"]), "flat": (1, ["b.bin"])}
-    assert "removed, and so retired: 1 entry (a)" in explained(job)
+    assert job.harvested("retired") == {"tool": 1, "flat": 1}
+    assert job.harvested("retired_examples") == {"tool": ["a"], "flat": ["b.bin"]}
+    assert "removed, and so retired: 1 entry (a)" in job.explained()
     assert "entries retired 2 " in " ".join(cleaned.command("report", "--since", "1h").stdout.split())
-    with a_job(cleaned, next(JOBS)) as after:
+    with a_run(cleaned) as after:
         assert seen(after) == {"tool": ALL["tool"] - {"a"}, "flat": ALL["flat"] - {"b.bin"}}
 
 
-def test_files_that_go_alone_are_no_change(cleaned: Site) -> None:
+def test_files_that_go_alone_are_no_change(cleaned: Node) -> None:
     """A reaper takes what is old: here a quarter of the entries, and a half of another one."""
-    with a_job(cleaned, next(JOBS)) as job:
+    with a_run(cleaned) as job:
         job.run("rm $TOOL_CACHE/a/*; rm $TOOL_CACHE/b/code")
-    assert retired(job)["tool"] == (0, [])
+    assert job.harvested("retired")["tool"] == 0
     assert job.rejected() == {"lost files and no more, as by a cleaner; it stays published": 2}
-    with a_job(cleaned, next(JOBS)) as after:
+    with a_run(cleaned) as after:
         assert seen(after) == ALL
 
 
-def test_what_was_cleaned_and_built_again_takes_the_place(cleaned: Site) -> None:
-    """It has other content."""
-    with a_job(cleaned, next(JOBS)) as job:
+def test_what_was_cleaned_and_built_again_takes_the_place(cleaned: Node) -> None:
+    with a_run(cleaned) as job:
         job.run(
             "rm -r $TOOL_CACHE/*; mkdir $TOOL_CACHE/a; printf 1 >$TOOL_CACHE/a/meta; printf new >$TOOL_CACHE/a/code"
         )
-    with a_job(cleaned, next(JOBS)) as after:
+    with a_run(cleaned) as after:
         assert seen(after) == ALL
         assert after.run("cat $TOOL_CACHE/a/code") == "new"

@@ -237,24 +237,3 @@ def test_an_image_that_does_not_exist_is_the_users_mistake(
     assert (done.returncode, done.stdout) == (1, "")
     assert "does not exist" in done.stderr
     assert [name for name in os.listdir(own_place(ALICE)) if not name.endswith(".lock")] == []
-
-
-def test_in_a_real_job(site: Site, fresh_image: Callable[[], str]) -> None:
-    """In a batch job that names one image at submission and another in a step. Nothing remains afterwards."""
-    named, other = fresh_image(), fresh_image()
-    importer = site.cluster.prefix / "libexec" / "warmstart" / "pyxis-importer"
-    script = f"""#!/bin/sh
-set -e
-path=$({importer} get docker://{named})
-[ "$path" = "$WARMSTART_IMAGE" ] && echo same
-own=$({importer} get docker://{other} 2>/dev/null)
-/usr/bin/unsquashfs -cat "$own" etc/number
-{importer} release; {importer} release
-case $own in "$TMPDIR"/*) echo in the workspace;; esac
-"""
-    job = site.cluster.submit(script, ALICE, f"--comment=warmstart: image={named}", "--nodelist=n1")
-    ended = site.finish(job)
-    assert ended.state == "COMPLETED", ended
-    output = (site.cluster.account(ALICE).home / f"slurm-{job}.out").read_text().split("\n")
-    assert (output[0], output[2]) == ("same", "in the workspace")
-    assert output[1].isdecimal()

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lib import mounts
+from tests.lib import installation, mounts
 from tests.lib.accounts import ALICE, BOB
 from tests.lib.processes import wait_until
 from tests.lib.site import RULES, Site
+from warmstart import wing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,13 +26,13 @@ if TYPE_CHECKING:
     from tests.lib.cluster import JobResult
     from tests.lib.registry import Registry
 
-RUN_WITHOUT = f"{RULES}on_error: {{image: run-without}}\n"
+REPOSITORY = Path(__file__).parents[2]
 SHOW = '#!/bin/sh\necho "image=$WARMSTART_IMAGE cache=$WARMSTART_CACHE"\n'
 
 
-def wanting(site: Site, image: str, user: str = ALICE) -> JobResult:
-    """Run a job that requests an image."""
-    return site.finish(site.cluster.submit(SHOW, user, f"--comment=warmstart: image={image}"))
+def run(site: Site, *options: str, user: str = ALICE) -> JobResult:
+    """Run a job that shows what it was given."""
+    return site.finish(site.cluster.submit(SHOW, user, *options))
 
 
 def said(job: JobResult) -> list[str]:
@@ -50,8 +53,7 @@ def said(job: JobResult) -> list[str]:
 )
 def test_a_wish_that_cannot_be_met(site: Site, comment: str, sentence: str) -> None:
     """The job fails before its script starts, with one sentence and a hint in its output."""
-    wish = comment.format(registry=site.registry)
-    job = site.finish(site.cluster.submit(SHOW, ALICE, f"--comment=warmstart: {wish}"))
+    job = run(site, f"--comment=warmstart: {comment.format(registry=site.registry)}")
     assert (job.state, job.exit_code, job.restarts) == ("FAILED", 1, 0)
     sentences = said(job)
     assert sentence.format(registry=site.registry) in sentences[0]
@@ -67,33 +69,6 @@ def test_a_wish_that_cannot_be_met_fails_the_steps_of_salloc(site: Site) -> None
     assert done.returncode != 0
     assert done.stdout.startswith("warmstart: ")
     assert "ran" not in done.stdout.splitlines()
-
-
-@pytest.fixture
-def registry_down(registry: Registry, fresh_image: Callable[[], str]) -> Iterator[str]:
-    """Return the name of an image that a registry had before it was stopped."""
-    image = fresh_image()
-    registry.stop()
-    try:
-        yield image
-    finally:
-        registry.__enter__()  # the same port, the same data
-
-
-def test_a_registry_that_is_down_refuses_the_job(site: Site, registry_down: str) -> None:
-    """A missing image is a verdict; otherwise every node would import it on its own."""
-    job = wanting(site, registry_down)
-    assert job.state == "FAILED"
-    assert "its registry does not serve it now" in said(job)[0]
-
-
-def test_a_registry_that_is_down_with_run_without(site: Site, registry_down: str) -> None:
-    """The policy lets the job run without its image, with a notice."""
-    site.write_policy(RUN_WITHOUT)
-    job = wanting(site, registry_down)
-    assert job.state == "COMPLETED"
-    assert "its registry does not serve it now" in said(job)[0]
-    assert "image= cache=/" in job.output
 
 
 def test_a_comment_that_is_not_understood_is_refused_at_submission(site: Site) -> None:
@@ -118,12 +93,27 @@ def test_a_comment_that_is_not_understood_is_refused_at_submission(site: Site) -
     assert (site.finish(int(job)).state, told) == ("COMPLETED", "")
 
 
+def test_a_registry_that_is_down(site: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:
+    """A missing image is a verdict, as every node would import it on its own; the policy may say otherwise."""
+    wanted = f"--comment=warmstart: image={fresh_image()}"
+    registry.stop()
+    try:
+        refused = run(site, wanted)
+        site.write_policy(f"{RULES}on_error: {{image: run-without}}\n")
+        without = run(site, wanted)
+    finally:
+        registry.__enter__()  # the same port, the same data
+    for job, state in ((refused, "FAILED"), (without, "COMPLETED")):
+        assert (job.state, "its registry does not serve it now" in said(job)[0]) == (state, True), job
+    assert "image= cache=/" in without.output
+
+
 def test_a_store_that_is_not_there(site: Site) -> None:
     """Its file system is not mounted: the job runs cold with one notice, and its epilog ends well."""
     away = site.store.with_name("store-away")
     site.store.rename(away)
     try:
-        job = site.finish(site.cluster.submit(SHOW, ALICE))
+        job = run(site)
     finally:
         away.rename(site.store)
     assert job.state == "COMPLETED"
@@ -148,7 +138,7 @@ def test_a_read_only_workspace_drains_the_node(site: Site) -> None:
     assert reason.startswith(f"warmstart: cannot use the workspace {site.workspace}: Read-only file system")
     assert len(site.events(job_id, "node.drained")) == 1
     site.cluster.resume("n4")
-    assert site.finish(site.cluster.submit(SHOW, ALICE, "--nodelist=n4")).state == "COMPLETED"
+    assert run(site, "--nodelist=n4").state == "COMPLETED"
 
 
 @pytest.mark.threat(12)
@@ -163,8 +153,7 @@ def test_a_read_only_workspace_drains_the_node(site: Site) -> None:
 def test_a_disk_that_another_user_filled(site: Site, fill: str, full: dict[str, int | str]) -> None:
     """While ws-bob's job fills the node's disk, ws-alice's runs, cold, and is told."""
     site.finish(site.compile_job("copy", ALICE, "n1"))  # there is something to seed
-    home = site.cluster.account(BOB).home
-    go = home / f"go-{time.time_ns()}"
+    go = site.cluster.account(BOB).home / f"go-{time.time_ns()}"
     script = f"#!/bin/sh\n{fill}\necho filled\nwhile [ ! -e {go} ]; do sleep 0.1; done\n"
     with mounts.tmpfs(site.workspace / "n3", **full):  # type: ignore[arg-type]
         hog = site.cluster.submit(script, BOB, "--nodelist=n3")
@@ -181,3 +170,78 @@ def test_a_disk_that_another_user_filled(site: Site, fill: str, full: dict[str, 
     (told,) = said(job)
     assert "its disk has less than 1 GiB, or a twentieth of its space or inodes, free" in told
     assert (kinds, ways) == ({"resource"}, [])
+
+
+@pytest.mark.threat(19)
+def test_a_broken_edit_of_the_policy(site: Site) -> None:
+    """The last good policy stays in force, and every job's audit says so."""
+    run(site)  # the good one is compiled
+    installation.write_policy(site.cluster.prefix, "version: 1\nrulez: []\n")
+    job = run(site)
+    assert (job.state, "cache=/" in job.output) == ("COMPLETED", True)
+    rejected = site.events(job.job_id, "policy.rejected")
+    assert [event["hook"] for event in rejected] == ["prolog", "epilog"]
+    assert {event["in_force"] for event in rejected} == {"the last good one"}
+    assert "rulez" in rejected[0]["error"]["reason"]
+
+
+def start(site: Site) -> tuple[int, Path]:
+    """Start a job on n1 that ends when the file is there that is returned with it."""
+    go = site.cluster.base / f"go-{time.time_ns()}"
+    job = site.cluster.submit(f"{SHOW}while [ ! -e {go} ]; do sleep 0.1; done\n", ALICE, "--nodelist=n1")
+    wait_until("the job", lambda: "cache=/" in site.cluster.job(job).output, 60)
+    return job, go
+
+
+@pytest.fixture
+def reinstalled(site: Site, install: Callable[[Path], None]) -> Iterator[Site]:
+    """Return the site; what a test breaks of its programs is installed again."""
+    yield site
+    site.cluster.wait_idle()
+    install(site.cluster.prefix)
+
+
+def test_without_an_interpreter_or_a_release_jobs_run_without_warmstart(reinstalled: Site) -> None:
+    """As after an upgrade of the distribution. The job that runs then ends, too; what is left is maintenance's."""
+    site = reinstalled
+    job, go = start(site)
+    for hook in ("prolog", "epilog"):
+        path = site.cluster.prefix / "libexec/warmstart" / hook
+        broken = path.read_text().replace("python=/", "python=/gone/")
+        assert path.read_text() != broken
+        path.write_text(broken)
+    go.touch()
+    assert site.finish(job).state == "COMPLETED"
+    assert "cache=\n" in run(site, "--nodelist=n1").output
+    for hook in ("prolog", "epilog"):
+        path = site.cluster.prefix / "libexec/warmstart" / hook
+        path.write_text(path.read_text().replace("python=/gone/", "python=/"))
+    assert site.run_hook("epilog", site.variables(job)).returncode == 0
+    release = site.cluster.prefix / "lib/warmstart/python"
+    target = os.readlink(release)
+    release.unlink()
+    assert "cache=\n" in run(site, "--nodelist=n1").output
+    told = site.run_hook("prolog", site.variables(920001))
+    assert (told.returncode, "did nothing" in told.stderr, str(release) in told.stderr) == (0, True, True)
+    release.symlink_to(target)
+
+
+def test_uninstalled_under_a_running_job(reinstalled: Site) -> None:
+    """Its epilog still removes its workspace, and then nothing is left but hooks that do nothing."""
+    site, prefix = reinstalled, reinstalled.cluster.prefix
+    job, go = start(site)
+    command = ["/usr/bin/make", "-s", "uninstall", f"PREFIX={prefix}"]
+    told = subprocess.run(command, check=True, capture_output=True, text=True, cwd=REPOSITORY)
+    assert "until the jobs that run here have ended" in told.stderr
+    second = site.cluster.wait(site.cluster.submit(SHOW, ALICE, "--nodelist=n2"))
+    assert "cache=\n" in second.output
+    assert (prefix / "lib/warmstart").exists()
+    go.touch()
+    assert site.cluster.wait(job).state == "COMPLETED"
+    # The last epilog leaves that to a process, which removes what is left of the job first, for ten minutes.
+    wait_until("the end of the programs", lambda: not (prefix / "lib/warmstart/leave").exists(), 300)
+    wait_until("the end of the mounts", lambda: site.leftovers() == [], 60)
+    assert {"epilog", "job-container", "prolog", "task-prolog", *wing.programs()} == {
+        *os.listdir(prefix / "libexec/warmstart")
+    }
+    assert "cache=\n" in site.cluster.wait(site.cluster.submit(SHOW, ALICE, "--nodelist=n1")).output

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.accounts import BOB
-from tests.lib.hand_jobs import a_job
-from tests.lib.site import Site
+from tests.lib.node_jobs import a_run, with_rules, write_rules
 
 RTX = "rules:\n  - {name: all, profiles: [trt-rtx]}\n"
 HIDDEN = """\
@@ -40,12 +39,12 @@ rules:
 """
 
 
-def test_a_single_file_takes_the_place_of_the_last_one(site: Site) -> None:
+def test_a_single_file_takes_the_place_of_the_last_one(base: Path) -> None:
     """Each job finds what the one before made of it; what is not new, or was overtaken, replaces nothing."""
-    site.write_policy(RTX)
-    with a_job(site, 930001) as first:
+    node = with_rules(base, RTX)
+    with a_run(node) as first:
         first.run('test ! -e "$WARMSTART_TRT_RTX_CACHE"; printf v1 > "$WARMSTART_TRT_RTX_CACHE"')
-    with a_job(site, 930002, "n2") as second, a_job(site, 930003) as overtaken:
+    with a_run(node, "n2") as second, a_run(node) as overtaken:
         for job in (second, overtaken):
             assert job.run('cat "$WARMSTART_TRT_RTX_CACHE"') == "v1"
         second.run('cd "$(dirname "$WARMSTART_TRT_RTX_CACHE")"; printf v1+v2 > new; mv new "$WARMSTART_TRT_RTX_CACHE"')
@@ -53,90 +52,88 @@ def test_a_single_file_takes_the_place_of_the_last_one(site: Site) -> None:
         second.end()
     assert (first.published(), second.published(), overtaken.published()) == (1, 1, 0)
     assert overtaken.rejected() == {"superseded": 1}
-    with a_job(site, 930004, "n2") as idle:
+    with a_run(node, "n2") as idle:
         assert idle.run('cat "$WARMSTART_TRT_RTX_CACHE"') == "v1+v2"
-    with a_job(site, 930005) as smaller:
+    with a_run(node) as smaller:
         smaller.run('printf v3 > "$WARMSTART_TRT_RTX_CACHE"')
     assert [(job.published(), job.rejected()) for job in (idle, smaller)] == [(0, {}), (1, {})]
-    with a_job(site, 930007) as last:
+    with a_run(node) as last:
         assert last.run('cat "$WARMSTART_TRT_RTX_CACHE"') == "v3"
-    with a_job(site, 930008, user=BOB) as other:
+    with a_run(node, user=BOB) as other:
         other.run('test ! -e "$WARMSTART_TRT_RTX_CACHE"')
 
 
-def test_a_single_file_is_left_out_while_its_lock_is_held(site: Site) -> None:
+def test_a_single_file_is_left_out_while_its_lock_is_held(base: Path) -> None:
     """The epilog waits a bounded time for the tool's flock(2), and neither makes nor removes the lock file."""
-    site.write_policy(RTX)
-    with a_job(site, 930011, user=BOB) as job:
+    node = with_rules(base, RTX)
+    with a_run(node) as job:
         job.run('printf v1 > "$WARMSTART_TRT_RTX_CACHE"; : > "$WARMSTART_TRT_RTX_CACHE.lock"')
         with Path(f"{job.place('WARMSTART_TRT_RTX_CACHE')}.lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             job.end()
     assert (job.rejected(), job.published()) == ({"its lock is held": 1}, 0)
-    with a_job(site, 930012, user=BOB) as again:
+    with a_run(node) as again:
         again.run('printf v1 > "$WARMSTART_TRT_RTX_CACHE"; : > "$WARMSTART_TRT_RTX_CACHE.lock"')
     assert (again.rejected(), again.published()) == ({}, 1)
 
 
 @pytest.mark.threat(16)
-def test_a_lock_that_is_a_link_leads_nowhere(site: Site, tmp_path: Path) -> None:
-    """Root does not follow a link to a lock file."""
+def test_a_lock_that_is_a_link_leads_nowhere(base: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("root's")
-    site.write_policy(RTX)
-    with a_job(site, 930013, user=BOB) as job:
+    node = with_rules(base, RTX)
+    with a_run(node) as job:
         job.run(f'printf vv > "$WARMSTART_TRT_RTX_CACHE"; ln -s {secret} "$WARMSTART_TRT_RTX_CACHE.lock"')
     assert (job.rejected()["symbolic link"], job.published()) == (2, 0)
     assert secret.read_text() == "root's"
 
 
-def test_hidden_and_empty_files_come_back_where_the_policy_says_so(site: Site) -> None:
+def test_hidden_and_empty_files_come_back_where_the_policy_says_so(base: Path) -> None:
     """An environment has both. Hidden ones are kept only with files.hidden, and leftovers of editors never."""
     make = 'cd "$WARMSTART_FILES"; mkdir -p .venv/lib; : > .venv/lib/__init__.py; echo x > .rc; echo y > .a.swp; : > b'
-    find = 'cd "$WARMSTART_FILES"; find . -type f | sort'
-    for number, rules, there in (
-        (930031, HIDDEN.replace("true", "false"), ["./b"]),
-        (930041, HIDDEN, ["./.rc", "./.venv/lib/__init__.py", "./b"]),
+    node = with_rules(base, HIDDEN)
+    for rules, there in (
+        (HIDDEN.replace("true", "false"), ["./b"]),
+        (HIDDEN, ["./.rc", "./.venv/lib/__init__.py", "./b"]),
     ):
-        site.write_policy(rules)
-        with a_job(site, number, comment=f"warmstart: files=env{number}") as first:
+        write_rules(node, rules)
+        with a_run(node, comment=f"warmstart: files=env{len(there)}") as first:
             first.run(make)
-        with a_job(site, number + 1, "n2", comment=f"warmstart: files=env{number}") as second:
-            assert second.run(find).splitlines() == there
+        with a_run(node, "n2", comment=f"warmstart: files=env{len(there)}") as second:
+            assert second.run('cd "$WARMSTART_FILES"; find . -type f | sort').splitlines() == there
 
 
-def test_files_that_a_job_declares(site: Site) -> None:
+def test_files_that_a_job_declares(base: Path) -> None:
     """Only jobs that declare the same name get them. Checksums and limits apply."""
-    site.write_policy(FILES)
+    node, named = with_rules(base, FILES), "warmstart: files=llama-70b"
     engine = "printf engine > engines/a.plan; sha256sum engines/a.plan > engines/a.plan.sha256"
     model = "mkdir -p models/m/x; printf w > models/m/x/w.bin; printf c > models/m/config"
     bad = "printf wrong > engines/b.plan; sha256sum engines/a.plan > engines/b.plan.sha256"
     large = "head -c 2M /dev/urandom > engines/large.plan; printf no > engines/notes.txt; : > engines/empty.plan"
-    with a_job(site, 930021, comment="warmstart: files=llama-70b") as first:
+    with a_run(node, comment=named) as first:
         first.run(f'cd "$WARMSTART_FILES"; mkdir engines; {engine}; {model}; {bad}; {large}')
     assert first.rejected() == {"hash-differs": 1, "too-large": 1}
-    with a_job(site, 930022, "n2", comment="warmstart: files=llama-70b") as second:
+    with a_run(node, "n2", comment=named) as second:
         found = second.run('cd "$WARMSTART_FILES"; find . -type f | sort; cat engines/a.plan')
         second.run('cd "$WARMSTART_FILES"; printf x > engines/a.plan; printf x > models/m/config')
         models = ["./models/m/config", "./models/m/x/w.bin"]
         names = ["./engines/a.plan", "./engines/a.plan.sha256", "./engines/empty.plan", *models]
         assert found.splitlines() == [*names, "engine"]
-    with a_job(site, 930023, comment="warmstart: files=other") as other:
+    with a_run(node, comment="warmstart: files=other") as other:
         assert other.run('ls "$WARMSTART_FILES"') == ""
-    with a_job(site, 930024) as none:
+    with a_run(node) as none:
         assert "WARMSTART_FILES" not in none.variables
-    with a_job(site, 930025, comment="warmstart: files=llama-70b") as last:
+    with a_run(node, comment=named) as last:
         assert last.run('cat "$WARMSTART_FILES/engines/a.plan" "$WARMSTART_FILES/models/m/config"') == "enginex"
     assert second.rejected() == {"hash-differs": 1}  # of what it changed, the other took the published one's place
-    bundle = site.events(930021, "bundle.published")[0]["bundle"]
-    shown = site.command("cache", "show", bundle).stdout
+    shown = node.command("cache", "show", first.events("bundle.published")[0]["bundle"]).stdout
     assert f"{hashlib.sha256(b'engine').hexdigest()}  engines/a.plan" in shown.splitlines()
 
 
-def test_a_profile_of_the_sites_own(site: Site) -> None:
-    """Variables, entries, needed files and formats come from the policy and pass the real validator."""
-    site.write_policy(OWN)
-    with a_job(site, 930031) as cold:
+def test_a_profile_of_the_sites_own(base: Path) -> None:
+    """Variables, entries, needed files and formats come from the policy. A job may ask for it, but not for `files`."""
+    node = with_rules(base, OWN)
+    with a_run(node) as cold:
         assert cold.variables["MYTOOL_CACHE"] == cold.variables["WARMSTART_CACHE"] + "/mytool/v1"
         cold.run(
             'mkdir -p "$MYTOOL_CACHE"; cd "$MYTOOL_CACHE"; mkdir good half broken;'
@@ -144,16 +141,10 @@ def test_a_profile_of_the_sites_own(site: Site) -> None:
             "printf code > half/kernel.bin; printf '{' > broken/meta.json; printf top > top.bin"
         )
     assert cold.rejected() == {"incomplete": 1, "json-malformed": 1}
-    with a_job(site, 930032, "n2") as warm:
+    write_rules(node, OWN.replace("profiles: [mytool]", "env: {ANY: thing}"))
+    with a_run(node, "n2", comment="warmstart: profiles=mytool") as warm:
         found = warm.run('cd "$MYTOOL_CACHE"; find . -type f | sort')
         assert found.splitlines() == ["./good/kernel.bin", "./good/meta.json"]
-
-
-@pytest.mark.parametrize("name", ["mytool", "files"])
-def test_a_job_may_ask_for_a_profile_of_the_sites_own(site: Site, name: str) -> None:
-    """`profiles=mytool` works like any other; files are declared by name alone."""
-    site.write_policy(OWN.replace("profiles: [mytool]", "env: {ANY: thing}"))
-    job_id = 930041 if name == "mytool" else 930042
-    with a_job(site, job_id, comment=f"warmstart: profiles={name}") as job:
-        assert ("MYTOOL_CACHE" in job.variables) == (name == "mytool")
-    assert bool(site.events(job_id, "job.refused")) == (name == "files")
+    with a_run(node, comment="warmstart: profiles=files") as refused:
+        pass
+    assert refused.events("job.refused")

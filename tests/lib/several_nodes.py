@@ -1,0 +1,34 @@
+"""Jobs of real Slurm on several nodes: a profile of which all show the same, and what is told of each node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.lib.shell_profiles import profiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.lib.site import Site
+
+RULES = f"{profiles(alpha='*.bin')}    in_step: true\nrules: [{{name: all, profiles: [alpha]}}]\n"
+
+
+def agreed(site: Site, job_id: int) -> dict[str, dict[str, Any]]:
+    """Return what each node's audit says of the agreement: profiles that are cold."""
+    return {event["node"]: event["cold"] for event in site.events(job_id, "cache.agreed")}
+
+
+def left(site: Site, job_id: int) -> list[Path]:
+    """Return what the nodes of a job have left of their meeting in the store."""
+    return [*(site.store / "runs").glob(f"*.{job_id}.*")]
+
+
+def published(site: Site, job_id: int) -> list[dict[str, Any]]:
+    """Return the bundles that a job published."""
+    return site.events(job_id, "bundle.published")
+
+
+def handed_in(site: Site, job_id: int) -> list[dict[str, Any]]:
+    """Return the parts that a job's nodes handed in."""
+    return site.events(job_id, "bundle.handed-in")
