@@ -114,10 +114,12 @@ def test_odd_names_and_files(site: TreeSite, make: Callable[[Path], None], left_
     tree = site.tree("hostile")
     make(tree)
     site.own(tree)
+    (tree / "pyvenv.cfg").chmod(0o6755)  # a program that gives rights
     assert packed(site, tree) == ("packed", left_out)
-    kinds = [mode[0] for mode, _ in site.copy().values()]
-    assert {*kinds} <= {"-", "d", "l"}
-    assert kinds.count("l") == (4 if make is links else 0)
+    modes = [mode for mode, _ in site.copy().values()]
+    assert {mode[0] for mode in modes} <= {"-", "d", "l"}
+    assert site.copy()["pyvenv.cfg"][0] == "-rwxr-xr-x"
+    assert sum(mode[0] == "l" for mode in modes) == (4 if make is links else 0)
 
 
 @pytest.mark.parametrize("make", [deep, sparse, many])

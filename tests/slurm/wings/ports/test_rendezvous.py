@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.lib import mounts
 from tests.lib.accounts import ALICE, BOB
 from tests.lib.processes import wait_until
 
@@ -71,11 +70,6 @@ def lines(output: str) -> list[str]:
     return sorted(line.partition(" ")[2] for line in output.splitlines() if line[:1].isdigit())
 
 
-def codes(site: Site, job_id: int) -> list[tuple[str, str]]:
-    """Return (node, code) of a job's errors."""
-    return [(event["node"], event["error"]["code"]) for event in site.events(job_id, "step.failed")]
-
-
 def told(events: list[dict[str, Any]]) -> list[tuple[int, str, list[int]]]:
     """Return (job, node, ports) of each node that gave its job ports, the head node among them."""
     ended = [event for event in events if event["event"] == "step.finished" and event["step"] == "rendezvous"]
@@ -115,21 +109,6 @@ def test_components_of_a_heterogeneous_job_meet_at_the_leader(meeting: Site) -> 
     assert lines(output) == [f"n1:{event['ports'][0]} "] * 3
     joined = told(meeting.events(job_id + 1, "step.finished"))
     assert sorted(node for _, node, _ in joined) == ["n3", "n4"]
-
-
-def test_a_job_of_one_node_has_none_unless_it_asks(meeting: Site) -> None:
-    script = f"#!/bin/sh\nSLURM_PROCID=0\n{SHOW}\n"
-    run = meeting.cluster
-    quiet = run.wait(run.submit(script, ALICE, "--nodelist=n2"))
-    asking = run.wait(run.submit(script, ALICE, "--nodelist=n2", "--comment=warmstart: ports=0"))
-    own = {"MASTER_ADDR": "elsewhere", "MASTER_PORT": "29500"}
-    set_by_user = run.wait(run.submit(script, ALICE, "--nodelist=n2", "--comment=warmstart: ports=0", env=own))
-    port = meeting.events(asking.job_id, "rendezvous.reserved")[0]["ports"][0]
-    assert [lines(job.output) for job in (quiet, asking, set_by_user)] == [
-        [": "],
-        [f"n2:{port} "],
-        ["elsewhere:29500 "],
-    ]
 
 
 @pytest.fixture
@@ -200,40 +179,6 @@ def test_a_requeued_job_meets_at_another_port(meeting: Site) -> None:
     assert first != second
     assert [event["ports"] for event in meeting.events(job_id, "rendezvous.released")] == [first, second]
     assert sorted(ports for _, _, ports in told(meeting.events(job_id, "step.finished"))) == sorted(2 * [first, second])
-
-
-def test_on_slurm_a_node_that_failed_is_in_nobodys_record(meeting: Site) -> None:
-    """It drains, Slurm requeues the job, the other prologs end, and the next job gets its port."""
-    cluster = meeting.cluster
-    allow(meeting, wait="1s")
-    hold = "#!/bin/sh\nexec sleep 600\n"
-    jobs = []
-    with mounts.tmpfs(meeting.workspace / "n3") as small, mounts.read_only(small):
-        for nodes in ("n[2-3]", "n[3-4]"):  # the head has it, and then it is the head itself that fails
-            jobs.append(cluster.submit(hold, ALICE, f"--nodelist={nodes}", "--nodes=2"))
-            wait_until("n3 to drain", lambda: cluster.drained() == ["n3"], 60)
-            cluster.wait_for(jobs[-1], {"PENDING"})
-            cluster.cancel(jobs[-1])
-            cluster.wait_idle()
-            cluster.resume("n3")
-    first, second = jobs
-    prologs = {
-        (event["job_id"], event["node"]): (event["outcome"], event["status"])
-        for job_id in jobs
-        for event in meeting.events(job_id, "hook.finished")
-        if event["hook"] == "prolog"
-    }
-    failed, fine = ("failed", 1), ("ok", 0)
-    assert prologs == {(first, "n2"): fine, (first, "n3"): failed, (second, "n3"): failed, (second, "n4"): fine}
-    assert [event["node"] for event in meeting.events(first, "rendezvous.reserved")] == ["n2"]
-    assert [node for _, node, _ in told(meeting.events(first, "step.finished"))] == ["n2"]
-    assert meeting.events(second, "rendezvous.reserved") == []
-    assert ("n4", "rendezvous-late") in codes(meeting, second)
-    assert (reserved(meeting), announced(meeting)) == ([], [])
-    after = cluster.wait(
-        cluster.submit(f"#!/bin/sh\nSLURM_PROCID=0\n{SHOW}\n", ALICE, "--nodelist=n[2-3]", "--nodes=2")
-    )
-    assert lines(after.output)[0].startswith("n2:2")
 
 
 def test_components_of_a_job_never_share_a_node(meeting: Site) -> None:

@@ -11,16 +11,30 @@ from warmstart.policy.shared import SharedPath
 from warmstart.wings.trees import current
 from warmstart.wings.trees.current import TreeUnusable
 
+PACKAGES = "lib/python3.12/site-packages"
+PYPY = "envs/train/lib/pypy3.11/site-packages"
+
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """Return an environment that root does not own."""
-    packages = tmp_path / "trees" / "env" / "lib" / "python3.12" / "site-packages"
-    packages.mkdir(parents=True)
-    (tmp_path / "trees" / "env" / "pyvenv.cfg").write_text("home = /usr\n")
+    tree = tmp_path / "trees" / "env"
+    make(tree, f"{PACKAGES}/ pyvenv.cfg")
     if os.geteuid() == 0:
-        os.chown(tmp_path / "trees" / "env", 64201, 64201)
-    return tmp_path / "trees" / "env"
+        os.chown(tree, 64201, 64201)
+    return tree
+
+
+def make(tree: Path, names: str) -> None:
+    """Make directories, whose names end in a slash, and add a line to files; all but these are of long ago."""
+    for path in tree.rglob("*"):
+        os.utime(path, (1e9, 1e9), follow_symlinks=False)
+    for name in names.split():
+        path = tree / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            with path.open("a") as file:
+                file.write("line\n")
 
 
 def stamp(tree: Path, marker: str = "") -> str:
@@ -28,13 +42,33 @@ def stamp(tree: Path, marker: str = "") -> str:
     return current.look(str(tree), [str(tree.parent)], marker, []).stamp
 
 
-def test_files_that_programs_write_below_packages_are_no_change(tree: Path) -> None:
-    before = stamp(tree)
-    packages = tree / "lib" / "python3.12" / "site-packages"
-    (packages / "one").mkdir()
-    after = stamp(tree)
-    (packages / "one" / "__pycache__").mkdir()
-    assert before != after == stamp(tree)
+@pytest.mark.parametrize(
+    ("before", "change", "is_seen"),
+    [
+        ("", f"{PACKAGES}/one/", True),
+        (f"{PACKAGES}/one/", f"{PACKAGES}/one/__pycache__/", False),  # as programs write it
+        # conda 26.7: an upgrade writes into the directories of the old version, `conda env config vars` in place.
+        ("", "conda-meta/history", True),
+        ("conda-meta/history", "conda-meta/history", True),
+        ("conda-meta/history", "conda-meta/one-1-0.json", True),
+        ("conda-meta/state", "conda-meta/state", True),
+        # Who names the directory of conda itself may start Python from any of its environments.
+        ("conda-meta/ envs/train/conda-meta/", "envs/train/conda-meta/one-1-0.json", True),
+        (f"conda-meta/ {PYPY}/", f"{PYPY}/one/", True),
+    ],
+)
+def test_what_changes_an_environment_is_seen(tree: Path, before: str, change: str, is_seen: bool) -> None:
+    make(tree, before)
+    make(tree, "")
+    seen = stamp(tree)
+    make(tree, change)
+    assert (stamp(tree) != seen) is is_seen
+
+
+def test_a_tree_of_too_many_environments_is_none(tree: Path) -> None:
+    make(tree, "conda-meta/ " + " ".join(f"envs/{number}/" for number in range(65)))
+    with pytest.raises(TreeUnusable, match="65 environments; name one"):
+        stamp(tree)
 
 
 @pytest.mark.report
@@ -58,65 +92,22 @@ def test_a_top_with_more_names_than_are_listed_counts_by_its_time(tree: Path, mo
     assert stamp(tree) != before
 
 
-def test_environments_below_condas_own_are_looked_at(tree: Path) -> None:
-    """Who names the directory of conda itself may start Python from any of them."""
-    (tree / "conda-meta").mkdir()
-    below = tree / "envs" / "train"
-    (below / "conda-meta").mkdir(parents=True)
-    (below / "lib" / "pypy3.11" / "site-packages").mkdir(parents=True)
-    seen = [stamp(tree)]
-    (below / "conda-meta" / "one-1-0.json").write_text("{}")
-    seen.append(stamp(tree))
-    (below / "lib" / "pypy3.11" / "site-packages" / "one").mkdir()
-    seen.append(stamp(tree))
-    assert len({*seen}) == 3
-    for number in range(64):
-        (tree / "envs" / f"{number}").mkdir()
-    with pytest.raises(TreeUnusable, match="65 environments; name one"):
-        stamp(tree)
-
-
 def test_packages_behind_a_link_are_looked_at(tree: Path) -> None:
     """The link itself stays as it is when something is installed. One that leads to itself leads nowhere."""
-    packages = tree / "lib" / "python3.12" / "site-packages"
-    packages.rmdir()
-    (tree / "packages").mkdir()
-    packages.symlink_to("../../packages")
+    (tree / PACKAGES).rmdir()
+    (tree / PACKAGES).symlink_to("../../packages")
     (tree / "conda-meta").symlink_to("conda-meta")
     (tree / "lib64").symlink_to("lib")
+    make(tree, "packages/")
+    make(tree, "")
     before = stamp(tree)
-    (tree / "packages" / "one").mkdir()
+    make(tree, "packages/one/")
     assert stamp(tree) != before
-
-
-def test_what_conda_does_is_seen(tree: Path) -> None:
-    """Seen with conda 26.7: a line in the history, and a new description of each package, also of the same one again.
-
-    An upgrade writes into the directories of the old version: `site-packages` stays as it was. `conda env config vars`
-    writes its file in place, and `conda activate` reads it.
-    """
-    seen = [stamp(tree)]
-    meta = tree / "conda-meta"
-    meta.mkdir()
-    (meta / "history").write_text("==> 2026 <==\n")
-    seen.append(stamp(tree))
-    with (meta / "history").open("a") as history:
-        history.write("+one-1\n")
-    seen.append(stamp(tree))
-    (meta / "one-1-0.json").write_text("{}")
-    seen.append(stamp(tree))
-    (meta / "one-1-0.json").unlink()
-    (meta / "one-1-0.json").write_text("{}")
-    seen.append(stamp(tree))
-    for variables in ("{}", '{"A": "1"}'):
-        (meta / "state").write_text(variables)
-        seen.append(stamp(tree))
-    assert len({*seen}) == 7
 
 
 def test_a_file_that_the_job_names_is_looked_at_in_any_directory(tree: Path) -> None:
     (tree / "pyvenv.cfg").unlink()
-    (tree / "lib" / "python3.12" / "site-packages").rmdir()
+    (tree / PACKAGES).rmdir()
     with pytest.raises(TreeUnusable, match="name a file"):
         stamp(tree)
     with pytest.raises(TreeUnusable, match="it has no version"):

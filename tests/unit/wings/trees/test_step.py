@@ -130,18 +130,13 @@ def test_a_copy_of_the_tree_as_it_is_is_shown(site: Shown) -> None:
     assert site.event() == ("itself", "no-copy")
 
 
-def test_a_tree_of_the_site_has_one_copy(site: Shown) -> None:
-    """The user's own is not looked at, and what is packed is the site's."""
+def test_of_a_tree_of_the_site_the_users_own_copy_is_not_looked_at(site: Shown) -> None:
     site.publish()
     site.share()
     site.run()
     assert site.event() == ("itself", "no-copy")
     (asked,) = site.asked()
     assert (asked.scope, asked.shared, asked.uid) == ("site", site.shared, site.context.record.uid)
-    site.publish("site")
-    assert (site.run(), site.event()) == ((), ("copy", ""))
-    told = events(site.context, "tree.shown")[-1]
-    assert (told["scope"], told["rule"]) == ("site", "everyone")
 
 
 def test_a_job_is_told_why_its_tree_was_not_packed(site: Shown) -> None:
@@ -165,19 +160,17 @@ def rewrite(site: Shown, ago_s: float, **changes: str) -> str:
     return time.strftime("%H:%M", time.gmtime(due))
 
 
-def test_a_pack_that_never_ended_is_not_called_one_that_runs(site: Shown) -> None:
+def test_a_pack_that_never_ended_is_not_called_one_that_runs(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(requests, "PACKS", requests.PACKS._replace(most=0))
+        (notice,) = site.run()
+        assert notice.endswith("read-only; too many of your trees wait to be packed already")
     site.run()
     again = rewrite(site, 60)
     (notice,) = site.run()
     (item,) = requests.waiting(site.context.paths)
     since = time.strftime("%H:%M", time.gmtime(item.errand.tried(requests.PACKS)))
     assert notice.endswith(f"; a pack of it began at {since} UTC; another one may begin after {again} UTC")
-
-
-def test_eight_trees_that_wait_are_a_reason(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "PACKS", requests.PACKS._replace(most=0))
-    (notice,) = site.run()
-    assert notice.endswith("read-only; too many of your trees wait to be packed already")
 
 
 def test_a_job_is_told_what_its_copy_lacks(site: Shown) -> None:
@@ -261,13 +254,13 @@ def agreed(site: Shown) -> tuple[str, str]:
     return site.event()
 
 
-def test_all_nodes_of_a_job_show_the_copy_or_none_does(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The head node proposes it, and one node that lacks it is enough for all to read the tree itself."""
+def test_one_node_that_lacks_the_copy_is_enough_for_all_to_read_the_tree_itself(
+    site: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.publish()
-    nodes = Nodes(monkeypatch)
-    assert (agreed(site), nodes.votes, list(nodes.own)) == (("copy", ""), [{}], [PROFILE])
     nodes = Nodes(monkeypatch, cold="fetch-over-budget")
     assert (agreed(site), site.sources[-1]) == (("itself", "fetch-over-budget"), NOTHING)
+    assert (nodes.votes, [*nodes.own]) == ([{}], [PROFILE])
 
 
 def test_a_node_that_sees_another_tree_says_so(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,12 +268,6 @@ def test_a_node_that_sees_another_tree_says_so(site: Shown, monkeypatch: pytest.
     nodes = Nodes(monkeypatch)
     nodes.facts = {"path": str(site.tree), "stamp": "ab" * 32}
     assert (agreed(site), nodes.votes) == (("itself", "nodes-differ"), [{PROFILE: "nodes-differ"}])
-
-
-def test_the_head_node_without_a_copy_asks_for_it(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = Nodes(monkeypatch)
-    assert (agreed(site), nodes.votes, nodes.own) == (("itself", "no-copy"), [], {})
-    assert [asked.tree for asked in site.asked()] == [str(site.tree)]
 
 
 def test_a_node_without_the_tree_lets_the_others_know(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,12 +282,6 @@ def test_a_store_that_fails_costs_the_copy_alone(site: Shown) -> None:
     os.rmdir(site.context.store.path)
     assert [error.code for error in site.step().degraded] == ["store-failed"]
     assert site.event() == ("itself", "store-failed")
-
-
-def test_what_is_no_tree_is_not_shown(site: Shown) -> None:
-    with pytest.raises(TreeUnusable):
-        site.step(tree=f"{site.tree}/gone")
-    assert site.sources == []
 
 
 @pytest.mark.threat(57)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import struct
 import tempfile
 from pathlib import Path
@@ -17,7 +16,7 @@ from warmstart.host.untrusted import TurnedAway
 from warmstart.wings.trees import walk
 from warmstart.wings.trees.current import TreeUnusable
 from warmstart.wings.trees.stage import Stage, Staged, WalkMalformed
-from warmstart.wings.trees.walk import Bounds, TreeChanged, TreeNotShared, TreeTooLarge
+from warmstart.wings.trees.walk import Bounds, TreeChanged, TreeNotShared
 
 MANY = Bounds(1 << 30, 1000)
 
@@ -72,17 +71,6 @@ def test_a_copy_has_everything(tree: Path, tmp_path: Path) -> None:
     assert (staged.files, staged.left_out) == (9, 0)
 
 
-@pytest.mark.threat(50)
-def test_what_is_no_file_is_left_out(tree: Path, tmp_path: Path) -> None:
-    """A FIFO hangs nobody, and programs lose the bits that give rights."""
-    os.mkfifo(tree / "fifo")
-    (tree / "program").write_text("x")
-    (tree / "program").chmod(0o6755)
-    staged = copied(tree, tmp_path / "copy")
-    assert (staged.left_out, staged.examples) == (1, [("fifo", "neither file nor directory")])
-    assert stat.S_IMODE((tmp_path / "copy" / "program").stat().st_mode) == 0o755
-
-
 def test_what_a_copy_cannot_have_of_a_file_is_told(tree: Path, tmp_path: Path) -> None:
     """Squashfs begins in 1970, and copies have no attributes; the file itself is there."""
     for name in ("old", "marked", "plain"):
@@ -110,39 +98,6 @@ def test_a_directory_that_cannot_be_listed_but_entered_is_refused(
     monkeypatch.setattr(os, "access", lambda *_, **__: False)
     staged = copied(tree, tmp_path / "second")
     assert staged.examples == [("hidden", "unreadable")]
-
-
-@pytest.mark.threat(50)
-@pytest.mark.parametrize("bounds", [Bounds(1 << 30, 4), Bounds(9, 1000)])
-def test_a_tree_has_bounds(tree: Path, tmp_path: Path, bounds: Bounds) -> None:
-    for number in range(5):
-        (tree / str(number)).write_text("12")
-    with pytest.raises(TreeTooLarge):
-        copied(tree, tmp_path / "copy", bounds)
-
-
-@pytest.mark.threat(50)
-def test_directories_in_each_other_have_a_bound(tree: Path, tmp_path: Path) -> None:
-    """A walk has a descriptor open for each."""
-    tree.joinpath(*["d"] * (walk.DEEPEST + 1)).mkdir(parents=True)
-    with pytest.raises(TreeTooLarge):
-        copied(tree, tmp_path / "copy")
-
-
-@pytest.mark.threat(50)
-def test_a_file_that_grows_is_no_copy(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tree / "log"
-    file.write_text("some")
-    read = os.read
-
-    def growing(fd: int, most: int) -> bytes:
-        with file.open("a") as log:
-            log.write("more")
-        return read(fd, most)
-
-    monkeypatch.setattr("warmstart.wings.trees.walk.os.read", growing)
-    with pytest.raises(TreeChanged):
-        copied(tree, tmp_path / "copy")
 
 
 @pytest.mark.threat(50)
