@@ -26,7 +26,7 @@ from tests.lib.requirements import unavailable
 
 pytestmark = pytest.mark.sweep
 REPOSITORY = Path(__file__).resolve().parents[2]
-EARLIER = "897b17e2bef64240ba452c1041a0975554fa1703"
+EARLIER = "2caaccfd6d27a0226a6a619288d91cdb9fd27285"
 # Each gets a further field: (module, class).
 GROWN = (
     ("record.py", "Record"),
@@ -136,8 +136,8 @@ class Node:
         assert (done.returncode, done.stdout) == (0, ""), done
         return done.stderr
 
-    def cache(self, job: int, node: str = "n1") -> Path:
-        (run,) = (self.base / "workspace" / node).glob(f"{job}.*")
+    def cache(self, job: int) -> Path:
+        (run,) = (self.base / "workspace").glob(f"{job}.*")
         return run / "cache/numba"
 
     def compile(self, job: int, *numbers: int) -> None:
@@ -150,11 +150,8 @@ class Node:
     def left(self) -> list[str]:
         """Return what is left of jobs on the node."""
         var = self.prefix / "var/lib/warmstart/n1"
-        places = [
-            self.base / "workspace",
-            var.parent / "view",
-            *(var / name for name in ("state", "stage", "spool", "errands/harvests")),
-        ]
+        places = [var / name for name in ("state", "stage", "spool", "errands/harvests")]
+        places += [self.base / "workspace", var.parent / "view"]
         return [str(path) for place in places if place.is_dir() for path in place.iterdir()]
 
     def job(self, number: int, *entries: int, expected: int, then: str = "") -> None:

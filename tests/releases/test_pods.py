@@ -1,4 +1,4 @@
-"""Nodes that are pods of Slurm 26.05 in Kubernetes: `pods.py`, `jail.py` and those of wings; and the image.
+"""Nodes that are pods of Slurm 26.05 in Kubernetes: `pods.py` and `jail.py`; and the image.
 
 What an image's Dockerfile does is done in that root, which stands for Slinky's.
 """
@@ -16,7 +16,6 @@ from tests.releases.roots import passes, root_of
 
 pytestmark = pytest.mark.sweep
 ROOT = Path(__file__).resolve().parents[2]
-WINGS = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/releases/wings/*/pods.py"))
 # What Slinky's slurmd-pyxis has, as far as the Dockerfile looks at it. There is no network: the packages are there.
 # The accounts of the tests' clusters are there while one runs in that root.
 PYXIS = """
@@ -49,7 +48,7 @@ def root(capable_host: None) -> str:
     return root_of("sid", "supervisor", "iproute2")
 
 
-@pytest.mark.parametrize("file", ["tests/releases/pods.py", "tests/releases/jail.py", *WINGS])
+@pytest.mark.parametrize("file", ["tests/releases/pods.py", "tests/releases/jail.py"])
 def test_nodes_that_are_pods(root: str, file: str) -> None:
     passes(root, file)
 
