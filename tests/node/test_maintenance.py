@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
-import shutil
 import subprocess
 import tempfile
 import time
@@ -23,30 +21,18 @@ from tests.lib.privileges import as_user
 from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart import run_end
-from warmstart.audit.journal import Journal
 from warmstart.errand import Errands
 from warmstart.harvest import deferred, spool
-from warmstart.harvest.collect import collect
 from warmstart.harvest.deferred import HARVESTS, REMOVALS
-from warmstart.harvest.scan import OUT_OF_TIME
-from warmstart.harvest.spool import Delivered, Spooled
-from warmstart.host import space
+from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.policy.current import current_policy
-from warmstart.record import Record, Seeded
+from warmstart.record import Record
 from warmstart.seed import node_cache
-from warmstart.steps import harvest as step
-from warmstart.steps import spool as spool_step
-from warmstart.steps.contract import Context, Outcome
 from warmstart.store import manifest
 from warmstart.store.bundles import Offer
-from warmstart.store.client import StoreClient
-from warmstart.store.layout import StoreFailed
 
 pytestmark = pytest.mark.usefixtures("capable_host", "busy")
-
-GONE = "slurm_load_jobs error: Invalid job id specified"
 
 
 class Host(Node):
@@ -111,38 +97,15 @@ def mutable(path: Path) -> None:
     subprocess.run(["/usr/bin/chattr", "-i", path], check=True)
 
 
-def spooled(node: Host, *entries: str, scope: str = "user-1-a", limit: int = 1 << 30) -> list[Delivered]:
-    """Spool as a harvest does if the store accepts nothing. Return what had to be dropped for it."""
+def spooled(node: Host, *entries: str) -> None:
+    """Spool as a harvest does if the store accepts nothing."""
     content = {entry: {f"{entry}.nbi": os.urandom(5000)} for entry in entries}
     stage = Path(tempfile.mkdtemp(dir=node.base))
     fd = node.packed(content)
     (stage / "bundle.sqsh").write_bytes(os.pread(fd, 1 << 20, 0))
     os.close(fd)
-    item = Spooled(scope, "numba", "ns", node.draft(content), "7.0a1b2c3d.numba")
-    return spool.add(node.paths.spool, str(stage), item, limit)
-
-
-def test_the_spool_is_published_under_its_scope(node: Host) -> None:
-    spooled(node, "a")
-    spooled(node, "b", scope="site")
-    spooled(node, "a")
-    node.maintain()
-    assert set(node.seen("user-1-a")) == {"a"}
-    assert set(node.seen("site")) == {"b"}
-    assert os.listdir(node.paths.spool) == []
-    assert len(node.events("bundle.published")) == 2
-    node.maintain()
-
-
-def test_the_spool_has_a_limit_and_the_oldest_goes(node: Host) -> None:
-    """Dropped bundles are named; one larger than the whole spool is not kept either."""
-    spooled(node, "a")
-    spooled(node, "b")
-    size = sum(path.stat().st_size for path in Path(node.paths.spool).glob("*/*"))
-    (dropped,) = spooled(node, "c", limit=size)
-    assert dropped.name.endswith(".7.0a1b2c3d.numba")
-    assert len(spooled(node, "d", limit=10)) == 3
-    assert os.listdir(node.paths.spool) == []
+    item = Spooled("user-1-a", "numba", "ns", node.draft(content), "7.0a1b2c3d.numba")
+    spool.add(node.paths.spool, str(stage), item, 1 << 30)
 
 
 def test_a_full_store_keeps_the_spool(node: Host) -> None:
@@ -162,88 +125,6 @@ def test_a_full_store_keeps_the_spool(node: Host) -> None:
     node.maintain()
     assert set(node.seen()) == {"a", "b", "c"}
     assert node.events("hook.finished")[-1]["outcome"] == "ok"
-
-
-ENTRY = f"m_{'a' * 40}/m.f-1.py311"
-
-
-def harvest(node: Host, monkeypatch: pytest.MonkeyPatch, store: str) -> Outcome:
-    """Harvest a job's one new entry into a store. It needs no validator here."""
-    monkeypatch.setattr(step._ProfileHarvest, "_judge", lambda _harvest, _fd, collected: (collected, ""))
-    record = a_record(
-        workspace=str(node.base / "workspace"), publish_scope="user-1-a", seeded={"numba": Seeded("ns", [])}
-    )
-    file = Path(record.run_directory, "cache", "numba", f"{ENTRY}.nbi")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(b"x" * 1000)
-    policy = current_policy(node.installation, keep=True).policy
-    policy = policy._replace(paths=policy.paths._replace(store=store))
-    with StoreClient(node.owner, store, "n1-0a1b2c3d") as client:
-        audit = Journal(node.paths.journal, {"hook": "epilog", "run_id": "0a1b2c3d", "node": "n1"})
-        context = Context(policy, node.paths, record, audit, after(30), client)
-        outcome = step.run(context, step.Options(30, 1 << 30))
-        audit.finish()
-    return outcome
-
-
-def test_a_store_that_is_away_costs_no_harvest(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = harvest(node, monkeypatch, str(node.base / "not mounted"))
-    assert [error.code for error in outcome.degraded] == ["store-failed"]
-    assert len(os.listdir(node.paths.spool)) == 1
-    assert os.listdir(node.paths.stage) == []
-    node.maintain()
-    assert set(node.seen("user-1-a")) == {ENTRY}
-    (event,) = node.events("bundle.spooled")
-    assert (event["entries"], event["error"]["code"]) == (1, "store-failed")
-
-
-def test_what_a_store_that_is_away_leaves_late_is_deferred_too(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of a cache was collected in time and spooled; the other half is deferred."""
-    whole = collect
-    monkeypatch.setattr(step, "collect", lambda *args, **rules: whole(*args, **rules)._replace(truncated=OUT_OF_TIME))
-    outcome = harvest(node, monkeypatch, str(node.base / "not mounted"))
-    assert [error.code for error in outcome.degraded] == ["store-failed"]
-    assert len(os.listdir(node.paths.spool)) == 1
-    assert outcome.record["deferred"] == ["numba"]
-
-
-def test_a_stage_without_room_takes_nothing(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stage shares its disk with the jobs' records: the harvest waits for room."""
-    monkeypatch.setattr(space, "room", lambda _stage: 0)
-    outcome = harvest(node, monkeypatch, str(node.store))
-    assert (outcome.degraded, outcome.record["deferred"]) == ([], ["numba"])
-    assert node.seen("user-1-a") == {}
-    assert os.listdir(node.paths.stage) == []
-
-
-def test_a_bug_in_one_part_keeps_nothing_else_from_being_done(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash(*_: object) -> None:
-        raise KeyError("some job's entry")
-
-    harvest(node, monkeypatch, str(node.base / "not mounted"))
-    monkeypatch.setattr("warmstart.maintenance.node.Orphans.finish_runs", crash)
-    monkeypatch.setattr("warmstart.errands.registry.drop_unknown", crash)
-    node.maintain(status=1)
-    crashes = node.events("hook.crashed")
-    assert ["some job's entry" in event["traceback"] for event in crashes] == [True, True]
-    assert set(node.seen("user-1-a")) == {ENTRY}
-
-
-def test_the_next_epilog_publishes_the_spool(node: Host) -> None:
-    spooled(node, "a")
-    policy = current_policy(node.installation, keep=True).policy
-    audit = Journal(node.paths.journal, {"hook": "epilog", "run_id": "0a1b2c3d", "node": "n1"})
-    away = policy._replace(paths=policy.paths._replace(store=str(node.base / "not mounted")))
-    with StoreClient(node.owner, away.paths.store, "n1-0a1b2c3d") as gone:
-        context = Context(away, node.paths, a_record(), audit, after(30), gone)
-        with pytest.raises(StoreFailed):
-            spool_step.run(context, spool_step.Options(5))
-        assert len(os.listdir(node.paths.spool)) == 1
-    with StoreClient(node.owner, policy.paths.store, "n1-0a1b2c3d") as client:
-        done = spool_step.run(context._replace(policy=policy, store=client), spool_step.Options(5))
-    assert (done.state, done.detail) == ("changed", {"bundles": 1})
-    assert set(node.seen()) == {"a"}
-    audit.finish()
 
 
 def test_a_damaged_bundle_leaves_the_spool(node: Host) -> None:
@@ -268,52 +149,6 @@ def test_one_that_can_not_be_read_does_not_hold_up_the_others(node: Host) -> Non
     node.maintain()
     assert (os.listdir(node.paths.spool), set(node.seen())) == ([], {"b"})
     assert [e["reason"] for e in node.events("bundle.dropped")] == ["damaged"]
-
-
-def test_a_run_without_an_epilog_is_finished(node: Host) -> None:
-    node.knows(1, "RUNNING")
-    node.knows(2, "COMPLETED")
-    node.knows(3, "COMPLETING")
-    node.knows(5, "RUNNING")
-    for job_id in (1, 2, 3, 4):
-        node.run_of(job_id)
-    node.run_of(5, boot_id="another boot")
-    node.maintain()
-    assert node.left() == ["state/1", "state/3", "view/1", "view/3", "workspace/1.00000000", "workspace/3.00000000"]
-    assert {e["job_id"]: e["rebooted"] for e in node.events("run.abandoned")} == {2: False, 4: False, 5: True}
-
-
-def test_a_silent_controller_means_nothing(node: Host) -> None:
-    """No answer proves nothing: everything stays, except for runs older than this boot."""
-    (node.base / "down").touch()
-    node.run_of(1)
-    node.run_of(2, boot_id="another boot")
-    node.maintain()
-    assert node.left() == ["state/1", "view/1", "workspace/1.00000000"]
-
-
-def test_a_step_daemon_is_proof_enough(node: Host) -> None:
-    node.run_of(99_999_999)
-    program = shutil.copy("/bin/sleep", node.base / "slurmstepd")
-    daemon = subprocess.Popen(["slurmstepd: [99999999.batch]", "60"], executable=program)
-    try:
-        while b"slurmstepd" not in Path(f"/proc/{daemon.pid}/cmdline").read_bytes():
-            time.sleep(0.01)
-        node.maintain()
-        assert "state/99999999" in node.left()
-    finally:
-        daemon.kill()
-        daemon.wait()
-    node.maintain()
-    assert node.left() == []
-
-
-def test_a_job_whose_hook_is_at_work_is_left_alone(node: Host) -> None:
-    node.run_of(4)
-    before = node.left()
-    with records.job_lock(node.paths.state, 4, after(1)):
-        node.maintain()
-        assert node.left() == before
 
 
 @pytest.mark.threat(21)
@@ -351,21 +186,6 @@ def test_one_run_that_meets_a_bug_costs_no_other(node: Host, monkeypatch: pytest
     node.maintain(status=1)
     assert node.left() == ["state/4", "view/4", "workspace/4.00000000"]
     assert "a bug" in node.events("hook.crashed")[0]["traceback"]
-
-
-def test_trees_of_nobody_go_and_foreign_ones_stay(node: Host) -> None:
-    """Stages, views and workspaces without a record go; foreign names are ignored."""
-    record = a_record(job_id=8, view_id=8, workspace=str(node.base / "workspace"))
-    node.trees(record)
-    node.run_of(9)
-    node.knows(9, "RUNNING")
-    (node.workspace / "9.00000001/.of-9.99aa88bb").mkdir(parents=True)  # an earlier run, which was busy then
-    (node.workspace / "somebody's").mkdir()
-    (node.workspace / "import.0a1b2c3d.00").mkdir()
-    Path(node.paths.stage, "8.0a1b2c3d.numba").mkdir()
-    node.maintain()
-    assert node.left() == ["state/9", "view/9", "workspace/9.00000000", "workspace/somebody's"]
-    assert {event["kind"] for event in node.events("orphan.removed")} == {"stage", "view", "workspace"}
 
 
 @pytest.mark.threat(43)
@@ -423,15 +243,6 @@ def fetch(node: Host, offer: Offer) -> Path:
             node.paths.bundles, where, offer, store=store, most_bytes=1 << 30, deadline=after(20)
         )
         return Path(copy.path)
-
-
-def test_journals_reach_the_log(node: Host) -> None:
-    os.makedirs(node.paths.journal, mode=0o700)
-    line = {"ts": 1.0, "event": "hook.started", "hook": "prolog", "run_id": "aa", "node": "n1", "job_id": 3}
-    Path(node.paths.journal, "prolog-aa-999999.done").write_text(json.dumps(line) + "\n")
-    node.maintain()
-    assert [e["job_id"] for e in node.events("hook.started") if e["hook"] == "prolog"] == [3]
-    assert os.listdir(node.paths.journal) == []
 
 
 @pytest.mark.threat(22)
@@ -510,20 +321,6 @@ def test_one_node_that_cannot_be_maintained_costs_no_other_of_the_host(node: Hos
     (n0, n1) = node.json("maintain")
     assert (n0["node"], n1["node"], n1["failed"]) == ("n0", "n1", [])
     assert "belongs to uid 64201" in n0["failed"][0]
-    assert node.left() == []
-
-
-def test_the_off_switch_stops_maintenance(node: Host) -> None:
-    node.run_of(4)
-    before = node.left()
-    off = Path(node.installation.off_switch)
-    off.touch()
-    node.maintain()
-    assert node.command("maintain", "--store").exit_code == 0
-    assert node.left() == before
-    assert not os.path.exists(node.store / "artifacts")
-    off.unlink()
-    node.maintain()
     assert node.left() == []
 
 

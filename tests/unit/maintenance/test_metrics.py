@@ -125,13 +125,6 @@ def test_the_store(host: Host) -> None:
     assert found["warmstart_store_maintenance_last_success_timestamp_seconds"] > 10**9
 
 
-def test_without_a_directory_nothing_is_written(node: Node) -> None:
-    metrics.write_host(node.installation, CurrentPolicy(node.policy, "", changed=False, problem=None))
-    with open_session(node.installation, "maintain") as session:
-        metrics.write_store(session)
-    assert not os.path.exists(node.installation.metrics)
-
-
 def test_a_directory_that_can_not_be_used(host: Host) -> None:
     host.directory.rmdir()
     with pytest.raises(MetricsUnwritable, match="No such file"):
@@ -191,9 +184,3 @@ def test_the_dashboard_uses_metrics_that_exist(exposed: set[str]) -> None:
             assert used(target["expr"]) <= exposed, panel["title"]
             of_nodes = {name for name in used(target["expr"]) if not name.startswith("warmstart_store_")}
             assert target["expr"].count('instance=~"$instance"') >= len(of_nodes)
-
-
-def test_the_page_lists_every_metric(exposed: set[str]) -> None:
-    pages = [ROOT / "docs" / "operations" / "monitoring.md", *(ROOT / "docs" / "wings").glob("*.md")]
-    text = "".join(page.read_text() for page in pages)
-    assert set(re.findall(r"`(warmstart_\w+)`", text)) == exposed

@@ -20,11 +20,9 @@ from warmstart.harvest import deferred, spool
 from warmstart.harvest.deferred import HARVESTS
 from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import opened_lock, try_flock
 from warmstart.maintenance.node import Report, maintain_node
 from warmstart.record import CacheSet, Record, Seeded
 from warmstart.seed import node_cache
-from warmstart.session import MaintenanceBusy
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access, JobFacts
 from warmstart.steps import harvest
@@ -93,30 +91,6 @@ def node(node: Node, monkeypatch: pytest.MonkeyPatch) -> Host:
 def test_a_node_without_work(node: Host) -> None:
     assert node.maintain() == Report(NODE)
     assert node.asked == []
-
-
-def test_what_killed_writers_left_goes(node: Host) -> None:
-    """Compiling a policy, copying a bundle: after an hour nobody writes there any more."""
-    node.maintain()
-    paths = node.site.paths
-    left = [Path(node.site.installation.var, ".policy.json.7.tmp"), Path(paths.bundles, ".ab.files.json.8.tmp")]
-    for path in left:
-        path.parent.mkdir(exist_ok=True)
-        path.touch()
-    node.maintain()
-    assert [path.exists() for path in left] == [True, True]
-    for path in left:
-        os.utime(path, (0, 0))
-    node.maintain()
-    assert [path.exists() for path in left] == [False, False]
-
-
-def test_one_run_at_a_time(node: Host) -> None:
-    with opened_lock(node.site.paths.locks, "maintenance") as held:
-        assert try_flock(held)
-        with pytest.raises(MaintenanceBusy, match="n1"):
-            node.maintain()
-    node.maintain()
 
 
 def test_a_run_without_an_epilog_is_finished(node: Host) -> None:
