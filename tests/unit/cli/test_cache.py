@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +11,15 @@ import pytest
 
 from tests.lib import packed
 from tests.lib.cache_files import NUMBA_BASE, numba_files
-from tests.lib.node import SCOPE, Node, OsAs
+from tests.lib.node import SCOPE, Node, OsAs, one
 from warmstart import session as sessions
-from warmstart.store import bundles, maintenance
+from warmstart.host.deadline import Deadline, after
+from warmstart.repack import rewrite
+from warmstart.repack.rewrite import RepackSettings, UnpackFailed
+from warmstart.store import bundles, maintenance, manifest
+from warmstart.store.bundles import Published
 from warmstart.store.layout import Namespace
+from warmstart.store.maintenance import Merger
 
 OTHER = NUMBA_BASE.replace("mod.outer", "mod.other")
 
@@ -51,6 +57,7 @@ def test_bundles_are_listed(site: Node) -> None:
         assert site.command("cache", "list", *only).exit_code == 1
     assert site.command("cache", "list", "--scope", SCOPE, "--profile", "numba").exit_code == 0
     assert site.command("cache", "list", "--user", "nobody").exit_code == 1
+    assert site.json("cache", "compact", "--namespace", "other")["compacted"] == 0
     head, row, _ = site.command("cache", "list").stdout.splitlines()
     assert head.split() == ["ID", "PROFILE", "ENTRIES", "SIZE", "USER", "NAMESPACE", "IMAGE"]
     assert row.split()[0] == first["bundle"].partition("-")[2][:12]
@@ -121,26 +128,6 @@ def test_an_old_release_does_not_take_a_newer_ones_bundles_away(site: Node) -> N
     assert (result.exit_code, "REFUSED" in result.stdout) == (1, True)
 
 
-def test_bundles_become_one(site: Node) -> None:
-    before = sorted(site.offered())
-    assert site.json("cache", "compact", "--namespace", "other")["compacted"] == 0
-    assert site.json("cache", "compact")["compacted"] == 1
-    assert sorted(site.offered()) == before
-    (event,) = site.events("bundle.compacted")
-    assert (event["entries"], len(event["replaces"])) == (2, 2)
-    assert site.command("cache", "compact").stdout == "nothing to do\n"
-
-
-def test_what_the_policy_does_not_keep_goes(site: Node) -> None:
-    (left,) = Path(site.store).rglob("index.json")
-    (left.parent / ".tmp-n9-dead-1-0").touch()
-    site.write(site.policy._replace(maintenance=site.policy.maintenance._replace(per_user=1)))
-    assert "2 removed" in site.command("maintain", "--store").stdout
-    assert site.offered() == []
-    assert len(site.events("bundle.removed")) == 2
-    assert site.json("maintain", "--store")["removed"] == 0
-
-
 def test_a_bundle_can_be_removed(site: Node) -> None:
     bundle, other = (row["bundle"] for row in site.json("cache", "list"))
     assert site.command("cache", "rm", bundle.partition("-")[2][:8]).stdout == "1 removed\n"
@@ -204,3 +191,117 @@ def test_only_root_may(site: Node, monkeypatch: pytest.MonkeyPatch, command: tup
     monkeypatch.setattr(sessions, "os", OsAs(1000))
     result = site.command("cache", *command)
     assert (result.exit_code, "this needs root" in result.stderr) == (2, True)
+
+
+def test_many_bundles_become_one_and_nothing_is_lost(node: Node) -> None:
+    first = node.publish({**one("a", b"first"), **one("b")})
+    foreign = node.publish({**one("c", b"foreign"), **one("a", b"second")}, user="b", uid=2)
+    node.publish({**one("c", b"late"), **one("d")})
+    before = node.seen()
+    assert node.json("cache", "compact")["compacted"] == 1
+    after_it = node.seen()
+    merged = after_it["a"]
+    assert after_it == {"a": merged, "b": merged, "d": merged, "c": foreign}
+    assert before["c"] == foreign
+    assert merged < first
+    found = manifest.decode(merged, (node.directory() / f"{merged}.json").read_bytes())
+    assert found.origins["a"].bundle == first
+    assert found.entries["a"]["a.nbi"].mtime_ns == 1_700_000_000_000_000_007
+    assert len(list(node.directory().glob("*Z-*.json"))) == 4
+    assert node.json("cache", "compact")["compacted"] == 0
+    (event,) = node.events("bundle.compacted")
+    assert (event["bundle"], event["entries"]) == (merged, 3)
+
+
+def test_bundles_that_share_a_directory_become_one(node: Node) -> None:
+    for number in range(4):
+        node.publish({f"dir/f{number}": {f"dir/f{number}": b"x", f"dir/below/g{number}": b"y"}})
+    assert node.json("cache", "compact")["compacted"] == 1
+    assert len(set(node.seen().values())) == 1
+    assert node.events("step.failed") == []
+
+
+def test_a_name_that_is_a_file_here_and_a_directory_there_stops_no_compaction(node: Node) -> None:
+    clashing = [node.publish({name: {name: b"x"}}) for name in ("a", "a/b")]
+    for name in ("c", "d"):
+        node.publish(one(name))
+    before = node.seen()
+    for _ in range(2):
+        node.json("cache", "compact")
+    after_it = node.seen()
+    assert after_it.keys() == before.keys()
+    assert after_it["a/b"] == clashing[1]
+    assert len({bundle for entry, bundle in after_it.items() if entry != "a/b"}) == 1
+    assert len(node.events("bundle.compacted")) == 1
+    assert node.events("step.failed") == []
+
+
+def test_one_users_bundles_keep_no_other_users_from_being_merged(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, uid in zip("abcd", (1, 1, 2, 2), strict=True):
+        node.publish(one(name), scope="site", user=f"user{uid}", uid=uid)
+    compact = rewrite.compact
+
+    def fail_for_one(settings: RepackSettings, where: Namespace, merger: Merger, deadline: Deadline) -> Published:
+        if merger.user == "user1":
+            raise UnpackFailed(path="/x", problem="no")
+        return compact(settings, where, merger, deadline)
+
+    monkeypatch.setattr(rewrite, "compact", fail_for_one)
+    assert node.command("cache", "compact").exit_code == 1
+    assert len(node.events("bundle.compacted")) == 1
+    assert [event["error"]["code"] for event in node.events("step.failed")] == ["unpack-failed"]
+
+
+def test_no_bundle_grows_beyond_what_comes_in_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        node.publish(one(name))
+    assert [row["size"] for row in node.json("cache", "list")] == [4096] * 3
+    for most, compacted in ((4 << 10, 0), (12 << 10, 1)):
+        monkeypatch.setattr(rewrite, "MOST_BYTES", most)
+        assert node.json("cache", "compact")["compacted"] == compacted
+
+
+def test_replaced_bundles_go_after_the_grace(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        node.publish(one(name))
+    node.json("cache", "compact")
+    seen = node.seen()
+    assert node.json("maintain", "--store")["removed"] == 0
+    later = time.time() + 7200
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert node.json("maintain", "--store")["removed"] == 3
+    assert node.seen() == seen
+    assert [path.suffix for path in sorted(node.directory().glob("*Z-*"))] == [".json", ".sqsh"]
+
+
+@pytest.mark.threat(32)
+def test_a_namespace_goes_with_its_last_bundle(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = node.publish(one("a"))
+    node.publish(one("b"), scope="site")
+    with node.client() as client:
+        client.run_in(after(20), maintenance.remove, node.namespace(), [bundle])
+    assert node.json("maintain", "--store")["swept"] == 0
+    later = time.time() + 2 * 86400
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert node.json("maintain", "--store")["swept"] == 1
+    assert sorted(os.listdir(node.store / "artifacts")) == ["id", "locks", "maintained", "site"]
+    (event,) = node.events("store.swept")
+    assert (event["scope"], event["namespace"], event["names"]) == ("user-1-a", "ns", ["numba"])
+
+
+@pytest.mark.threat(15)
+def test_what_is_unused_or_too_much_goes(node: Node) -> None:
+    old, used, new = (node.publish(one(name, os.urandom(3_000_000))) for name in "abc")
+    for bundle, days in ((old, 100), (used, 1), (new, 50)):
+        at = time.time() - days * 86400
+        os.utime(node.directory() / f"{bundle}.sqsh", (at, at))
+    (node.directory() / ".tmp-n9-dead-1-0").touch()
+    keep = node.policy.maintenance._replace(keep=90 * 86400, per_user=4 << 20)
+    node.write(node.policy._replace(maintenance=keep))
+    assert "2 removed" in node.command("maintain", "--store").stdout
+    assert set(node.seen().values()) == {used}
+    assert {event["bundle"]: event["reason"] for event in node.events("bundle.removed")} == {
+        old: "unused for longer than maintenance.keep",
+        new: "its scope is close to its quota (maintenance.per_user)",
+    }
+    assert node.json("maintain", "--store")["removed"] == 0
