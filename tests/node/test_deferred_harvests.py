@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
@@ -10,14 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.lib import mounts
-from tests.lib.accounts import ALICE
-from tests.lib.hand_jobs import a_job
 from tests.lib.late_node import BOOT, LateNode
 from tests.lib.left_runs import damage, runs_left
-from tests.lib.numba_entries import FOLDER, numba_entries, write_as
-from tests.lib.processes import run_as
-from tests.lib.site import RULES, Site
-from warmstart.cli import maintain
+from tests.lib.node import Node
+from tests.lib.numba_entries import FOLDER, numba_entries
+from tests.lib.runs import a_job
 from warmstart.errand import at_work
 from warmstart.errands import harvests
 from warmstart.harvest import deferred
@@ -32,50 +28,37 @@ MANY = 100
 COPIED_S = 12  # what all of them take to copy; half of the budget of 3 s is for that
 
 
-def late_job(site: Site, job_id: int) -> Path:
-    """Run a job by hand that makes more than its epilog has time for. Return the deferred run's directory."""
-    variables = site.variables(job_id)
-    assert site.run_hook("prolog", variables).returncode == 0
-    (name,) = site.runs()
-    run = site.workspace / "n1" / name
-    alice = site.cluster.account(ALICE)
-    entries = numba_entries(*range(MANY))
-    write_as(alice.uid, alice.gid, run / "cache" / "numba", entries)
+@pytest.mark.timed
+def test_what_there_is_no_time_for_is_finished_by_maintenance(base: Path) -> None:
+    """The epilog ends in time and reports the rest; maintenance publishes it, and nothing remains.
+
+    In a cache that a bundle of the store's is mounted in; `LateNode`'s below begin empty.
+    """
+    node, entries = Node(base, "harvest: {budget: 3s}\n"), numba_entries(*range(MANY))
+    early, late = a_job(id=1), a_job(id=2)
+    for job in (early, late):
+        node.knows(job.id)
+    assert node.run("prolog", early).status == 0
+    node.work(early, numba_entries(MANY))
+    assert node.run("epilog", early).status == 0
+    assert node.run("prolog", late).status == 0
+    (run,) = node.workspace.glob("2.*")
+    node.work(late, entries)
     size = sum(len(data) for files in entries.values() for data in files.values())
-    with mounts.slow(site.cluster.base, site.var / "n1" / "stage", size // COPIED_S):
-        done = site.run_hook("epilog", variables)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    (event,) = site.events(job_id, "harvest.deferred")
-    assert "numba" in event["profiles"], (event, site.events(job_id, "step.failed"))
+    with mounts.slow(base, Path(node.paths.stage), size // COPIED_S):
+        assert node.run("epilog", late).status == 0
+    (event,) = node.events("harvest.deferred")
+    assert "numba" in event["profiles"], (event, node.events("step.failed"))
     assert (run.stat().st_mode & 0o7777, (run / "tmp").exists()) == (0o700, False)
-    assert run_as(alice, ["/bin/ls", str(run / "cache")]).returncode != 0
-    assert not (site.var / "n1" / "state" / str(job_id)).exists()
-    return run
-
-
-def stored(site: Site) -> int:
-    """Return how many of Numba's entries are in the store."""
-    found = json.loads(site.command("cache", "list", "--json", "--profile", "numba").stdout)
-    return sum(bundle["entries"] for bundle in found)
-
-
-def test_what_there_is_no_time_for_is_finished_by_maintenance(site: Site) -> None:
-    site.write_policy("harvest: {budget: 3s}\n" + RULES, store=str(site.new_store(site.cluster.base / "store-later")))
-    with a_job(site, 950001) as first:
-        alice = site.cluster.account(ALICE)
-        write_as(alice.uid, alice.gid, first.place("NUMBA_CACHE_DIR"), numba_entries(MANY))
-    assert (first.published(), stored(site)) == (1, 1)
-    run = late_job(site, 950002)
-    # A requeue of the job is not disturbed by it, nor the other way round.
-    for hook in ("prolog", "epilog"):
-        assert site.run_hook(hook, site.variables(950002, SLURM_JOB_RESTART_COUNT="1")).returncode == 0
+    for hook in ("prolog", "epilog"):  # a requeue of the job is not disturbed by it, nor the other way round
+        assert node.run(hook, late).status == 0
     assert run.exists()
-    assert site.command("maintain", "--node", "n1").returncode == 0
+    assert node.command("maintain", "--node", "n1").exit_code == 0
     assert not run.exists()
     assert str(run) not in Path("/proc/self/mountinfo").read_text()
-    assert os.listdir(site.var / "n1/errands/harvests") == []
-    assert stored(site) == 1 + MANY
-    assert site.events(950002, "harvest.dropped") == []
+    assert os.listdir(f"{node.base}/var/lib/warmstart/n1/errands/harvests") == []
+    assert sum(bundle["entries"] for bundle in node.json("cache", "list")) == 1 + MANY
+    assert node.events("harvest.dropped") == []
 
 
 @pytest.fixture
@@ -142,19 +125,6 @@ def test_a_reboot_an_age_and_a_damaged_record(node: LateNode) -> None:
     assert set(node.seen()) == set(numba_entries(4))
     node.maintain()
     assert node.left() == []
-
-
-def test_a_harvest_that_is_late_again_goes_on_the_next_time(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.epilog(node.run_of(1))
-    since = runs_left(node.paths, HARVESTS)[0].since
-    monkeypatch.setitem(harvests.WORK, HARVESTS.name, harvests.WORK[HARVESTS.name]._replace(owner_s=0.0))
-    node.maintain()
-    assert [(item.name, item.since) for item in runs_left(node.paths, HARVESTS)] == [("1.00000001", since)]
-    monkeypatch.undo()
-    monkeypatch.setattr(maintain, "be_idle", lambda: None)
-    node.maintain()
-    assert (node.left(), node.waiting()) == ([], [])
-    assert set(node.seen()) == set(numba_entries(1))
 
 
 @pytest.mark.timed

@@ -57,15 +57,6 @@ def test_kernel_and_wrapper_are_one_entry(jobs: TwoJobs) -> None:
         assert set(verdicts(cache).values()) == {None}
 
 
-def test_a_job_that_was_killed_between_kernel_and_wrapper_harms_nobody(
-    run: Runner, jobs: TwoJobs, tmp_path: Path
-) -> None:
-    published = Published()
-    published.harvest(jobs.kernel_only)
-    published.harvest(jobs.other)
-    assert run(published.seed(tmp_path / "cache"), GUFUNC) == jobs.cold
-
-
 def test_another_process_wrapper_is_refused(run: Runner, jobs: TwoJobs, tmp_path: Path) -> None:
     """Every mixture of two processes' files: refused where Numba would die of it, valid where it is of one process."""
     names = sorted(name for name in entries(jobs.one).popitem()[1])
@@ -82,14 +73,6 @@ def test_another_process_wrapper_is_refused(run: Runner, jobs: TwoJobs, tmp_path
         (cache.parent / str(expected)).exists() or shutil.copytree(cache, cache.parent / str(expected))
     assert run(tmp_path / "two-writers", GUFUNC).status in DEADLY, "this is what is kept from jobs"
     assert run(tmp_path / "None", GUFUNC) == jobs.cold
-
-
-def test_a_wrapper_without_its_kernel_is_refused(jobs: TwoJobs, tmp_path: Path) -> None:
-    shutil.copytree(jobs.one, tmp_path / "cache")
-    for name in entries(jobs.one).popitem()[1]:
-        if "guf-" not in name:
-            (tmp_path / "cache" / name).unlink()
-    assert set(verdicts(tmp_path / "cache").values()) == {"incomplete"}
 
 
 def test_data_of_other_types_than_the_index_says_is_refused(run: Runner, tmp_path: Path) -> None:
@@ -120,15 +103,6 @@ def test_what_numba_can_not_load_is_refused(run: Runner, tmp_path: Path) -> None
     warm = run(published.seed(tmp_path / "warm"), "mutual_recursion", "calls")
     assert warm.report["results"] == cold.report["results"]
     assert warm.report["cache_hits"] == 2, "choose, and factorial, which is called on its own"
-
-
-def test_a_function_of_a_cpp_library_may_be_called(run: Runner, tmp_path: Path) -> None:
-    cold = run(tmp_path / "cold", "cpp_function")
-    assert cold.report["results"] == {"cpp_function": 3.0}
-    published = Published()
-    assert set(published.harvest(tmp_path / "cold").values()) == {None}
-    warm = run(published.seed(tmp_path / "warm"), "cpp_function")
-    assert (warm.report["results"], warm.report["cache_hits"]) == (cold.report["results"], 1)
 
 
 def test_a_function_of_a_module_that_nothing_can_import_is_refused(run: Runner, tmp_path: Path) -> None:

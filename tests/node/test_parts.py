@@ -88,15 +88,6 @@ def test_the_head_nodes_version_is_taken(job: WholeJob) -> None:
     assert set(job.site.seen()) == {"shared", "others"}
 
 
-def test_nodes_of_other_kinds_publish_one_bundle_each(job: WholeJob) -> None:
-    job.hand_in("n1", one("a"))
-    job.hand_in("n2", one("a"), namespace="other")
-    job.merge()
-    assert [len(bundles(job.site, name)) for name in ("ns", "other")] == [1, 1]
-    (event,) = job.site.events("harvest.merged")
-    assert (event["bundles"], job.left()) == (2, [])
-
-
 def test_what_was_found_stale_is_the_head_nodes_word(job: WholeJob) -> None:
     job.site.publish({**one("old"), **one("kept")})
     old = {entry: Base("user-1-a", content_digest(files)) for entry, files in bundles(job.site)[0].entries.items()}

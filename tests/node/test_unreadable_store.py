@@ -105,18 +105,6 @@ def test_doctor_finds_it(site: Site, at: At) -> None:
     assert line.startswith(f"wrong {site.directory()}/{broken}: Input/output error; no job is seeded")
 
 
-def test_maintenance_of_a_users_namespace_goes_on(site: Site) -> None:
-    site.publish(one("a"), scope=SHARED)
-    first = site.publish(one("a"))
-    (path,) = site.directory(SHARED).glob("*Z-*.json")
-    site.retire("a")
-    site.breaks(INDEX, path.name, scope=SHARED)
-    assert site.command("cache", "rm", first).exit_code == 0
-    assert site.command("cache", "compact", "--scope", OWN).exit_code == 0
-    site.heals()
-    assert site.seen(SHARED, OWN) == {}
-
-
 @EACH
 def test_the_other_namespaces_of_the_scope_are_published(site: Site, at: At) -> None:
     mine = site.publish(one("a"))

@@ -42,7 +42,6 @@ def publish(site: Node, base: str, scope: str = SCOPE) -> str:
 
 
 def written_over(site: Node, name: str, change: Callable[[bytes], bytes]) -> Path:
-    """Change a published file; return its path."""
     (path,) = Path(site.store).rglob(name)
     path.chmod(0o600)
     path.write_bytes(change(path.read_bytes()))
@@ -136,14 +135,6 @@ def test_a_bundle_can_be_removed(site: Node) -> None:
         (bundle, "removed by root")
     ]
     assert site.command("cache", "rm", bundle).exit_code == 1
-
-
-def test_a_prefix_stands_for_a_bundle_if_only_one_has_it(site: Node) -> None:
-    bundle = site.json("cache", "list")[0]["bundle"]
-    assert site.json("cache", "show", bundle.partition("-")[2][:6])["bundle"] == bundle
-    for text, problem in (("20", "no bundle 20"), ("202", "no bundle"), (bundle[:7], "more than one bundle")):
-        found = site.command("cache", "show", text)
-        assert (found.exit_code, problem in found.stderr) == (1, True)
 
 
 def test_what_only_reads_writes_no_events(site: Node) -> None:

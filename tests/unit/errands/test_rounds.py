@@ -149,12 +149,6 @@ def test_what_is_harvested_at_its_end_alone_waits_for_it(runs: Runs, changes: di
     assert (runs.program(), runs.waiting()) == ([], [])
 
 
-def test_an_errand_of_a_run_that_is_over(runs: Runs) -> None:
-    record = runs.begin(7, first_s=-1)
-    records.save(runs.paths.state, record._replace(run_id="deadbeef"))
-    assert (runs.program(), runs.waiting()) == ([], [])
-
-
 def test_the_end_of_a_run_ends_its_harvest(runs: Runs) -> None:
     record = runs.begin(7, first_s=-1)
     stage = Path(runs.paths.stage)
@@ -209,8 +203,6 @@ def test_a_node_that_fails_stops_no_other_of_its_host(runs: Runs, monkeypatch: p
 
 
 def test_a_disk_that_does_not_say_which_nodes_there_are(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the node's fault, not a bug: who calls the program gets a line, and an exit status."""
-
     def failing(_: Installation) -> list[str]:
         raise OSError(errno.EIO, "broken")
 

@@ -43,12 +43,6 @@ def test_only_first_publishers_entries_are_merged() -> None:
     assert merger.entries == {found[0].bundle: ["x", "y"], found[2].bundle: ["w"]}
 
 
-def test_what_was_merged_is_not_merged_again() -> None:
-    old = [listed(number, f"e{number}") for number in (2, 3, 4)]
-    new = listed(1, "e2", "e3", "e4", replaces=tuple(source.bundle for source in old))
-    assert maintenance.mergers([new, *old], 2, 1 << 30) == []
-
-
 def test_a_merged_bundle_has_bounds() -> None:
     found = [listed(1, "a", size=9), listed(2, "b", size=4), listed(3, "c", size=5)]
     (merger,) = maintenance.mergers(found, 2, 10)

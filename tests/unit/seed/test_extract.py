@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.lib.alone import run_alone
 from tests.lib.packed import MTIME_NS, packed
@@ -74,8 +72,6 @@ def test_half_of_it_is_worse_than_none(cache: int, tmp_path: Path, bundle: str, 
 
 
 def test_bounds_end_an_extraction(cache: int, tmp_path: Path, bundle: str) -> None:
-    """A file that is larger than it may be, or whatever the watch raises."""
-
     class Enough(Exception):
         pass
 
@@ -116,9 +112,3 @@ def test_times_and_modes_are_restored(cache: int, tmp_path: Path, bundle: str) -
     assert [stat.S_IMODE((top / name).stat().st_mode) for name in ("m", "m/a.1", "f.1")] == [0o755, 0o644, 0o644]
     with pytest.raises(FileNotFoundError):
         restore_times(cache, "numba", {"m/c.1": 5})
-
-
-@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=5))
-def test_the_directories_above_a_path(parts: list[str]) -> None:
-    above = extraction.parents("/".join(parts))
-    assert above == ["/".join(parts[:length]) for length in range(len(parts) - 1, 0, -1)]

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.lib.bundles import draft, namespace, publish
 from warmstart.host import files, loops
 from warmstart.host.deadline import after
-from warmstart.host.identity import Identity, WorkerSilent
+from warmstart.host.identity import Identity
 from warmstart.seed import node_cache
 from warmstart.seed.node_cache import IN_USE_SECONDS, Copy, Keep, local_copy
 from warmstart.store import bundles, maintenance
@@ -117,20 +117,6 @@ def test_another_jobs_fetch_is_taken_where_it_has_ended(node: Node, monkeypatch:
 
     monkeypatch.setattr(files, "wait_flock", ends)
     assert node.copy(offer).fetched == 0
-
-
-def test_a_store_that_hangs_is_over_the_budget(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer = node.publish("a", content=b"x")
-
-    def silent(*_args: object, **_kwargs: object) -> None:
-        raise WorkerSilent(what="fetch", problem="no answer")
-
-    monkeypatch.setattr(StoreClient, "fetch", silent)
-    with pytest.raises(WorkerSilent):
-        node.copy(offer)
-    with pytest.raises(FetchOverBudget):
-        node.copy(offer, seconds=0)
-    assert node.names() == set()
 
 
 def begins(node: Node, offer: Offer, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -281,21 +267,6 @@ def test_where_a_copy_is_from_and_when_it_was_used(node: Node) -> None:
         (node.directory / f"{copy.offer.sha256}.origin.json").write_bytes(damage)
         assert node_cache.uses(copy.directory) == []
     assert node_cache.uses(str(node.base / "none")) == []
-
-
-def test_one_prolog_mounts_at_a_time(node: Node) -> None:
-    """Whoever is at it is waited for until the deadline."""
-    layers = node.base / "layers"
-    (layers / "ab").mkdir(parents=True)
-    held = os.open(layers, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    try:
-        with pytest.raises(OSError, match="still mounting"):
-            node_cache.unmount(str(layers), "ab", after(0.02))
-        with pytest.raises(OSError, match="still mounting"):
-            node_cache.mounted(str(layers), [str(node.directory / "ab.sqsh")], after(0.02))
-    finally:
-        os.close(held)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3 * 3600), st.integers(0, 50)), max_size=6), st.integers(0, 200))

@@ -106,16 +106,6 @@ def test_new_entries_reach_the_store(job: Job) -> None:
     assert (manifest.producer.job, manifest.producer.user, manifest.facts) == (7, "ws-alice", {"cpu": "x"})
 
 
-def test_what_the_store_has_or_the_job_was_given_is_not_new(job: Job) -> None:
-    job.write("numba", numba_files())
-    job.harvest()
-    assert job.harvest().state == "unchanged"
-    shutil.rmtree(f"{job.store}/artifacts")
-    job.seeded(numba=Seeded("ns", [SeededBundle("site", bundle_id(1, "ab" * 32), "ab" * 32, [ENTRY])]))
-    assert job.harvest() == Outcome("unchanged", {"entries": 0}, {"deferred": [], "judged": {}})
-    assert job.offered() == []
-
-
 def test_a_job_that_used_no_tool_leaves_nothing(job: Job) -> None:
     assert job.harvest() == Outcome("unchanged", {"entries": 0}, {"deferred": [], "judged": {}})
     job.change(head=False)
@@ -176,18 +166,6 @@ def test_each_set_is_published_in_its_own_namespace(job: Job) -> None:
     assert [entry for offer in offered.offers for entry in offer.entries] == job.offered() == [ENTRY]
 
 
-def test_what_is_deferred_is_a_sets(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = with_another_set(job)
-    real = space.room
-    monkeypatch.setattr(space, "room", lambda fd: 0 if events(job.context, "cache.harvested") else real(fd))
-    outcome = harvest.run(job.context, PLENTY)
-    assert outcome.record == {"deferred": [], "judged": {}, "sets": [other._replace(deferred=["numba"])]}
-    monkeypatch.setattr(space, "room", real)
-    job.change(**outcome.record)
-    assert job.harvest().record == {"deferred": [], "judged": {}, "sets": [other]}
-    assert [event["namespace"] for event in events(job.context, "cache.harvested")] == ["ns", "other", "other"]
-
-
 @pytest.mark.timed
 @pytest.mark.parametrize("late", ["validator", "mksquashfs"])
 def test_a_program_at_the_deadline_defers_and_else_fails(job: Job, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
@@ -232,7 +210,6 @@ def test_what_was_not_looked_at_is_late(job: Job, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("why", ["no room", "no place for a stage", "a killed epilog left much"])
 def test_a_node_whose_disk_takes_no_stage_defers(job: Job, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
-    """The cache lies on another disk, and maintenance harvests it."""
     job.write("numba", numba_files())
 
     def fails(number: int) -> Callable[..., NoReturn]:
@@ -531,20 +508,6 @@ def test_for_how_long_a_job_made_entries(job: Job, times: tuple[int, int], laste
     job.harvest()
     (told,) = events(job.context, "cache.harvested")
     assert told["building_ms"] == building_ms
-
-
-def test_a_job_that_says_too_much_is_not_read_to_the_end(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = Path(job.context.record.run_directory, "cache")
-    for number in range(9):
-        (cache / f".own-V{number}").touch()
-    monkeypatch.setattr(harvest, "MOST_OWN", 5)
-    assert len(harvest._own_variables(job.context.record)) <= 5
-    cache.rename(cache.with_name("other"))
-    cache.symlink_to("other")
-    assert harvest._own_variables(job.context.record) == frozenset()
-    cache.unlink()
-    cache.touch()
-    assert harvest._own_variables(job.context.record) == frozenset()
 
 
 CODE = "c5momhmpcehpoqqy6ina7vizwfsgu6ynbhg5xdlerd2rng3p6bxk"

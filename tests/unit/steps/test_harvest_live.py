@@ -82,19 +82,6 @@ def test_what_changes_while_it_is_copied_is_left(job: LiveJob, monkeypatch: pyte
     assert sorted(job.readers()) == ["c"] == job.taken()
 
 
-def test_nothing_is_retired_while_the_job_runs(tmp_path: Path) -> None:
-    job = LiveJob(tmp_path / "it", {"a": "1", "b": "1"})
-    job.write("c", "1")
-    job.look()
-    for entry in ("a", "c"):
-        job.remove(entry)
-    job.look()
-    assert sorted(job.readers()) == ["a", "b", "c"]
-    job.end()
-    assert sorted(job.readers()) == ["b"]
-    job.close()
-
-
 def test_after_a_reboot_nothing_is_retired_and_nothing_is_lost(job: LiveJob) -> None:
     job.write("a", "1")
     job.write("b", "1")
@@ -227,7 +214,6 @@ def check(doings: list[tuple[str, str, str]], seeded: dict[str, str]) -> None:
 
 
 def test_a_round_finds_its_bundle_gone(job: LiveJob) -> None:
-    """Then it has a bundle of its own, and the end of the job brings back what is missing."""
     job.write("a", "1")
     job.look()
     shutil.rmtree(job.where.path)

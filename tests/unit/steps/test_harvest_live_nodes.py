@@ -109,21 +109,6 @@ def test_a_round_that_lacks_a_node_is_dropped(job: WholeJob, monkeypatch: pytest
     assert sorted(job.head.readers()) == ["a", "b"]
 
 
-def test_a_round_that_is_published_late(job: WholeJob) -> None:
-    job.other.write("b", "1")
-    for node in job.nodes:
-        node.look(number=1)
-    job.other.write("c", "1")
-    moment = job.other.now()
-    job.other.write("b", "2")
-    for node in job.nodes:
-        node.look(moment, number=2)
-    job.head.merge()
-    before = job.head.readers()
-    job.end()
-    assert (sorted(before), before["b"] != job.head.readers()["b"]) == (["b", "c"], True)
-
-
 def kill_at(patch: pytest.MonkeyPatch, where: str) -> None:
     """Have whoever is at it die there: before or after a call."""
     when, _, name = where.partition(" ")

@@ -178,22 +178,10 @@ def test_where_overlays_are_not_to_be_had_entries_are_extracted(node: Node) -> N
 
 
 @pytest.mark.timed
-def test_an_overlay_shows_what_it_can(node: Node) -> None:
-    node.publish(ENTRIES)
-    for fetched in (True, False):
-        shown = node.overlays()
-        outcome = node.run()
-        assert (shown, seeded(outcome)["numba"].entries, node.cached()) == ([("numba", ["m/f"])], ["m/f"], {})
-        event = told(node, "cache.seeded")[-1]
-        assert (event["way"], event["mapped"], event["fetched_bytes"] > 0) == ("overlay", True, fetched)
-
-
-@pytest.mark.timed
 @pytest.mark.parametrize("overlays", [True, False])
 def test_the_names_of_a_large_bundle_are_recorded_only_where_they_were_needed(
     node: Node, monkeypatch: pytest.MonkeyPatch, overlays: bool
 ) -> None:
-    """How long a warm prolog takes does not depend on them; an extraction touches each file."""
     monkeypatch.setattr(index, "FIRST", 512)
     large = {f"m/{number}{'n' * 200}": {f"m/{number}{'n' * 200}.nbi": b"x"} for number in range(20)}
     node.publish(large)
@@ -207,7 +195,6 @@ def test_the_names_of_a_large_bundle_are_recorded_only_where_they_were_needed(
 
 
 def test_what_the_jobs_own_process_does_is_nobody_elses_fault(node: Node) -> None:
-    """Another job of the user removed a file meanwhile: this profile stays cold."""
     node.publish(ENTRIES)
     node.run()
     (listing,) = Path(node.context.paths.bundles).glob("*.files.json")
@@ -308,41 +295,6 @@ def test_a_cache_that_can_not_be_given_away_is_withheld(node: Node, monkeypatch:
     assert (outcome.record, outcome.environment) == ({"cache": ""}, {"WARMSTART_CACHE": ""})
     assert outcome.detail["cold"] == {"numba": "cache-withheld"}
     assert node.cached() == {}
-
-
-def test_the_cache_is_given_away_whatever_failed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[str] = []
-    chown, fchown = os.chown, os.fchown
-
-    def give(name: str, uid: int, gid: int, *, dir_fd: int, follow_symlinks: bool) -> None:
-        given.append(name)
-        chown(name, uid, gid, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
-
-    def give_top(fd: int, uid: int, gid: int) -> None:
-        given.append("cache")
-        fchown(fd, uid, gid)
-
-    monkeypatch.setattr(os, "chown", give)
-    monkeypatch.setattr(os, "fchown", give_top)
-
-    def bug(*_: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(seed._Seeding, "mount", bug)
-    with pytest.raises(ZeroDivisionError):
-        node.run()
-    assert sorted(given[:-1]) == ["jax", "numba", "torch-extensions", "trt-rtx"]
-    assert given[-1] == "cache"
-
-
-def test_a_path_that_is_the_same_for_all_is_a_fact(node: Node) -> None:
-    policy = node.context.policy._replace(constant_path="link")
-    context = node.context._replace(policy=policy)
-    outcome = seed.run(context, Options(("torch-extensions",)))
-    assert outcome.record["facts"]["path"] == policy.paths.cache
-    other = policy._replace(paths=policy.paths._replace(cache="/elsewhere"))
-    elsewhere = seed.run(context._replace(policy=other), Options(("torch-extensions",)))
-    assert seeded(outcome)["torch-extensions"].namespace != seeded(elsewhere)["torch-extensions"].namespace
 
 
 def test_what_is_put_in_the_caches_place_is_not_entered(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

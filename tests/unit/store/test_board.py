@@ -84,10 +84,6 @@ def test_a_store_that_is_away_is_never_made(store: str) -> None:
         board.begin(f"{store}/away", TOPIC, "proposal", "a")
 
 
-def test_a_clusters_name_cannot_lead_elsewhere() -> None:
-    assert board.run_of("../a b", 7, 1) == "___a_b.7.1"
-
-
 class Word(NamedTuple):
     """A notice of a meeting."""
 

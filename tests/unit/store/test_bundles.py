@@ -16,13 +16,11 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.lib.bundles import OWNER, draft, namespace, publish
-from tests.lib.policy_site import defaults
 from warmstart.errors import StoreError
 from warmstart.store import atomic as publishing
 from warmstart.store import bundles, index
 from warmstart.store.bundles import BundleDamaged, Offer, Offers, Published, QuotaExceeded
-from warmstart.store.layout import Namespace, StoreFailed
-from warmstart.store.manifest import content_digest
+from warmstart.store.layout import StoreFailed
 
 pytestmark = pytest.mark.threat(15)
 
@@ -34,20 +32,6 @@ def offered(store: Path, *scopes: str) -> Offers:
 
 def entries(found: Offers) -> list[tuple[str, list[str]]]:
     return [(offer.scope, offer.entries) for offer in found.offers]
-
-
-def files(store: Path) -> set[str]:
-    """Return the names in the namespace, without its locks."""
-    return {path.name for path in Path(namespace(store).path).iterdir()} - {"locks"}
-
-
-def test_what_readers_have_is_told_by_its_content(tmp_path: Path) -> None:
-    files = {name: draft(name).entries[name] for name in ("a", "b", "c")}
-    digests = {entry: content_digest(named) for entry, named in files.items()}
-    assert bundles.provided(namespace(tmp_path), digests) == []
-    publish(tmp_path, "a", "b")
-    assert sorted(bundles.provided(namespace(tmp_path), digests)) == ["a", "b"]
-    assert bundles.provided(namespace(tmp_path), {"a": "0" * 64}) == []
 
 
 @pytest.mark.threat(8)
@@ -120,14 +104,6 @@ def test_an_index_of_a_newer_format_is_left_to_publishers(tmp_path: Path) -> Non
     publish(tmp_path, "b", content=b"2")
     assert head_of(path)["format"] == index.FORMAT
     assert entries(offered(tmp_path)) == [("user-1", ["a"]), ("user-1", ["b"])]
-
-
-def test_a_store_that_can_not_be_written_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish(tmp_path, "a")
-    before = offered(tmp_path)
-    Path(namespace(tmp_path).path, index.NAME).unlink()
-    monkeypatch.setattr(publishing, "replace", failing(errno.EROFS))
-    assert offered(tmp_path) == before
 
 
 LONG = [f"{number}{'n' * 200}" for number in range(40)]
@@ -261,17 +237,7 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
         fetch(tmp_path, offer)
 
 
-def test_names_from_outside_do_not_lead_out(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not a bundle's id"):
-        bundles.fetch(namespace(tmp_path), Offer("user-1", "../../x", "00" * 32, 1, [], whole=True), -1)
-    with pytest.raises(ValueError, match="not a valid name"):
-        bundles.publish_bundle(Namespace(str(tmp_path), "..", "p", "n"), -1, draft("a"), OWNER)
-
-
 # Quotas of scopes when something is published; what maintenance does about them is in test_maintenance.
-
-
-RULES = defaults().maintenance._replace(keep=1, per_user=10)
 
 
 def stored(store: Path, scope: str = "user-1") -> int:
@@ -428,8 +394,3 @@ def test_a_sum_that_can_not_be_kept_stops_nobody(tmp_path: Path, monkeypatch: py
         check(used + 1)
         with pytest.raises(QuotaExceeded):
             check(used)
-
-
-@pytest.mark.parametrize(("scope", "most"), [("user-7-a", 10), ("account-ml", 100), ("site", 400)])
-def test_each_kind_of_scope_has_its_own(scope: str, most: int) -> None:
-    assert bundles.quota(scope, RULES) == most

@@ -12,8 +12,6 @@ from warmstart.policy.match import scope_key
 from warmstart.store import layout
 from warmstart.store.layout import Namespace
 
-SHA = "ab" * 32
-
 
 @pytest.mark.parametrize(
     "path",
@@ -37,13 +35,6 @@ def test_any_name_without_control_characters_is_plain(path: str) -> None:
 )
 def test_odd_paths_are_not(path: str) -> None:
     assert not layout.is_plain_path(path)
-
-
-@given(st.integers(0, 4_000_000_000_000_000))
-def test_a_bundle_id_tells_its_time(microseconds: int) -> None:
-    bundle = layout.bundle_id(microseconds, SHA)
-    assert layout.is_bundle_id(bundle)
-    assert layout.microseconds_of(bundle) == microseconds
 
 
 @given(st.integers(0, 4_000_000_000_000_000), st.integers(1, 10**15))

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
 from tests.lib.bundles import OWNER, PRODUCER, draft, namespace, publish
-from warmstart.store import atomic, parts
+from warmstart.store import parts
 from warmstart.store.bundles import BundleDamaged, BundleGone, QuotaExceeded
 from warmstart.store.manifest import Base, Draft, ManifestUnreadable
 from warmstart.store.parts import PartsFull, RunParts, Standing
@@ -49,25 +47,6 @@ def test_a_run_is_due_when_all_its_nodes_have_handed_in_or_the_first_part_has_wa
     assert due(run) == []
     assert finish(run, "n2").missing == []
     assert due(run) == [run.name]
-
-
-@pytest.mark.parametrize(("module", "name"), [(None, ""), (atomic, "publish"), (atomic, "unlink_if_there")])
-def test_a_run_that_made_nothing_leaves_nothing(
-    run: RunParts, monkeypatch: pytest.MonkeyPatch, module: ModuleType | None, name: str
-) -> None:
-    assert finish(run, "n1", "n2").missing == ["n3"]
-    if module:
-        real = getattr(module, name)
-
-        def seen_by_another(*arguments: Any) -> Any:  # noqa: ANN401 - as the real one
-            done = real(*arguments)
-            parts.remove(run, [])
-            return done
-
-        monkeypatch.setattr(module, name, seen_by_another)
-    assert finish(run, "n3")[1:3] == ([], 0)
-    assert os.listdir(f"{run.store}/parts") == due(run) == []
-    assert parts.listing(run) is None
 
 
 def test_a_part_comes_back_as_it_was_handed_in_with_what_the_job_found_stale(run: RunParts) -> None:
@@ -122,30 +101,6 @@ def test_what_comes_or_is_written_while_others_are_merged_stays(run: RunParts) -
         parts.read(run, late)
 
 
-def test_one_process_merges_a_run_and_its_lock_goes_with_it(run: RunParts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NFS keeps an unlinked file that somebody has open, under another name, until it is closed."""
-    unlink, held = os.unlink, set[str]()
-
-    def silly(name: str, *, dir_fd: int | None = None) -> None:
-        if name != "merge":
-            unlink(name, dir_fd=dir_fd)
-            return
-        os.rename(name, ".nfs7", src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
-        held.add(f"{run.path}/locks/.nfs7")
-
-    assert not parts.lock(run)  # of what is not there
-    bundle = hand_in(run, "a")
-    assert parts.lock(run)
-    assert not parts.lock(run)
-    monkeypatch.setattr(os, "unlink", silly)
-    parts.remove(run, [bundle])
-    parts._held.pop().release()
-    for path in held:
-        unlink(path)
-    parts.unlock(run)
-    assert not os.path.exists(run.path)
-
-
 @pytest.mark.threat(47)
 def test_the_parts_of_a_run_are_bounded(run: RunParts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "MOST_BYTES", 2000)
@@ -161,10 +116,3 @@ def test_parts_count_against_the_quota(run: RunParts) -> None:
     hand_in(run._replace(name="1000.c.6.0"), "a", content=b"x" * 1000, quota=4500)
     with pytest.raises(QuotaExceeded):
         hand_in(run, "b", content=b"x" * 1000, quota=4500)
-
-
-def test_a_directory_names_the_job() -> None:
-    assert parts.labels(parts.name_of(2001, "my.cluster", 7, 1)) == {"uid": 2001, "job_id": 7}
-    assert parts.labels("else") == {}
-    with pytest.raises(ValueError, match="not a run's name"):
-        _ = RunParts("/store", "../x").path
