@@ -56,7 +56,6 @@ def tree() -> Iterator[Path]:
 
 @pytest.mark.threat(50)
 def test_what_the_user_cannot_read_is_not_in_the_copy(tree: Path, tmp_path: Path) -> None:
-    """Root could, and does not."""
     (tree / "private").chmod(0o700)
     (tree / "own" / "secret").write_text("root's")
     (tree / "own" / "secret").chmod(0o600)
@@ -85,7 +84,6 @@ def test_a_group_that_the_node_does_not_know_is_named(tree: Path, tmp_path: Path
 
 
 def test_what_the_user_cannot_read_is_not_looked_at(tree: Path) -> None:
-    """It is not in a copy, either."""
     (tree / "pyvenv.cfg").touch()
     prefixes = (str(tree.parent),)
     with TreeClient(USER, str(tree)) as client:
@@ -99,7 +97,6 @@ def test_what_the_user_cannot_read_is_not_looked_at(tree: Path) -> None:
 
 @pytest.mark.threat(50)
 def test_other_file_systems_in_the_tree_are_not_entered(tree: Path, tmp_path: Path) -> None:
-    """One of the user's may hang, or never end."""
     with mounts.tmpfs(tree / "own" / "mounted"):
         (tree / "own" / "mounted" / "file").write_text("x")
         staged = copied(tree, tmp_path / "copy")
@@ -145,7 +142,6 @@ def shared(tree: Path) -> Path:
 
 
 def test_a_tree_of_another_account_is_copied_for_many(shared: Path, tmp_path: Path) -> None:
-    """Files of root's are none of a stranger's."""
     os.chown(shared / "own" / "file", 0, 0)
     assert copied(shared, tmp_path / "copy", [OTHER]).files == 4
 

@@ -67,7 +67,6 @@ def done_as(uid: int, act: Callable[[], object]) -> int:
 
 @pytest.mark.threat(55)
 def test_the_jobs_user_alone_gets_to_a_copy_of_many(run: Path) -> None:
-    """Another user of the node may not be able to read the tree."""
     file = run / shown.SOURCE / "file"
     assert file.read_text() == "shared"
     assert done_as(USER, file.read_bytes) == 0
@@ -77,7 +76,6 @@ def test_the_jobs_user_alone_gets_to_a_copy_of_many(run: Path) -> None:
 
 @pytest.mark.threat(55)
 def test_the_jobs_user_changes_nothing_above_it(run: Path) -> None:
-    """Though the directory is the user's."""
     copy = (run / shown.SOURCE).parent
     assert done_as(USER, lambda: copy.chmod(0o755)) == errno.EROFS
     assert done_as(USER, lambda: (copy / "tree").rename(copy / "other")) in (errno.EROFS, errno.EBUSY)

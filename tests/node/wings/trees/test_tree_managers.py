@@ -145,7 +145,6 @@ def environment(tmp_path: Path) -> Environment:
 
 
 def test_what_pip_does_is_seen(environment: Environment) -> None:
-    """Also an editable package, and the same version once more."""
     venv.create(environment.path)
     environment.look()
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", f"--python={environment.path}"]
@@ -178,10 +177,7 @@ def test_what_uv_makes_can_be_shared(environment: Environment, uv: str, monkeypa
     assert "lib" in shared
 
 
-@pytest.mark.parametrize("mode", ["hardlink", "copy", "symlink"])
-def test_what_uv_does_is_seen(environment: Environment, uv: str, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
-    """However it takes files from its cache."""
-    monkeypatch.setenv("UV_LINK_MODE", mode)
+def test_what_uv_does_is_seen(environment: Environment, uv: str, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run([uv, "venv", "--quiet", str(environment.path)], check=True)
     environment.look()
     monkeypatch.delenv("UV_PYTHON")
@@ -205,8 +201,8 @@ def test_what_uv_sync_does_is_seen(environment: Environment, uv: str, monkeypatc
 def write_channel(channel: Path, content: str) -> None:
     """Write a channel of conda packages: two versions of one with a module, and of one without."""
     found: dict[str, dict[str, object]] = {}
-    (channel / "linux-64").mkdir(parents=True, exist_ok=True)
-    (channel / "noarch").mkdir(exist_ok=True)
+    for subdir in ("linux-64", "noarch"):
+        (channel / subdir).mkdir(parents=True, exist_ok=True)
     for name, file in (("one", f"{PACKAGES}/one/__init__.py"), ("data", "lib/data")):
         for version in ("1", "2"):
             data = f"{version} {content}".encode()
@@ -219,13 +215,14 @@ def write_channel(channel: Path, content: str) -> None:
             }
             path = {"_path": file, "path_type": "hardlink", "sha256": hashlib.sha256(data).hexdigest()}
             paths = {"paths_version": 1, "paths": [{**path, "size_in_bytes": len(data)}]}
+            members = {
+                file: data,
+                "info/index.json": json.dumps({**about, "subdir": "linux-64"}).encode(),
+                "info/paths.json": json.dumps(paths).encode(),
+            }
             package = channel / "linux-64" / f"{name}-{version}-0.tar.bz2"
             with tarfile.open(package, "w:bz2") as archive:
-                for member, text in (
-                    (file, data),
-                    ("info/index.json", json.dumps({**about, "subdir": "linux-64"}).encode()),
-                    ("info/paths.json", json.dumps(paths).encode()),
-                ):
+                for member, text in members.items():
                     info = tarfile.TarInfo(member)
                     info.size = len(text)
                     archive.addfile(info, io.BytesIO(text))
@@ -237,11 +234,17 @@ def write_channel(channel: Path, content: str) -> None:
         (channel / subdir / "repodata.json").write_text(json.dumps(index))
 
 
-def test_what_rattler_does_is_seen(environment: Environment) -> None:
-    """Packages without a module, too, and one that was built anew under the same name."""
+@pytest.fixture
+def channel(environment: Environment) -> Path:
+    """Return a channel for rattler."""
     need_module("rattler")
     channel = environment.base / "channel"
     write_channel(channel, "first")
+    return channel
+
+
+def test_what_rattler_does_is_seen(environment: Environment, channel: Path) -> None:
+    """Packages without a module, too, and one that was built anew under the same name."""
     for number, specs in enumerate((["one=1"], ["one=2"], ["one=2", "data=1"], ["one=2", "data=2"], ["one=2"])):
         _rattler(environment, channel, "cache", specs)
         environment.look()
@@ -254,11 +257,8 @@ def test_what_rattler_does_is_seen(environment: Environment) -> None:
 
 
 @pytest.mark.report
-def test_what_rattler_makes_can_be_shared(environment: Environment) -> None:
+def test_what_rattler_makes_can_be_shared(environment: Environment, channel: Path) -> None:
     """Its descriptions of packages are for their owner alone, whatever the umask."""
-    need_module("rattler")
-    channel = environment.base / "channel"
-    write_channel(channel, "first")
     _rattler(environment, channel, "cache", ["one=1"])
     assert (environment.path / "conda-meta" / "one-1-0.json").stat().st_mode & 0o077 == 0
     shared = environment.shared()
