@@ -9,7 +9,7 @@ import os
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,16 +20,10 @@ from tests.lib.numba_entries import numba_entries, write_as
 from tests.lib.processes import wait_until
 from tests.lib.registry import Registry, layers
 from tests.lib.site import Site
-from tests.lib.wings.step_images.steps import answering, importer, naming, served
+from tests.lib.wings.step_images.steps import answering, importer, naming
 
 JOB = 7401
 ENDS = ("hook.finished", "hook.crashed")
-
-
-@pytest.fixture
-def asked(site: Site) -> Iterator[Site]:
-    with served(site):
-        yield site
 
 
 def ended(site: Site) -> Counter[str]:

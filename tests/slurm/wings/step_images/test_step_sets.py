@@ -41,12 +41,6 @@ if [ -e {entry} ]; then echo warm; else cp -r {compiled}/. . && echo cold; fi
 """
 
 
-@pytest.fixture
-def asked(site: Site) -> Iterator[Site]:
-    with served(site):
-        yield site
-
-
 class Container:
     """A program that steps run as in a container."""
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -20,17 +20,11 @@ from tests.lib.processes import wait_until
 from tests.lib.registry import Registry
 from tests.lib.site import RULES, Site
 from tests.lib.wings import step_images
-from tests.lib.wings.step_images.steps import answering, naming, served, socket_of
+from tests.lib.wings.step_images.steps import answering, naming, socket_of
 from warmstart.wings.step_images import server
 from warmstart.wings.step_images.asking import HEARD
 
 pytestmark = pytest.mark.threat(49)
-
-
-@pytest.fixture
-def asked(site: Site) -> Iterator[Site]:
-    with served(site):
-        yield site
 
 
 def answer_in_a_step(site: Site, user: str, text: str, *before: str) -> list[str]:
