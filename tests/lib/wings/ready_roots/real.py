@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,7 +42,6 @@ for fd in files:
 print("leased", flush=True)
 signal.pause()
 """
-KILLED = "KILLED"  # a variable of the containers whose processes are killed
 STEPS = "tests.lib.wings.step_images.steps"
 
 
@@ -101,7 +96,6 @@ def run_without_unpacking(site: Site, registry: Registry, private: str) -> None:
         check_others(site, image)
         check_step(site, other)
         check_ends(site, image)
-        check_many(site, image)
         check("no node is drained", seen=site.cluster.drained() == [])
 
 
@@ -265,64 +259,11 @@ def check_ends(site: Site, image: str) -> None:
     check_nothing_left(site)
 
 
-def check_many(site: Site, image: str) -> None:
-    """Check that many containers end and leave nothing, also those whose processes are killed one by one."""
-    options = f"--container-image={image} --no-container-mount-home --overlap -n1"
-    step, killed = f"srun {options} sh -c '{WAY}'", f"{KILLED}=1 srun {options} sleep 600"
-    one = f"for j in 1 2 3 4 5 6; do {step} & done; for j in 7 8; do {killed} & done; wait"
-    before = _mounted(site)
-    job = site.cluster.submit(
-        f"#!/bin/sh\nfor i in $(seq 25); do {one}; done\n",
-        ALICE,
-        "--nodelist=n1",
-        f"--comment=warmstart: image={image}",
-    )
-    uid = site.cluster.account(ALICE).uid
-    with _killing(uid) as names:
-        ended = site.finish(job, deadline_s=1800)
-    started = ended.output.count("from-tree")
-    check(f"{started} of 200 start from the tree, 50 are killed on their way: {names}", seen=started == 150)
-    check("each killed one had processes", seen=names.total() >= 50)
-    # A squashfuse was seen to stay, of stock pyxis and enroot, too. proctrack/cgroup would kill it: it has to end then.
-    for pid in processes.of_uid(uid) & processes.members(site.cluster.base):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    wait_until("their end", lambda: not processes.of_uid(uid) & processes.members(site.cluster.base), 20)
-    left = [path for path in _mounted(site) if path not in before]
-    check(f"no process of theirs stays, no mount, no loop device: {left}", seen=not left)
-    check_nothing_left(site)
-
-
 def check_nothing_left(site: Site) -> None:
     """Check that no job's directory and no half tree is left on n1."""
     runs = [name for name in os.listdir(site.workspace / "n1") if name[0].isdigit()]
     trees = _trees(site)
     check(f"no directory of a job, and whole trees only: {runs}, {trees}", seen=not runs and "." not in "".join(trees))
-
-
-@contextmanager
-def _killing(uid: int) -> Iterator[Counter[str]]:
-    """Kill at random a user's processes that have KILLED in their environment, but srun; yield what was killed."""
-    names: Counter[str] = Counter()
-    over = threading.Event()
-
-    def run() -> None:
-        while not over.wait(0.05):
-            for pid in processes.of_uid(uid):
-                with suppress(OSError):
-                    name = Path(f"/proc/{pid}/comm").read_text().strip()
-                    is_one = f"{KILLED}=1".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                    if is_one and name != "srun" and random.random() < 0.05:
-                        os.kill(pid, signal.SIGKILL)
-                        names[name] += 1
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield names
-    finally:
-        over.set()
-        thread.join()
 
 
 def _trees(site: Site) -> list[str]:

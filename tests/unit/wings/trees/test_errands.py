@@ -33,6 +33,7 @@ def stored(node: TreeSite) -> list[Path]:
 def test_a_tree_is_packed_once(node: TreeSite) -> None:
     """Its copy has the tree below a directory that only its user enters; nothing stays, of a killed attempt either."""
     tree = node.tree("env")
+    assert node.ask(tree, job=6)
     Path(directory(node.paths), "stage", "tree").mkdir(parents=True)
     Path(directory(node.paths), "packed.sqsh").write_text("half")
     for job in (7, 8):
@@ -41,6 +42,7 @@ def test_a_tree_is_packed_once(node: TreeSite) -> None:
         (packed,) = node.events("tree.packed")
         assert requests.waiting(node.paths) == []
     assert (packed["tree"], packed["files"], packed["bytes"], packed["left_out"]) == (str(tree), 6, 20, 0)
+    assert packed["job_id"] == 6  # which asked first
     assert node.left() == []
     copy, owner = node.copy(), f"{ME.uid}/{ME.gid}"
     assert copy[""] == ("drwx------", owner)
@@ -78,7 +80,7 @@ def test_the_copy_of_many_is_roots_and_its_producer_is_who_owns_the_tree(node: T
 
 @pytest.mark.threat(54)
 def test_what_cannot_be_shared_is_told_to_whoever_asks(node: TreeSite) -> None:
-    """With the file and what is wrong with it; another user's wish does not have it tried again at once."""
+    """With the file, what is wrong with it, and when it is tried again: another user's wish does not have it tried."""
     tree = node.tree("env")
     (tree / "pyvenv.cfg").chmod(0o664)
     assert node.ask(tree, shared=shared(node, tree))
@@ -87,10 +89,15 @@ def test_what_cannot_be_shared_is_told_to_whoever_asks(node: TreeSite) -> None:
     code, reason = node.outcome()
     assert (code, problem in str(reason)) == ("tree-not-shared", True)
     (waiting,) = requests.waiting(node.paths)
-    other = requests.ask(node.paths, waiting.request._replace(uid=7, user="ws-carol", problem="", refused=False))
+    carols = waiting.request._replace(uid=7, user="ws-carol", problem="", refused=False)
+    other = requests.ask(node.paths, carols)
     assert other is not None
-    assert problem in other.request.problem
+    assert (problem in other.request.problem, other.next > time.time()) == (True, True)
     assert requests.due(node.paths) == []
+    Errands(node.paths, requests.PACKS).put(waiting.errand._replace(due=int(time.time())), waiting.request)
+    other = requests.ask(node.paths, carols)
+    assert other is not None
+    assert (other.request.problem, other.next) == ("", 0)  # its cause may be gone
 
 
 def test_a_tree_that_no_node_may_keep_is_not_published(node: TreeSite) -> None:

@@ -7,11 +7,9 @@ import pytest
 from tests.lib.policy_site import MINIMAL, Compile, Site, find_user, refusals
 from tests.lib.runs import a_job
 from warmstart import wing
-from warmstart.job import Job
-from warmstart.policy.compiled import Policy
 from warmstart.policy.match import combine, matching
 from warmstart.policy.schema import whole
-from warmstart.policy.shared import SharedPath, granted
+from warmstart.policy.shared import granted
 from warmstart.wings.trees import policy as part
 from warmstart.wings.trees.offered import KEY, Trees, offered
 
@@ -25,12 +23,6 @@ rules:
   - {name: site, trees: [{path: /lustre/sw/*, owners: [operator, root], scope: site}]}
   - {name: ml, match: {account: ml-*}, trees: [{path: /lustre/ml, owners: [svc_ml], scope: account}]}
 """
-JOB = a_job(account="ml-1")
-
-
-def shared(policy: Policy, job: Job) -> list[SharedPath]:
-    """Return the trees that a job shares."""
-    return list(granted(policy, job, combine(policy, matching(policy, job, list), job), KEY))
 
 
 def test_hooks_read_the_section_where_there_are_prefixes(compiled_of: Compile) -> None:
@@ -91,18 +83,10 @@ def test_a_tree_is_none_of_warmstarts_own_directories(monkeypatch: pytest.Monkey
     assert "warmstart's own directories" in fault.problem
 
 
-def test_trees_of_all_matching_rules_add_up(compiled_of: Compile) -> None:
-    policy = compiled_of(TREES)
-    site = ("/lustre/sw/*", (("operator", 800), ("root", 0)), "site", "site")
-    assert shared(policy, JOB) == [site, ("/lustre/ml", (("svc_ml", 1501),), "account-ml-1", "ml")]
-    assert shared(policy, JOB._replace(account="bio")) == [site]
-
-
-@pytest.mark.parametrize("match", ["match: {account: ml-*}, ", ""])
-def test_a_claimed_account_shares_no_trees(compiled_of: Compile, match: str) -> None:
-    """Neither by a rule that matches on it, nor by one that names its scope."""
-    policy = compiled_of(TREES.replace("match: {account: ml-*}, ", match))
-    assert [tree.rule for tree in shared(policy, JOB)] == ["site", "ml"]
-    assert [tree.rule for tree in shared(policy, JOB._replace(account=""))] == ["site"]
-    policy = policy._replace(trust=policy.trust._replace(account="unproven"))
-    assert [tree.rule for tree in shared(policy, JOB)] == ["site"]
+@pytest.mark.parametrize(("account", "rules"), [("ml-1", ["site", "ml"]), ("bio", ["site"])])
+def test_trees_of_all_matching_rules_add_up(compiled_of: Compile, account: str, rules: list[str]) -> None:
+    policy, job = compiled_of(TREES), a_job(account=account)
+    shared = granted(policy, job, combine(policy, matching(policy, job, list), job), KEY)
+    assert shared[0] == ("/lustre/sw/*", (("operator", 800), ("root", 0)), "site", "site")
+    assert shared[1:] in ((), (("/lustre/ml", (("svc_ml", 1501),), "account-ml-1", "ml"),))
+    assert [tree.rule for tree in shared] == rules

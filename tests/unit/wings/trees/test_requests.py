@@ -34,21 +34,6 @@ def due(paths: NodePaths) -> set[tuple[str, int]]:
     return {(item.request.tree, item.request.uid) for item in requests.due(paths)}
 
 
-def test_a_tree_is_packed_under_the_job_that_asked_first(paths: NodePaths) -> None:
-    assert requests.ask(paths, request()._replace(job_id=1))
-    assert requests.ask(paths, request()._replace(job_id=2))
-    assert [item.request.job_id for item in requests.due(paths)] == [1]
-
-
-@pytest.mark.threat(50)
-def test_one_who_asks_for_too_many_does_not_keep_others_from_asking(paths: NodePaths) -> None:
-    for number in range(PACKS.most):
-        assert requests.ask(paths, request(f"/{number}"))
-    assert not requests.ask(paths, request("/more"))
-    assert requests.ask(paths, request("/other", uid=2))
-    assert ("/other", 2) in due(paths)
-
-
 @pytest.mark.threat(54)
 def test_each_user_may_have_one_tree_packed(paths: NodePaths) -> None:
     """Of a tree that many share, too: each user's process may try, and nobody waits for another's that is killed."""
@@ -67,18 +52,6 @@ def test_a_request_that_is_about_to_be_forgotten_is_made_anew(paths: NodePaths) 
     asked = requests.ask(paths, request())
     assert asked is not None
     assert (asked.request.problem, len(requests.due(paths))) == ("", 1)
-
-
-@pytest.mark.threat(54)
-def test_what_the_tree_refused_to_others_is_told_until_it_is_tried_again(paths: NodePaths) -> None:
-    """To each user who asks for it, with the time; not when its cause may be gone."""
-    refused = request("/shared")._replace(scope="site", refused=True, problem="a: others may write it")
-    mine = refused._replace(uid=2, refused=False, problem="")
-    for ago_s, problem in ((5, "a: others may write it"), (5, "a: others may write it"), (PACKS.backoff_s + 5, "")):
-        tried(paths, refused, ago_s=ago_s)
-        asked = requests.ask(paths, mine)
-        assert asked is not None
-        assert (asked.request.problem, asked.next > time.time()) == (problem, bool(problem))
 
 
 def test_a_damaged_request_goes(paths: NodePaths) -> None:
