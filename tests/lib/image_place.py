@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ from warmstart.images.scratch import Scratch
 from warmstart.images.store.client import ImageStoreClient
 
 KIND = f"{os.uname().machine}.oci2"
+FAKE_ENROOT = Path(__file__).parent / "fakes" / "enroot"
 
 
 class Store(NamedTuple):
@@ -100,6 +102,25 @@ class Place(NamedTuple):
     def image(self, name: str = "team/tool:1") -> Reference:
         """Return a reference into the registry."""
         return parse(f"{self.registry.url}/{name}")
+
+    def push_as_docker(self, layout: Path, name: str) -> str:
+        """Push in Docker's format, the only one that Debian's docker-registry shows enroot. Return the digest."""
+        digest = layout / "docker-digest"
+        subprocess.run(
+            ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false", "--format=v2s2",
+             f"--digestfile={digest}", f"oci:{layout}:latest", f"docker://{self.registry.url}/{name}"],
+            check=True, capture_output=True, timeout=120,
+        )  # fmt: skip
+        return digest.read_text().strip()
+
+    def enroot(self, version: str = "4.1.2") -> Path:
+        """Return the stand-in for enroot, as a version."""
+        directory = self.base / f"enroot-{version}"
+        if not directory.exists():
+            directory.mkdir()
+            shutil.copy(FAKE_ENROOT, directory / "enroot")
+            (directory / "version").write_text(f"{version}\n")
+        return directory / "enroot"
 
     def left_in_scratch(self) -> list[str]:
         """Return what imports left on the node."""

@@ -6,7 +6,6 @@ Layers that expand beyond an import's caps, links, and what takes over a parser.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ import pytest
 
 from tests.lib import processes
 from tests.lib.accounts import ALICE, IMPORT
-from tests.lib.image_place import Place, files, in_child, leftovers, opened_place, processes_of, result
+from tests.lib.image_place import Place, files, in_child, leftovers, processes_of, result
 from tests.lib.image_site import CAPS, RULES
 from tests.lib.registries import stub
 from tests.lib.registry import build_image
@@ -36,7 +35,6 @@ from warmstart.images.reference import Reference, parse
 from warmstart.images.scratch import Caps, ImageTooLarge, Scratch
 from warmstart.images.user import own_images
 
-FAKE = Path(__file__).resolve().parents[1] / "lib" / "fakes" / "enroot"
 SMALL = Caps(24 << 20, 300)
 ZEROS = 50 << 20
 FILES = 1000
@@ -49,17 +47,6 @@ class Bombs(NamedTuple):
 
     size: Reference
     files: Reference
-
-
-@pytest.fixture(scope="module")
-def place(capable_host: None) -> Iterator[Place]:
-    """Return a registry, accounts and a directory for this module."""
-    with opened_place() as made:
-        enroot = made.base / "enroot"
-        enroot.mkdir()
-        shutil.copy(FAKE, enroot / "enroot")
-        (enroot / "version").write_text("4.1.2\n")
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +69,7 @@ def _pushed(place: Place, name: str, fill: Callable[[Path], object]) -> Referenc
     fill(tree)
     argv = ["umoci", "insert", "--image", f"{layout}:latest", str(tree), "/bomb"]
     subprocess.run(argv, check=True, capture_output=True, timeout=120)
-    # As Docker's format, the only one that Debian's registry shows enroot.
-    subprocess.run(
-        ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false", "--format=v2s2",
-         f"oci:{layout}:latest", f"docker://{place.registry.url}/bomb/{name}:1"],
-        check=True, capture_output=True, timeout=120,
-    )  # fmt: skip
+    place.push_as_docker(layout, f"bomb/{name}:1")
     return place.image(f"bomb/{name}:1")
 
 
@@ -103,7 +85,7 @@ def importer(place: Place, kind: str, identity: Identity, registry: str) -> Impo
     """Return each importer in turn, for a registry without TLS."""
     if kind == "oci":
         return Oci(identity, (registry,))
-    return AloneEnroot(identity, (registry,), str(place.base / "enroot" / "enroot"))
+    return AloneEnroot(identity, (registry,), str(place.enroot()))
 
 
 @pytest.fixture
@@ -155,7 +137,7 @@ def test_a_bomb_ends_at_its_caps(
 @contextmanager
 def slow(place: Place, wanted: bool) -> Iterator[None]:
     """Slow enroot down after it has unpacked the layers, because files may come and go between two checks."""
-    pause = place.base / "enroot" / "pause"
+    pause = place.enroot().with_name("pause")
     if wanted:
         pause.touch()
     yield

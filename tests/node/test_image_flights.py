@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-from tests.lib import mounts, processes
+from tests.lib import mounts
 from tests.lib.accounts import IMPORT, STORE
 from tests.lib.image_place import Place, Ready, Store, in_child, leftovers, opened_place, result, squashfs
 from tests.lib.worker_calls import noted_calls
 from warmstart.host.deadline import after
 from warmstart.images.imports import making
-from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.images.query import Site
 from warmstart.images.store import published
 from warmstart.images.store.client import ImageStoreClient
@@ -89,32 +88,3 @@ def test_locks_that_two_mounts_do_not_share(place: Place) -> None:
             name = os.path.basename(results[0]["path"]).removesuffix(".sqsh")
             assert client.run(after(30), published.check_bytes, name, "t").problem == ""
     assert leftovers(source) == []
-
-
-def test_a_waiter_hears_how_far_the_producer_is(place: Place, store: Store) -> None:
-    image = str(place.base / "ready.sqsh")
-    slow = partial(Ready, place.identity(IMPORT), image, 60.0, f"cp {image} image.sqsh;")
-
-    def hang() -> None:
-        site = place.site(store.path, importer=slow, job_id=42)
-        with site.store:
-            making.obtain(place.image("team/slow:1"), site, after(60))
-
-    child = in_child(hang)
-    try:
-        processes.wait_until("the producer", lambda: any(store.source.rglob("*.producer")), 20)
-        said = ""
-
-        def hears() -> bool:
-            nonlocal said
-            site = place.site(store.path, run_id="r2")
-            with site.store, pytest.raises(ImageWaitExpired) as raised:
-                making.obtain(place.image("team/slow:1"), site, after(1.1))
-            said = str(raised.value)
-            return "KiB so far" in said
-
-        processes.wait_until("the producer's words", hears, 30)
-        assert "for job 42 since" in said
-    finally:
-        os.kill(child[0], 9)
-        result(child)

@@ -1,42 +1,48 @@
-"""Registries that fail: each failure has its class and leaves nothing partial, in a store that refuses root."""
+"""Registries that fail, in front of a store that refuses root: each failure has its class and leaves nothing partial.
+
+A job whose image is in the store gets it, whatever the registry answers to the question what its tag means now. Unless
+the answer is clear: gone, forbidden, or another image, which is the wrong one to leave out.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+import urllib.request
 from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 import pytest
 
 from tests.lib.accounts import IMPORT
 from tests.lib.image_place import Place, Store, files, leftovers, published_files
 from tests.lib.image_site import RULES
+from tests.lib.nonsense import PAGE, Answer, Relay, relayed
 from tests.lib.registries import stub
 from tests.lib.registry import build_image
 from warmstart.errors import WarmstartError
-from warmstart.host.deadline import Deadline, after
+from warmstart.host.deadline import after
 from warmstart.images.importers.base import (
     ImageForbidden,
     ImageNotFound,
     RegistryAnswerUnusable,
     RegistryUnreachable,
-    Report,
-    unreported,
 )
 from warmstart.images.importers.oci import Oci
 from warmstart.images.imports import making
 from warmstart.images.query import Site
 from warmstart.images.reference import Reference, parse
-from warmstart.images.scratch import Scratch
 from warmstart.images.store import published
 from warmstart.images.store.published import RememberedFailure
 
-
-@pytest.fixture
-def site(place: Place, store: Store) -> Iterator[Site]:
-    made = place.site(store.path)
-    with made.store:
-        yield made
+EXPIRED = RULES._replace(tag_ttl=0)
+MANIFEST = r"GET .*/manifests/1"
+MANIFESTS = r"GET .*/manifests/.*"
+BLOBS = r"GET .*/blobs/.*"
+DENIED = b'{"errors": [{"code": "DENIED", "message": "denied"}]}'
+UNKNOWN = b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}'
+JSON = (("Content-Type", "application/json"),)
 
 
 @pytest.mark.timed
@@ -53,15 +59,13 @@ def site(place: Place, store: Store) -> Iterator[Site]:
         ("cut", RegistryUnreachable),
     ],
 )
-def test_each_failure_has_its_class(
-    place: Place, site: Site, store: Store, how: str, kind: type[WarmstartError]
-) -> None:
+def test_each_failure_has_its_class(place: Place, store: Store, how: str, kind: type[WarmstartError]) -> None:
     with stub(how) as port:
         registry = f"127.0.0.1:{port}"
-        importer = partial(Oci, place.identity(IMPORT), (registry,))
+        site = place.site(store.path, importer=partial(Oci, place.identity(IMPORT), (registry,)))
         patience = after(3 if kind is RegistryUnreachable else 60)  # what is tried again takes all of it
-        with pytest.raises(kind):
-            making.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=importer), patience)
+        with site.store, pytest.raises(kind):
+            making.obtain(parse(f"{registry}/team/tool:1"), site, patience)
     assert leftovers(store.source) == []
     assert place.left_in_scratch() == []
     assert published_files(store.source) == []
@@ -70,62 +74,141 @@ def test_each_failure_has_its_class(
     assert counts == (kind in (ImageForbidden, ImageNotFound))
 
 
-class Interrupted(Oci):
-    """An importer whose registry stops answering between the tag and the layers."""
+class Known(NamedTuple):
+    """A tag that is in the store, behind a relay."""
 
-    place: Place
-
-    def import_image(
-        self,
-        reference: Reference,
-        digest: str,
-        work: Scratch,
-        deadline: Deadline,
-        report: Report = unreported,
-    ) -> str:
-        with self.place.registry.silent():
-            return super().import_image(reference, digest, work, deadline, report)
+    relay: Relay
+    reference: Reference
+    name: str  # in its registry
+    digest: str
+    site: Site  # whose tags are always expired
 
 
-@pytest.mark.timed
-def test_a_registry_that_stops_in_mid_import(place: Place, site: Site, store: Store) -> None:
-    Interrupted.place = place
-    broken = site._replace(importer=partial(Interrupted, place.identity(IMPORT), (place.registry.url,)))
-    with pytest.raises(RegistryUnreachable):
-        making.obtain(place.image(), broken, after(3))
-    assert published_files(store.source) == []
-    assert place.left_in_scratch() == []
-    assert making.obtain(place.image(), site, after(60)).how == "imported"
+@pytest.fixture
+def known(place: Place, store: Store, request: pytest.FixtureRequest) -> Iterator[Known]:
+    name = "known/" + re.sub(r"\W+", "-", request.node.name.lower()).strip("-")[:60].strip("-")
+    digest = place.registry.push(place.layout, "latest", f"{name}:1")
+    with relayed(place.registry.url) as relay:
+        reference = parse(f"{relay.url}/{name}:1")
+        site = place.site(store.path, importer=partial(Oci, place.identity(IMPORT), (relay.url,)))
+        with site.store:
+            assert making.obtain(reference, site, after(60)).digest == digest
+            yield Known(relay, reference, name, digest, site._replace(rules=EXPIRED))
 
 
-def test_a_silent_registry_leaves_the_last_known_image(
-    place: Place, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def altered(place: Place, known: Known) -> Answer:
+    """Return the manifest with a byte more, as a broken proxy gives it: its digest names nothing."""
+    kind = "application/vnd.oci.image.manifest.v1+json"
+    request = urllib.request.Request(
+        f"http://{place.registry.url}/v2/{known.name}/manifests/1", headers={"Accept": kind}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return Answer(200, answer.read() + b"\n", (("Content-Type", kind),))
+
+
+def move(place: Place, known: Known) -> str:
+    layout = build_image(place.base / known.name.replace("/", "-"), {"/v": known.name})
+    return place.registry.push(layout, "latest", f"{known.name}:1")
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (MANIFEST, Answer(200, PAGE)),
+        (r"GET .*", Answer(200, PAGE)),
+        (MANIFEST, Answer(200, b"{}", JSON)),
+        (MANIFEST, Answer(307, headers=(("Location", "http://127.0.0.1:1/"),))),
+        (MANIFEST, Answer(418)),
+        (r"GET /v2/", Answer(404, PAGE)),
+        (r"GET /v2/", Answer(403, PAGE)),
+        (MANIFEST, None),  # one that its registry does not have
+    ],
+    ids=["page", "page-everywhere", "no-manifest", "redirect", "teapot", "no-registry", "fenced-off", "altered"],
+)
+def test_nonsense_leaves_the_last_image(place: Place, known: Known, asked: str, answer: Answer | None) -> None:
+    """A maintenance page, a redirect to where nobody answers, a proxy that knows no registry: nothing new is known."""
+    with known.relay.saying({asked: answer or altered(place, known)}):
+        image = making.obtain(known.reference, known.site, after(60))
+    assert (image.digest, image.how) == (known.digest, "stale")
+    assert known.reference.canonical() in image.reason
+    assert making.obtain(known.reference, known.site, after(60)).how == "reused"
+
+
+def test_a_silent_registry_leaves_the_last_image(place: Place, known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(making, "RESOLVE_KNOWN_S", 1.0)
-    old = making.obtain(place.image(), site, after(60))
-    expired = site._replace(rules=RULES._replace(tag_ttl=0))
     with place.registry.silent():
-        found = making.obtain(place.image(), expired, after(30))
-    assert found._replace(reason="") == old._replace(how="stale")
+        found = making.obtain(known.reference, known.site, after(30))
+    assert (found.digest, found.how) == (known.digest, "stale")
     assert "no answer in time" in found.reason
-    assert making.obtain(place.image(), expired, after(30)).how == "reused"
 
 
-@pytest.mark.timed
-def test_a_silent_registry_without_a_last_image_is_an_outage(place: Place, site: Site) -> None:
-    with place.registry.silent(), pytest.raises(RegistryUnreachable):
-        making.obtain(place.image("team/never:1"), site, after(3))
+def test_a_tag_is_resolved_without_its_configuration(known: Known) -> None:
+    known.relay.asked.clear()
+    with known.relay.saying({BLOBS: Answer(200, PAGE)}):
+        assert making.obtain(known.reference, known.site, after(60)).how == "reused"
+    assert [asked for asked in known.relay.asked if "/v2/known/" in asked] == [f"GET /v2/{known.name}/manifests/1"]
 
 
-def test_a_tag_that_moved_is_picked_up_after_its_ttl_and_not_before(place: Place, site: Site) -> None:
-    old = place.registry.push(build_image(place.base / "old", {"/v": "1\n"}), "latest", "team/moving:1")
-    image = place.image("team/moving:1")
-    assert making.obtain(image, site, after(60)).digest == old
-    new = place.registry.push(build_image(place.base / "new", {"/v": "2\n"}), "latest", "team/moving:1")
-    asked = place.registry.requests("GET", "team/moving/manifests")
-    found = making.obtain(image, site, after(60))
-    assert (found.digest, found.how) == (old, "reused")
-    assert place.registry.requests("GET", "team/moving/manifests") == asked
-    found = making.obtain(image, site._replace(rules=RULES._replace(tag_ttl=0)), after(60))
-    assert (found.digest, found.how) == (new, "imported")
-    assert making.obtain(image, site, after(60)) == found._replace(how="reused")
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (Answer(404, UNKNOWN, JSON), ImageNotFound),
+        (Answer(404, PAGE), ImageNotFound),
+        (Answer(401, DENIED, JSON), ImageForbidden),
+        (Answer(403, DENIED, JSON), ImageForbidden),
+    ],
+    ids=["unknown", "gone", "unauthorized", "forbidden"],
+)
+def test_a_clear_answer_is_believed(known: Known, answer: Answer, error: type[WarmstartError]) -> None:
+    with known.relay.saying({MANIFEST: answer}), pytest.raises(error):
+        making.obtain(known.reference, known.site, after(60))
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (BLOBS, Answer(200, b"x" * 100, ())),
+        (BLOBS, Answer(404, b'{"errors": [{"code": "BLOB_UNKNOWN", "message": "blob unknown"}]}', JSON)),
+        (BLOBS, Answer(403, DENIED, JSON)),
+        (BLOBS, Answer(307, headers=(("Location", "http://127.0.0.1:1/"),))),
+    ],
+    ids=["corrupt", "missing", "forbidden", "redirect"],
+)
+def test_a_new_image_that_cannot_be_had_fails_the_job(
+    place: Place, known: Known, store: Store, asked: str, answer: Answer
+) -> None:
+    new = move(place, known)
+    with known.relay.saying({asked: answer}), pytest.raises(WarmstartError) as raised:
+        making.obtain(known.reference, known.site, after(60))
+    text = str(raised.value)
+    assert known.reference.canonical() in text.partition(";")[0]  # the name that was asked for
+    assert new in text
+    assert f"{known.reference.registry}/{known.name}@{known.digest}" in text
+    assert "does not exist" not in text
+    (failed,) = (store.source / "images" / "failed").iterdir()
+    assert not published.is_definitive(RememberedFailure(**json.loads(failed.read_text())))
+    image = making.obtain(known.reference, known.site, after(60))
+    assert (image.digest, image.how) == (new, "imported")
+
+
+@pytest.mark.threat(11)
+def test_who_names_a_digest_gets_that_or_nothing(place: Place, known: Known, store: Store) -> None:
+    wanted = parse(f"{known.relay.url}/{known.name}@{move(place, known)}")
+    with (
+        known.relay.saying({MANIFESTS: altered(place, known)}),
+        pytest.raises(RegistryAnswerUnusable, match=f"{wanted.digest}: .* another manifest"),
+    ):
+        making.obtain(wanted, known.site, after(60))
+    assert not list((store.source / "images").glob(f"*{wanted.digest[7:]}*"))
+    assert making.obtain(wanted, known.site, after(60)).digest == wanted.digest
+
+
+def test_an_unknown_image_of_a_broken_registry(place: Place, known: Known, store: Store) -> None:
+    fresh = parse(f"{known.relay.url}/{known.name}@{move(place, known)}")
+    with known.relay.saying({BLOBS: Answer(404, UNKNOWN, JSON)}), pytest.raises(WarmstartError) as raised:
+        making.obtain(fresh, known.site, after(60))
+    assert raised.value.code == "registry-answer-unusable"
+    (failed,) = (store.source / "images" / "failed").iterdir()
+    assert not published.is_definitive(RememberedFailure(**json.loads(failed.read_text())))
+    with known.relay.saying({MANIFESTS: Answer(404, UNKNOWN, JSON)}), pytest.raises(ImageNotFound):
+        making.obtain(fresh, known.site, after(60))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -105,51 +104,6 @@ def test_import_says_whose_fault_it_is(site: Installation, place: Place) -> None
     assert run(site, "images", "import", "NO SUCH THING").exit_code == 2
     said = run(site, "images", "import", f"{place.registry.url}/team/none:1")
     assert (said.exit_code, "does not exist" in said.stderr) == (1, True)
-
-
-@pytest.mark.usefixtures("ready")
-def test_verify_reads_every_byte(site: Installation, place: Place, store: Store) -> None:
-    path = store.file(imported(site, place)["path"])
-    assert [row["problem"] for row in answer(site, "images", "verify")] == [""]
-    with path.open("r+b") as stream:
-        stream.seek(200)
-        stream.write(b"damage")
-    found = run(site, "images", "verify", f"{place.registry.url}/team/tool:1")
-    assert found.exit_code == 1
-    assert not path.exists()
-    lines = (json.loads(line) for line in (place.base / "log" / "audit.jsonl").read_text().splitlines())
-    (event,) = [line for line in lines if line["event"] == "image.damaged"]
-    assert "SHA-256" in event["reason"]
-    assert len(list(path.parent.glob(".damaged-*"))) == 1
-    assert answer(site, "images", "list") == []
-
-
-@pytest.mark.usefixtures("ready")
-def test_pin_and_remove(site: Installation, place: Place, store: Store) -> None:
-    name = Path(imported(site, place)["path"]).name.removesuffix(".sqsh")
-    kept = run(site, "images", "rm", name, "--json")
-    assert (kept.exit_code, name in kept.stdout) == (1, True)
-    shutil.rmtree(store.source / "images" / "used")
-    assert run(site, "images", "pin", name).exit_code == 0
-    assert answer(site, "images", "show", name)["protected"] == "pinned"
-    assert run(site, "images", "rm", name).exit_code == 1
-    assert run(site, "images", "unpin", name).exit_code == 0
-    assert run(site, "images", "unpin", name).exit_code == 1
-    assert answer(site, "images", "rm", name, "--force") == {"removed": [name], "kept": []}
-    assert answer(site, "images", "list") == []
-    assert imported(site, place)["how"] == "imported"
-
-
-@pytest.mark.usefixtures("ready")
-def test_every_change_is_audited(site: Installation, place: Place) -> None:
-    name = Path(imported(site, place)["path"]).name.removesuffix(".sqsh")
-    run(site, "images", "pin", name)
-    run(site, "images", "unpin", name)
-    run(site, "images", "rm", name, "--force")
-    run(site, "images", "list")
-    lines = [json.loads(line) for line in (place.base / "log" / "audit.jsonl").read_text().splitlines()]
-    told = [line["event"] for line in lines if line["hook"] == "images" and line["event"].startswith("image.")]
-    assert told[-4:] == ["image.imported", "image.pinned", "image.unpinned", "image.evicted"]
 
 
 @pytest.mark.usefixtures("ready")
