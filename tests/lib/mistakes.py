@@ -307,11 +307,6 @@ def containers(kind: str, lines: str = "") -> Plant:
     return all_of(line(kind), file(name, lines) if lines else nothing)
 
 
-def _foreign_encoding(site: Site) -> None:
-    written = Path(site.installation.policy)
-    written.write_bytes(written.read_bytes() + "# caf\xe9\n".encode("latin-1"))
-
-
 def _renumber(site: Site) -> None:
     """Put the policy into force with another uid of an account than it has now."""
     in_force = current_policy(site.installation).policy
@@ -387,48 +382,19 @@ def _used_for_long(site: Site) -> None:
 
 
 NO_RULES = policy(POLICY[POLICY.index("rules:") :].replace("{{", "{").replace("}}", "}"), "")
-PUBLISH = "    publish: {users: [games]}\n"
-# What `warmstart policy check` says of a mistake, and how it is planted.
+# What `warmstart policy check` says where slurm.conf shows that a policy cannot mean what it says. What is wrong in
+# itself is in tests/unit/policy/test_mistakes.py.
 IN_POLICY: tuple[tuple[str, Plant], ...] = (
     ("did you mean registries?", policy("registries:", "registeries:")),
-    ("a tab where YAML allows spaces only", policy("rules:\n  -", "rules:\n\t-")),
-    ("byte 0xe9 is not UTF-8", _foreign_encoding),
-    ("expected true or false, got 'yes'", key("harvest: {only_successful: yes}")),
-    ("is not a duration", key("seed: {fetch_budget: '10'}")),
-    ("is not a size", key("seed: {keep: 1GB}")),
-    ("is not an absolute path", policy("store: /", "store: ./")),
-    ("no account 'nosuch' on this node", policy("import_user: bin", "import_user: nosuch")),
-    ("each account needs its own", policy("import_user: bin", "import_user: daemon")),
-    ("did you mean numba?", policy("[numba]", "[nunba]")),
     (
         "no node 'n[10-12]' on this cluster",
         policy("match: {partition: ci,", "match: {node: 'n[10-12]', partition: ci,"),
     ),
-    ("no shell expands $ there", policy("[numba]", "[numba]\n    env: {P: '$HOME/x'}")),
-    ("nothing sets NOSUCH", policy("[numba]", "[numba]\n    override: [NOSUCH]")),
-    (
-        "no rule gives own",
-        key("profiles: {own: {variables: {A: '{dir}'}, entries: ['*'], relocation: relocatable}}"),
-    ),
-    ("torch-extensions needs a constant path", policy("[numba]", "[numba, torch-extensions]")),
-    ("an image in use can be evicted", policy("images:\n", "images:\n  keep: {lease: 2h}\n")),
-    ("cannot begin with * unless it is in quotes", policy("match: {partition: ci,", "match: {node: *, partition: ci,")),
-    ("match is empty: the rule is for every job", policy("profiles: [numba]", "match: {}")),
-    ("no rule publishes into scope site", policy(PUBLISH, "")),
-    ("PATH is every program's", policy("[numba]", "[numba]\n    env: {PATH: /opt/bin}")),
-    ("is where the tool of profile numba", policy("[numba]", "[numba]\n    env: {NUMBA_CACHE_DIR: /scratch/numba}")),
-    ("Slurm kills the prolog after 290 s", policy("images:\n", "images:\n  wait: 10m\n")),
-    ("Slurm kills the epilog after 290 s", key("harvest: {budget: 10m}")),
-    ("this cluster keeps no account", policy("[numba]", "[numba]\n    match: {account: ml}")),
-    ("another rule has the name everyone", policy("name: ci", "name: everyone")),
-    ("is not in images.registries", policy("profiles: [numba]", "images: ['docker://docker.io/x/y:1']")),
-    ("may not depend on a claimed attribute", policy("match: {partition: ci", "match: {account: ml, partition: ci")),
     ("no partition 'cl' on this cluster", policy("partition: ci", "partition: cl")),
     ("no user 'gamse' on this cluster", policy("ci, user: games}", "ci, user: gamse}")),
-    ("looks like a regular expression", policy("partition: ci", "partition: 'ci.*'")),
-    ("revokes the publish of rule ci", policy(PUBLISH, PUBLISH + "  - {name: last, scope: user}\n")),
-    ("no job gets anything", NO_RULES),
-    ("names in conf.d end in .yaml", file("prefix/etc/warmstart/conf.d/x.yml", "rules: []\n")),
+    ("this cluster keeps no account", policy("[numba]", "[numba]\n    match: {account: ml}")),
+    ("Slurm kills the prolog after 290 s", policy("images:\n", "images:\n  wait: 10m\n")),
+    ("Slurm kills the epilog after 290 s", key("harvest: {budget: 10m}")),
     ("No such file or directory", gone(WRITTEN)),
 )
 

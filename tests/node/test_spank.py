@@ -1,21 +1,21 @@
-"""The SPANK plugin: its task callbacks as root under memory checkers, and its options on a real cluster."""
+"""The SPANK plugin: its task callbacks as root, under the sanitizers, and in sweeps under valgrind, too."""
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from tests.lib import processes, spank
-from tests.lib.accounts import ALICE
 from tests.lib.requirements import unavailable
 from tests.lib.teardown import unmount
 from tests.node.test_silent_fuse import answers, silent
@@ -27,7 +27,6 @@ from warmstart.paths import NOTHING, Shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.lib.site import Site
 
 JOB, OTHER = 64201, 64202  # uids; they need no account
 VALGRIND = (
@@ -94,27 +93,28 @@ class Node(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def harnesses(capable_host: None) -> Iterator[dict[str, spank.Harness]]:
-    """Build the plugin for each checker and start it. Skip, or fail in CI, if that fails."""
+def harnesses(capable_host: None) -> Iterator[Callable[[str], spank.Harness]]:
+    """Give what builds the plugin for a checker and starts it, once. Skip, or fail in CI, if that fails."""
     spank.need()
     if not shutil.which("valgrind"):
         unavailable("no valgrind")
-    with tempfile.TemporaryDirectory(prefix="warmstart-spank-", dir="/var/tmp") as path:
-        directory = Path(path)
-        directory.chmod(0o755)  # valgrind 3.24 reads a program's symbols late, as the job's user
-        with (
-            spank.served(spank.build(directory, sanitize=True)) as sanitizers,
-            spank.served(spank.build(directory, sanitize=False), *VALGRIND) as valgrind,
-        ):
-            yield {"sanitizers": sanitizers, "valgrind": valgrind}
+    with tempfile.TemporaryDirectory(prefix="warmstart-spank-", dir="/var/tmp") as path, ExitStack() as served:
+        Path(path).chmod(0o755)  # valgrind 3.24 reads a program's symbols late, as the job's user
+
+        @functools.cache
+        def started(checker: str) -> spank.Harness:
+            program = spank.build(Path(path), sanitize=checker == "sanitizers")
+            return served.enter_context(spank.served(program, *(VALGRIND if checker == "valgrind" else ())))
+
+        yield started
 
 
-@pytest.fixture(params=["sanitizers", "valgrind"])
-def node(request: pytest.FixtureRequest, harnesses: dict[str, spank.Harness]) -> Iterator[Node]:
+@pytest.fixture(params=["sanitizers", pytest.param("valgrind", marks=pytest.mark.sweep)])
+def node(request: pytest.FixtureRequest, harnesses: Callable[[str], spank.Harness]) -> Iterator[Node]:
     """Yield a node whose directories belong to root and can be entered by the job's uid."""
     base = Path(tempfile.mkdtemp(prefix="warmstart-spank-", dir="/var/tmp"))
     base.chmod(0o755)
-    yield Node(base, harnesses[request.param])
+    yield Node(base, harnesses(request.param))
     assert str(base) not in Path("/proc/self/mountinfo").read_text()
     shutil.rmtree(base)
 
@@ -172,32 +172,6 @@ def test_what_is_mounted_in_the_cache_comes_along(node: Node) -> None:
         subprocess.run(["/usr/bin/umount", str(cache / "numba"), str(seeded)], check=True)
     below = [line for line in found if f" {node.constant}/numba " in line]
     assert [("nosuid" in line, "nodev" in line) for line in below] == [(True, True)]
-
-
-def test_what_the_user_set_stays(node: Node) -> None:
-    cache = node.make_cache("7.0a1b2c3d", JOB)
-    node.write_view(*view_of(node, cache), "STALE=ours", "LONG=ours", "!OVERRIDDEN=ours")
-    stale = f"{node.base}/workspace/6.00000000/cache"
-    own = {"PLAIN": "mine", "STALE": stale, "NUMBA_CACHE_DIR": f"{node.constant}/x", "LONG": "x" * 9000}
-    own["OVERRIDDEN"] = "mine"
-    lines = node.task(**own, WARMSTART_CACHE="mine")
-    assert {"PLAIN=mine", "STALE=ours", f"NUMBA_CACHE_DIR={node.constant}/numba", f"LONG={'x' * 9000}"} <= set(lines)
-    assert {f"WARMSTART_CACHE={node.constant}", "OVERRIDDEN=ours"} <= set(lines)
-
-
-def test_what_belongs_to_another_job_is_not_the_users(node: Node) -> None:
-    """It was inherited from the submitting job; values that the user set win."""
-    cache = node.make_cache("7.0a1b2c3d", JOB)
-    view = node.write_view(*view_of(node, cache), "MASTER_ADDR=n1", "MASTER_PORT=20001")
-    others, theirs = {"MASTER_ADDR": "n9", "MASTER_PORT": "29999"}, "/w\t/c\tMASTER_ADDR=n9\tMASTER_PORT=29999"
-    for job in (6, 7):
-        known = f"{job}\t{theirs}"
-        assert {"MASTER_ADDR=n1", "MASTER_PORT=20001"} <= set(node.task(**others, WARMSTART_OWN=known))
-    for known in ("6\t/w\t/c\tMASTER_ADDR=n8\tMASTER_PORT=1", "6\t/w", "6", "\t", ""):
-        assert {"MASTER_ADDR=n9", "MASTER_PORT=29999"} <= set(node.task(**others, WARMSTART_OWN=known)), known[:99]
-    view.write_text("".join(f"{line}\n" for line in view_of(node, cache)))
-    lines = node.task(**others, WARMSTART_OWN=f"77\t{theirs}")
-    assert not [line for line in lines if line.startswith("MASTER_")]
 
 
 def test_without_a_mount_the_jobs_own_path_is_used(node: Node) -> None:
@@ -373,7 +347,7 @@ def _huge(path: Path) -> None:
 
 @ONCE
 @pytest.mark.parametrize("change", [_fifo, _link, _foreign, _huge])
-def test_a_view_that_is_no_view_is_not_read(node: Node, change: Callable[[Path], None]) -> None:
+def test_a_view_or_a_verdict_that_is_none_is_not_read(node: Node, change: Callable[[Path], None]) -> None:
     """A FIFO does not hang the task, a link is not followed, another user's file is not trusted."""
     cache = node.make_cache("7.0a1b2c3d", JOB)
     change(node.write_view(*view_of(node, cache)))
@@ -381,6 +355,12 @@ def test_a_view_that_is_no_view_is_not_read(node: Node, change: Callable[[Path],
     assert mounts(node, lines) == []
     assert not any(line.startswith("WARMSTART_CACHE=") for line in lines)
     assert lines[0].startswith("info: warmstart: cannot read the job's view: ")
+    view = node.write_view(*view_of(node, cache), job=6)
+    verdict = view.with_name("verdict")
+    verdict.write_text("x\n")
+    os.chown(verdict, JOB, JOB)
+    change(verdict)
+    assert len(mounts(node, node.task(SLURM_JOB_ID="6"))) == 1
 
 
 def test_the_first_task_of_a_step_tells_the_notices(node: Node) -> None:
@@ -418,18 +398,6 @@ def test_a_verdict_ends_the_task_with_its_reason(node: Node) -> None:
     assert node.start().returncode == 0
 
 
-@ONCE
-@pytest.mark.parametrize("change", [_fifo, _link, _foreign, _huge])
-def test_a_verdict_that_is_none_is_not_read(node: Node, change: Callable[[Path], None]) -> None:
-    cache = node.make_cache("7.0a1b2c3d", JOB)
-    view = node.write_view(*view_of(node, cache))
-    verdict = view.with_name("verdict")
-    verdict.write_text("x\n")
-    os.chown(verdict, JOB, JOB)
-    change(verdict)
-    assert len(mounts(node, node.task())) == 1
-
-
 ODD = b"/w\n/c\n/x\nA\n=b\n1=c\n!=d\n"
 
 
@@ -448,123 +416,6 @@ def test_the_leaders_id_names_the_view_of_a_component(node: Node) -> None:
     node.write_view(*view_of(node, cache), job=5, uid=OTHER)
     for forged in ("5", "../view/6", "", "6\n"):
         assert mounts(node, node.task(SLURM_JOB_ID=forged)) == []
-
-
-# --- on a real cluster
-
-
-@pytest.fixture
-def plugin(site: Site) -> Iterator[None]:
-    """Load the plugin into the site's cluster."""
-    spank.need()
-    with spank.loaded(site):
-        yield
-
-
-SHOW = 'echo "cache=$WARMSTART_CACHE inductor=$TORCHINDUCTOR_CACHE_DIR"'
-SLIP = "--comment=warmstart fresh"
-NOTICE = "warmstart: the comment has 'warmstart fresh' without a colon"
-NUMBA = "rules:\n  - name: everyone\n    profiles: [numba]\n"
-
-
-@pytest.mark.usefixtures("plugin")
-@pytest.mark.parametrize("command", ["sbatch", "srun", "salloc"])
-def test_commands_show_the_options_and_refuse_wrong_values(site: Site, command: str) -> None:
-    shown = site.cluster.run([command, "--help"], ALICE).stdout
-    assert all(
-        option in shown
-        for option in (
-            "--warm-image=REF",
-            "--warm-profile=NAMES",
-            "--warm-fresh",
-            "--warm-refresh",
-            "--no-warm",
-        )
-    )
-    what = "--wrap=true" if command == "sbatch" else "/bin/true"
-    done = site.cluster.run([command, "--warm-profile=numba;id", what], ALICE)
-    assert done.returncode != 0
-    assert "the value of --warm-profile contains an invalid character; use NAME or NAME,NAME" in done.stderr
-
-
-@pytest.mark.usefixtures("plugin")
-def test_options_reach_the_prolog(site: Site) -> None:
-    site.write_policy(NUMBA)
-    off = ("--no-warm", "--comment=Warmstart: off")
-    wishes = ("", "--warm-profile=inductor", *off, "--warm-image=other.example.com/a:1")
-    jobs = [site.cluster.submit(f"#!/bin/sh\n{SHOW}\n", ALICE, *filter(None, [wish])) for wish in wishes]
-    outputs = [site.cluster.wait(job_id).output for job_id in jobs]
-    # Without the profile the task prolog leaves Inductor's cache in /tmp.
-    assert [("cache=/" in output, "inductor=/" in output.replace("=/tmp/", "=")) for output in outputs] == [
-        (True, False),
-        (True, True),
-        (False, False),
-        (False, False),
-        (False, False),
-    ]
-    assert "other.example.com" in outputs[-1]
-
-
-@pytest.mark.usefixtures("plugin")
-def test_a_verdict_where_no_task_prolog_runs(site: Site) -> None:
-    program = site.cluster.prefix / "libexec" / "warmstart" / "task-prolog"
-    text = program.read_text()
-    program.write_text("#!/bin/sh\n")
-    refused = "--warm-image=other.example.com/a:1"
-    try:
-        batch = site.cluster.wait(site.cluster.submit("#!/bin/sh\necho ran\n", ALICE, refused))
-        step = site.cluster.run(["srun", "--quiet", refused, "--ntasks=2", "echo", "ran"], ALICE)
-        after = site.cluster.wait(site.cluster.submit("#!/bin/sh\necho ran\n", ALICE))
-    finally:
-        program.write_text(text)
-    assert (batch.state, batch.exit_code, step.returncode) == ("FAILED", 1, 1)
-    reason = "warmstart: image other.example.com/a:1 is refused"
-    assert (batch.output.count(reason), step.stderr.count(reason)) == (1, 2)
-    assert "ran" not in batch.output + step.stdout
-    assert (after.state, after.output) == ("COMPLETED", "ran\n")
-
-
-@pytest.mark.usefixtures("plugin")
-def test_notices_are_on_stderr_once_for_each_step(site: Site) -> None:
-    step = site.cluster.run(
-        ["srun", "--quiet", SLIP, "--ntasks=2", "sh", "-c", 'cat "$WARMSTART_NOTICES" >&2; echo ran'], ALICE
-    )
-    assert (step.stdout, step.stderr.count(NOTICE)) == ("ran\nran\n", 3)
-    batch = site.cluster.wait(site.cluster.submit("#!/bin/sh\nv=$(srun --quiet echo ran)\necho $v\n", ALICE, SLIP))
-    lines = batch.output.splitlines()
-    assert (lines[-1], batch.output.count(NOTICE), len(lines)) == ("ran", 2, 3)
-
-
-def test_without_the_plugin_the_batch_script_alone_prints_notices(site: Site) -> None:
-    """Steps have a file, also those of a job that another job submits: its environment names the other's step."""
-    step = site.cluster.run(
-        ["srun", "--quiet", SLIP, "--ntasks=2", "sh", "-c", 'cat "$WARMSTART_NOTICES" >&2; echo ran'], ALICE
-    )
-    assert (step.stdout, step.stderr.count(NOTICE)) == ("ran\nran\n", 2)
-    output = site.cluster.base / "nested"
-    output.mkdir(mode=0o777)
-    output.chmod(0o777)
-    script = "v=$(srun --quiet echo ran); echo $v"
-    nested = f"sbatch --wait --parsable \"{SLIP}\" --output={output}/out --wrap '{script}'"
-    asked = site.cluster.run(["srun", "--quiet", "--overcommit", "--oversubscribe", "sh", "-c", nested], ALICE)
-    assert asked.returncode == 0
-    lines = (output / "out").read_text().splitlines()
-    assert (lines[-1], len(lines), NOTICE in lines[0]) == ("ran", 2, True)
-
-
-@pytest.mark.usefixtures("plugin")
-def test_a_job_from_a_host_without_the_plugin(site: Site) -> None:
-    """That host lacks the options; the job runs and has its cache at the constant path."""
-    site.write_policy(constant="spank")
-    etc = site.cluster.base / "etc"
-    (etc / "without.conf").write_text("")
-    text = (etc / "slurm.conf").read_text().replace(str(etc / "plugstack.conf"), str(etc / "without.conf"))
-    (etc / "submit.conf").write_text(text)
-    elsewhere = {"SLURM_CONF": str(etc / "submit.conf")}
-    refused = site.cluster.run(["sbatch", "--no-warm", "/bin/true"], ALICE, env=elsewhere)
-    assert "unrecognized option" in refused.stderr
-    job_id = site.cluster.submit(f"#!/bin/sh\n{SHOW}\n", ALICE, env=elsewhere)
-    assert site.cluster.wait(job_id).output.startswith(f"cache={site.constant} ")
 
 
 @ONCE

@@ -367,10 +367,12 @@ def test_a_tmpdir_that_is_not_there_is_nobodys_wish(base: Path, readers: dict[st
 
 @pytest.mark.report
 def test_what_is_set_under_apptainers_older_name_is_the_users(base: Path, readers: dict[str, Read]) -> None:
-    write_view(base, "APPTAINER_BINDPATH=/ours:/ours", "APPTAINER_MOUNT=ours", "BINDPATH=ours")
-    names = ["APPTAINER_BINDPATH", "APPTAINER_MOUNT", "BINDPATH"]
+    write_view(
+        base, "APPTAINER_BINDPATH=/ours:/ours", "APPTAINER_MOUNT=ours", "APPTAINER_ENV_FILE=ours", "BINDPATH=ours"
+    )
+    names = ["APPTAINER_BINDPATH", "APPTAINER_MOUNT", "APPTAINER_ENV_FILE", "BINDPATH"]
     two = {who: readers[who] for who in ("task prolog", "plugin")}
-    given = task(SINGULARITY_BINDPATH="/o", SINGULARITY_BIND="/o")
+    given = task(SINGULARITY_BINDPATH="/o", SINGULARITY_BIND="/o", SINGULARITY_ENV_FILE="/o")
     assert agreed(two, given, names) == {"APPTAINER_MOUNT": "ours", "BINDPATH": "ours"}
     given = task(SINGULARITY_BINDPATH=f"{base}/workspace/6.1/x:/y", APPTAINER_BIND="/o")
     assert agreed(two, given, names).keys() == {*names}

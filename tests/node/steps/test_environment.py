@@ -114,33 +114,6 @@ def test_a_tmpdir_that_nobody_wished_is_told(base: Path, run: Path, own: str, *,
         os.rmdir(own)
 
 
-def test_a_closed_workspace_is_no_container(base: Path) -> None:
-    """Nothing that leads there reaches the job, and the batch script says why; where it is open, all does."""
-    made = a_context(base)
-    record = a_record(workspace=f"{base}/workspace", uid=JOB, gid=JOB)
-    run = Path(record.run_directory)
-    for name in ("cache", "tmp"):
-        (run / name).mkdir(parents=True)
-    record = record._replace(cache=f"{run}/cache", environment={"TMPDIR": f"{run}/tmp"})
-    environment.run(made._replace(record=record), Options({"A": f"{run}/cache/a", "B": "x"}, {}, ()))
-    made.store.close()
-    reached = [
-        f"export A={run}/cache/a",
-        "export B=x",
-        f"export TMPDIR={run}/tmp",
-        f"export WARMSTART_CACHE={run}/cache",
-    ]
-    assert printed(base) == reached
-    (base / "workspace").chmod(0o700)
-    *rest, told = printed(base)
-    assert told.startswith(f"print warmstart: you cannot enter {base}/workspace: this job runs cold")
-    assert rest == ["export B=x"]
-    environment.run(
-        made._replace(record=a_record(workspace=f"{base}/workspace", uid=JOB, gid=JOB)), Options({}, {}, ())
-    )
-    assert printed(base) == []  # no workspace was made, and the job was told why
-
-
 @pytest.mark.report
 @pytest.mark.parametrize(
     ("known", "directory"),

@@ -164,11 +164,6 @@ def test_a_copy_is_hashed_on_the_way(source: int, target: int) -> None:
     assert copy_hashed(source) == known(CONTENT)
 
 
-def test_a_copy_without_a_hash(source: int, target: int) -> None:
-    assert copy(source, target) == len(CONTENT)
-    assert os.pread(target, len(CONTENT) + 1, 0) == CONTENT
-
-
 @pytest.mark.parametrize("most", [0, 1, files.CHUNK, files.CHUNK + 1, len(CONTENT), len(CONTENT) + 1])
 def test_a_copy_has_bounds(source: int, target: int, most: int) -> None:
     """At most so many bytes; a target is written from where it stands."""
@@ -298,16 +293,6 @@ def test_no_descriptor_is_left(place: Path, failing: str) -> None:
         if failing == "the caller":
             raise OSError
     assert len(os.listdir("/proc/self/fd")) == len(before)
-
-
-def test_the_names_in_a_directory(tmp_path: Path) -> None:
-    """Sorted, and none of a directory that is not there; another error is not that."""
-    for name in ("b", "a"):
-        (tmp_path / name).touch()
-    assert files.names_in(str(tmp_path)) == ["a", "b"]
-    assert files.names_in(str(tmp_path / "none")) == []
-    with pytest.raises(NotADirectoryError):
-        files.names_in(str(tmp_path / "a"))
 
 
 # Trees that a job wrote are removed by descriptor, whatever it built there.
@@ -521,14 +506,6 @@ def test_who_holds_a_lock_may_end_by_itself(tmp_path: Path, on_term: str, status
         assert holder.wait(5) == status
 
 
-def test_a_directory_can_be_locked(tmp_path: Path) -> None:
-    fds = [os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY) for _ in range(2)]
-    assert [files.try_flock(fd) for fd in fds] == [True, False]
-    os.close(fds.pop(0))
-    assert files.try_flock(fds[0])
-    os.close(fds[0])
-
-
 def test_readers_share_and_exclude_writers(two: tuple[int, int], tmp_path: Path) -> None:
     """LOCK_SH beside LOCK_SH, and never beside LOCK_EX."""
     first, second = two
@@ -581,10 +558,3 @@ def test_a_copy_keeps_holes(tmp_path: Path, parts: list[str]) -> None:
     data = parts.count("data") * size
     assert sum(written) == data
     assert (tmp_path / "b").stat().st_blocks * 512 <= data + 65536
-
-
-def test_a_copy_of_a_file_that_became_shorter_is_shorter(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"x" * 100)
-    with open(tmp_path / "a", "rb") as source, open(tmp_path / "b", "wb") as target:
-        assert files.copy_data(source.fileno(), target.fileno(), 60, lambda _: None).size == 60
-    assert (tmp_path / "b").read_bytes() == b"x" * 60

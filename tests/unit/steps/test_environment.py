@@ -76,13 +76,6 @@ def test_a_notice_stands_alone_where_there_are_no_variables(context: Context, tm
     assert printed(tmp_path) == (0, [f"export WARMSTART_NOTICES={tmp_path}/view/7/notice"])
 
 
-def test_what_the_user_set_stays(context: Context, tmp_path: Path) -> None:
-    options = Options({"KEPT": "ours", "STALE": "ours"}, {"WARMSTART_IMAGE": "/image"}, ())
-    environment.run(context, options)
-    user = {"KEPT": "mine", "STALE": f"{context.record.workspace}/n1/6.00/cache", "WARMSTART_IMAGE": "/old"}
-    assert printed(tmp_path, user)[1] == ["export STALE=ours", "export WARMSTART_IMAGE=/image"]
-
-
 def test_what_the_policy_overrides_is_not_the_users(context: Context, tmp_path: Path) -> None:
     """Whoever set it: a step before, a profile, a rule; what is not named stays the user's."""
     record = context.record._replace(environment={"TMPDIR": "/w/tmp"})
@@ -162,12 +155,6 @@ def test_no_link_otherwise(
     assert os.listdir(private) == before
 
 
-def test_whose_a_directory_is(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("/usr")
-    paths = ("/usr", tmp_path / "none", tmp_path / "link")
-    assert [environment._is_roots(str(path)) for path in paths] == [True, False, False]
-
-
 def test_in_a_container_the_cache_is_only_at_the_constant_path(context: Context, tmp_path: Path) -> None:
     """Pyxis runs the task prolog inside: what names the job's own path names the other one there."""
     constant, cache = str(tmp_path / "constant"), f"{context.record.run_directory}/cache"
@@ -219,13 +206,6 @@ def test_what_the_policy_sets_in_place_of_a_profile_has_no_default(context: Cont
     assert lines[3:6] == ["A=/site", "=B=~/.b", "B=/w/b"]
 
 
-def test_a_constant_path_that_was_inherited_is_replaced(context: Context, tmp_path: Path) -> None:
-    """A job submitted from inside a container, say; a value that only looks forced is the user's own."""
-    environment.run(context, Options({"A": "ours", "B": "ours", "C": "ours"}, {}, ()))
-    constant = context.policy.paths.cache
-    assert printed(tmp_path, {"A": f"{constant}/numba", "B": f"{constant}x", "C": "yes"})[1] == ["export A=ours"]
-
-
 def test_apptainer_is_told_where_the_cache_is(context: Context, tmp_path: Path) -> None:
     """Variables say it, and which others lead there. What the user set stays; without a cache there are none."""
     policy = context.policy._replace(constant_path="containers")
@@ -243,20 +223,6 @@ def test_apptainer_is_told_where_the_cache_is(context: Context, tmp_path: Path) 
     assert not [line for line in printed(tmp_path, users)[1] if "APPTAINER" in line]
     environment.run(context._replace(record=record._replace(cache="")), NOTHING)
     assert printed(tmp_path)[1] == ["export TMPDIR=/w/tmp"]
-
-
-@pytest.mark.report
-@pytest.mark.parametrize("name", ["BINDPATH", "MOUNT", "ENV_FILE"])
-def test_what_is_set_under_apptainers_older_name_is_the_users(context: Context, tmp_path: Path, name: str) -> None:
-    """Ours would make Apptainer ignore it: a module's binds would be missing in the container."""
-    os.makedirs(f"{context.record.run_directory}/cache")
-    with opened_dir(context.record.run_directory) as fd:
-        view.show(fd, Shown("ro", "job", NONE, NONE, "/l/env", NONE), os.getuid())
-    policy = context.policy._replace(constant_path="containers")
-    environment.run(context._replace(policy=policy, record=context.record._replace(cache="/c")), NOTHING)
-    ours = {line.partition("=")[0] for line in printed(tmp_path)[1]}
-    kept = {line.partition("=")[0] for line in printed(tmp_path, {f"SINGULARITY_{name}": "/a/sites"})[1]}
-    assert ours - kept == {f"export APPTAINER_{name}"}
 
 
 @pytest.mark.report
