@@ -53,14 +53,12 @@ class ModelSite(Node):
             records.save(self.paths.state, a_record(job_id=job))
 
     def policy_of(self, **changes: str) -> None:
-        """Write the policy anew, with some keys of `models`."""
         text = POLICY.replace("paths: {{", "paths: {{shelf: {base}/shelf, ").format(base=self.base)
         keys = ", ".join(f"{key}: {value}" for key, value in {"prefixes": f"[{self.models}]", **changes}.items())
         command_line.installed(self.base, f"{text}models: {{{keys}}}\n")
 
     @property
     def shelf(self) -> Path:
-        """The directory of the node's copies."""
         return Path(path_of(self.policy, NODE))
 
     def model(self, name: str, *data: bytes, user: Identity = ALICE, mode: int = 0o600) -> Path:
@@ -91,11 +89,9 @@ class ModelSite(Node):
         requests.ask(self.paths, ModelRequest(str(model), user.gid, asker, shared))
 
     def run_errands(self) -> None:
-        """Run the program that copies."""
         background.main(str(self.base), [COPIES.name, NODE])
 
     def waiting(self) -> list[Errand]:
-        """Return what still waits."""
         return Errands(self.paths, COPIES).all()
 
     def prune(self) -> int:
@@ -109,7 +105,6 @@ class ModelSite(Node):
             errands.hasten(errand)
 
     def sets(self, model: str = "") -> list[Set]:
-        """Return the sets of the node, or those of a model."""
         return [item for item in on_node(self.policy, self.paths) if model in ("", item.about.model)]
 
     def take(self, name: str, job: int = 7) -> list[bytes] | None:
@@ -123,5 +118,4 @@ class ModelSite(Node):
             os.close(fd)
 
     def files(self) -> list[str]:
-        """Return the names of the copies."""
         return sorted(os.listdir(self.shelf / "files"))

@@ -56,7 +56,6 @@ class TreeSite(Node):
             Path(path).mkdir(parents=True, mode=0o700)
 
     def policy_of(self, size: str = "64MiB", quota: str = "1GiB", keep: str = "1GiB") -> None:
-        """Write the policy anew."""
         command_line.installed(self.base, (POLICY + TREES).format(base=self.base, size=size, quota=quota, keep=keep))
 
     def tree(self, name: str, user: Identity | None = None) -> Path:
@@ -88,11 +87,9 @@ class TreeSite(Node):
         return requests.ask(self.paths, asked) is not None
 
     def pack(self) -> None:
-        """Run the program that packs."""
         assert background.main(str(self.base), [requests.PACKS.name, NODE]) == 0
 
     def offers_of(self, user: Identity | None = None) -> list[Offer]:
-        """Return the copies that jobs of a user are offered."""
         with self.client() as store:
             known = store.run(after(20), maintenance.namespaces, scope_of(user or self.user))
             found = [
@@ -101,11 +98,9 @@ class TreeSite(Node):
         return [offer for offers in found for offer in offers]
 
     def bundles(self, user: Identity | None = None) -> list[str]:
-        """Return their names."""
         return [offer.bundle for offer in self.offers_of(user)]
 
     def told(self, name: str, user: Identity | None = None) -> list[dict[str, Any]]:
-        """Return the events of a user's trees."""
         return [event for event in self.events(name) if event.get("uid") == (user or self.user).uid]
 
     def outcome(self, user: Identity | None = None) -> tuple[str, object]:
@@ -132,7 +127,6 @@ class TreeSite(Node):
 
 
 def scope_of(user: Identity) -> str:
-    """Return a user's own scope."""
     return f"user-{user.uid}-{user.name}"
 
 

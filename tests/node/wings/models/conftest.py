@@ -13,7 +13,6 @@ from warmstart.wings.models import look
 
 @pytest.fixture
 def here(base: Path, capable_host: None, monkeypatch: pytest.MonkeyPatch) -> ModelSite:
-    """Return a node that copies models."""
     monkeypatch.setattr(look, "LEAST", SMALL)
     monkeypatch.setattr(process, "be_idle", lambda: None)
     base.chmod(0o755)

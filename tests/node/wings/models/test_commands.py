@@ -19,12 +19,10 @@ WEIGHTS = b"weights of a model"
 
 
 def run(here: ModelSite, *arguments: str) -> Result:
-    """Run a command."""
     return CliRunner().invoke(models, arguments, obj=here.installation)
 
 
 def listed(here: ModelSite) -> list[dict[str, Any]]:
-    """Return what is listed."""
     found: list[dict[str, Any]] = json.loads(run(here, "list", "--json").stdout)
     return found
 

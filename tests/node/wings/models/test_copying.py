@@ -28,7 +28,6 @@ def rule_of(here: ModelSite) -> SharedPath:
 
 
 def age(here: ModelSite) -> None:
-    """Let all sets have been used long ago."""
     for path in (here.shelf / "sets").iterdir():
         os.utime(path, OLD)
 
@@ -48,18 +47,6 @@ def test_a_copy_is_roots_and_nobody_can_write_it(here: ModelSite) -> None:
     assert (event["job_id"], event["uid"], event["fetched_bytes"]) == (7, ALICE.uid, len(WEIGHTS))
     assert here.copy(model) == ""
     assert len(here.events("model.copied")) == 1
-
-
-def test_a_blob_has_one_copy_for_all(here: ModelSite) -> None:
-    """Each user has a set of it, for which root has read the user's own file."""
-    model = snapshot(here.models / "hub", WEIGHTS)
-    here.own(here.models / "hub")
-    assert here.copy(model) == ""
-    here.own(here.models / "hub", BOB)
-    assert here.copy(model, BOB, job=8) == ""
-    assert len(here.sets(str(model))) == 2
-    assert len(here.files()) == 1
-    assert [event["fetched_bytes"] for event in here.events("model.copied")] == [len(WEIGHTS)] * 2
 
 
 def test_many_have_one_copy_by_a_rule(here: ModelSite) -> None:

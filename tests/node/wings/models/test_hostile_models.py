@@ -60,7 +60,6 @@ def test_no_user_stops_another_who_reads_the_model(here: ModelSite) -> None:
 
 
 def copies(here: ModelSite) -> list[bytes]:
-    """Return what the copies of the node have."""
     return sorted((here.shelf / "files" / name).read_bytes() for name in here.files() if "." not in name)
 
 

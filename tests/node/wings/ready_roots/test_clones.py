@@ -65,13 +65,11 @@ def context() -> Iterator[Context]:
 
 
 def first(context: Context) -> ImageKey:
-    """Return the key of the job's image."""
     ((name, path),) = context.record.images.items()
     return clones.key_of(context.policy, StepImage(name, context.record.image, path))
 
 
 def stored(store: str, name: str) -> str:
-    """Put an image's file into the store; return its path."""
     path = Path(store, "images", f"{name}.sqsh")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(name)
@@ -79,7 +77,6 @@ def stored(store: str, name: str) -> str:
 
 
 def unpack(context: Context, key: ImageKey, text: str) -> None:
-    """Put a tree on the shelf."""
     tree = Path(unpacked.shelf_of(context.policy, "n1"), key.tree, "tree")
     tree.mkdir(parents=True)
     (tree / "which").write_text(text)
@@ -87,7 +84,6 @@ def unpack(context: Context, key: ImageKey, text: str) -> None:
 
 
 def listed(context: Context) -> list[str]:
-    """Return the sources in the run's list."""
     return [item.source for item in view.shown(context.record.run_directory)]
 
 
@@ -140,12 +136,6 @@ def test_a_node_that_cannot_unpacks_nothing_and_is_tried_once_after_a_boot(
         done = core_step.run(context, core_step.Options(parse(REFERENCE), "", 1.0))
         assert done == Outcome("skipped", {"reason": unpack_part.CANNOT})
     assert (len(tries), records.held(context.paths.state)) == (1, {})
-
-
-def test_both_ways_work_on_this_machine_and_a_trial_leaves_nothing(context: Context) -> None:
-    assert trial.tried(context.policy) == ("", "")
-    for path in (context.policy.paths.shelf, context.policy.paths.workspace):
-        assert not [name for name in os.listdir(str(path)) if name.startswith(trial.PREFIX)]
 
 
 def test_a_private_image_has_the_tree_of_its_scope(context: Context) -> None:

@@ -20,17 +20,14 @@ from warmstart.wings.ready_roots.trial import Tried
 
 @pytest.fixture
 def site(base: Path, capable_host: None) -> ShelfSite:
-    """Return a node with a shelf."""
     return ShelfSite(base)
 
 
 def left(site: ShelfSite) -> list[str]:
-    """Return what trials have left."""
     return [name for part in ("shelf", "workspace") for name in os.listdir(site.base / part) if name[:1] == "."]
 
 
 def removed(session: Session) -> int:
-    """Have maintenance remove it."""
     return maintenance.PARTS.node["trials"](session) or 0
 
 

@@ -28,7 +28,6 @@ NOBODY = 0xFFFFFFFF  # of an entry of an access control list that names nobody
 
 
 def copied(tree: Path, to: Path, owners: list[int] | None = None) -> Staged:
-    """Copy a tree with the rights of the user."""
     bounds = Bounds(1 << 20, 100)
     to.mkdir(mode=0o700)
     with (

@@ -62,7 +62,6 @@ def packed(site: TreeSite, tree: Path, during: AbstractContextManager[object] | 
 
 
 def links(tree: Path) -> None:
-    """Make links out of the tree, to themselves, and as long as a link may be."""
     for name, target in {"out": "/etc/shadow", "up": "../../..", "self": "self", "long": "x" * 4095}.items():
         (tree / name).symlink_to(target)
 
@@ -83,7 +82,6 @@ def names(tree: Path) -> None:
 
 
 def hard_links(tree: Path) -> None:
-    """Give one file many names."""
     (tree / "one").write_bytes(bytes(100_000))
     for number in range(20):
         os.link(tree / "one", tree / f"{number}")
@@ -103,7 +101,6 @@ def sparse(tree: Path) -> None:
 
 
 def many(tree: Path) -> None:
-    """Make more names than a tree may have."""
     for number in range(2500):
         (tree / str(number)).touch()
 

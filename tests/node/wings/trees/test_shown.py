@@ -45,7 +45,6 @@ def runs() -> Iterator[list[Path]]:
 
 @pytest.fixture
 def run(runs: list[Path]) -> Path:
-    """Return the first one."""
     return runs[0]
 
 

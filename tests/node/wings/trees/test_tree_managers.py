@@ -99,7 +99,6 @@ class Environment:
         return {str(path.relative_to(copy)) for path in copy.rglob("*")}
 
     def wheel(self, name: str, version: str, file: str) -> str:
-        """Make a wheel of one file; return its path."""
         info = f"{name}-{version}.dist-info"
         content = {
             file: f"# {version}\n",
@@ -139,7 +138,6 @@ class Environment:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Environment:
-    """Return an environment that is not there yet."""
     (tmp_path / "trees").mkdir()
     return Environment(tmp_path)
 
@@ -236,7 +234,6 @@ def write_channel(channel: Path, content: str) -> None:
 
 @pytest.fixture
 def channel(environment: Environment) -> Path:
-    """Return a channel for rattler."""
     need_module("rattler")
     channel = environment.base / "channel"
     write_channel(channel, "first")

@@ -50,7 +50,6 @@ def make_snapshot(site: Site, cache: Path, data: bytes) -> Path:
 
 
 def run(site: Site, snapshot: Path, node: str = "n1", script: str = READ) -> JobResult:
-    """Run a job that names a model, until nothing works in the background."""
     text = script.format(snapshot=snapshot, top=snapshot.parent.parent)
     comment = f"--comment=warmstart: model={snapshot}"
     return site.finish(site.cluster.submit(text, ALICE, comment, f"--nodelist={node}"))

@@ -36,7 +36,6 @@ SLEEP = '#!/bin/sh\necho "$MASTER_ADDR:$MASTER_PORT"\nexec sleep 600\n'
 
 
 def allow(site: Site, **changes: object) -> None:
-    """Write a policy that gives jobs a rendezvous and nothing else."""
     fields = {"low": LOW, "high": HIGH, "shared": "true", "wait": "20s", "required": "false", **changes}
     site.write_policy(rules=MEET.format(**fields))
 
@@ -51,22 +50,18 @@ def meeting(site: Site) -> Iterator[Site]:
 
 
 def reserved(site: Site) -> list[str]:
-    """Return the host's port reservations."""
     return names(site.var / "ports")
 
 
 def announced(site: Site) -> list[str]:
-    """Return the runs whose head node has announced a rendezvous in the store."""
     return sorted(path.parent.name for path in (site.store / "runs").glob("*/rendezvous.answer"))
 
 
 def names(directory: Path) -> list[str]:
-    """Return the names in a directory, [] if it does not exist."""
     return sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
 
 
 def lines(output: str) -> list[str]:
-    """Return the tasks' output lines without task numbers."""
     return sorted(line.partition(" ")[2] for line in output.splitlines() if line[:1].isdigit())
 
 

@@ -16,13 +16,11 @@ from warmstart.wings.models.checks import models
 
 @pytest.fixture(autouse=True)
 def _shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all prefixes be on a shared file system."""
     monkeypatch.setattr(prefixes, "real_path", lambda path, _: path)
     monkeypatch.setattr(prefixes, "mount_of", lambda _: Mount("lustre", "/lustre"))
 
 
 def found(shelf: Path, *prefixes: str, keep: str = "1B", way: str = "spank") -> list[tuple[str, str]]:
-    """Return the status and the text of each finding."""
     policy = offering(defaults(), models={"prefixes": [*prefixes], "keep": keep})
     policy = policy._replace(constant_path=way, paths=policy.paths._replace(shelf=str(shelf)))
     return [(finding.status, finding.found) for finding in models(Node(Installation(str(shelf)), policy))]

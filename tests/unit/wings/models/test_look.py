@@ -18,7 +18,6 @@ LARGE = b"weights of a model"
 
 
 def seen(path: Path, prefix: Path) -> Look:
-    """Look at a model below a prefix."""
     return look(str(path), [str(prefix)])
 
 

@@ -28,7 +28,6 @@ from warmstart.wings.models.step import Wanted
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Return a model with one file."""
     path = tmp_path / "models/tiny"
     path.mkdir(parents=True)
     (path / "model.bin").write_bytes(b"weights of a model")

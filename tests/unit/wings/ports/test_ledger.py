@@ -22,7 +22,6 @@ SOON = 5.0
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> str:
-    """Return the path of a ledger that is not there yet."""
     return str(tmp_path / "ports")
 
 
@@ -39,7 +38,6 @@ def reserve(ledger: str, holder: Holder = JOB, *, restarts: int = 0, **wanted: i
 
 
 def names(ledger: str) -> list[str]:
-    """Return the ledger's entries."""
     return sorted(os.listdir(ledger))
 
 
@@ -54,7 +52,6 @@ def bound(family: socket.AddressFamily, address: str, *, listen: bool) -> socket
 
 
 def free_here() -> Iterator[int]:
-    """Yield ports of the range that nobody has."""
     return (port for port in range(LOW, HIGH) if ports.is_free(port))
 
 

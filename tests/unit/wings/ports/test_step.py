@@ -29,7 +29,7 @@ from warmstart.store.board import DIRECTORY, Whose
 from warmstart.store.layout import StoreFailed
 from warmstart.wings.ports import ledger as ports
 from warmstart.wings.ports import step as wing_step
-from warmstart.wings.ports.step import AnswerUnusable, HeadRefused, NoAnswer, NodeShared, PortsNotOffered, Required
+from warmstart.wings.ports.step import AnswerUnusable, HeadRefused, NoAnswer, PortsNotOffered, Required
 
 RULE = a_rendezvous(shared_nodes=True, wait=5)
 TWO = a_job(nodelist="n[1-2]")
@@ -39,7 +39,6 @@ HERE = os.cpu_count() or 1
 
 
 def grant(**rule: object) -> Grant:
-    """Return what a rule with `rendezvous` and nothing else gives."""
     own = {wing_step.KEY: [json.loads(json.dumps(RULE._replace(**rule)._asdict()))]}  # type: ignore[arg-type]
     return Grant([], [], {}, "user", ["user-1-a"], "user-1-a", "", own=own)
 
@@ -49,7 +48,6 @@ def with_ports(policy: Policy) -> Policy:
 
 
 def planned(policy_root: Path, job: Job, given: Grant) -> dict[str, Step]:
-    """Return the steps that the plan has for the job, whose request is parsed first."""
     policy = with_ports(a_policy(policy_root))
     steps = plan.prolog(policy, job, given, plan.request_of(policy, job, given))
     return {step.name: step for step in steps}
@@ -95,12 +93,10 @@ class Nodes:
 
     @property
     def ledger(self) -> list[str]:
-        """The reserved ports of the host."""
         return sorted(os.listdir(self.root / "ports"))
 
     @property
     def answers(self) -> list[str]:
-        """The boards in the store."""
         return sorted(os.listdir(self.root / "store" / DIRECTORY))
 
     def put(self, whose: Whose, text: str) -> None:
@@ -205,20 +201,6 @@ def test_a_head_that_has_no_port_says_so(nodes: Nodes, monkeypatch: pytest.Monke
     assert nodes.ledger == []
     nodes.finish(TWO)
     assert nodes.answers == []
-
-
-def test_a_shared_head_node_has_no_port(nodes: Nodes) -> None:
-    with pytest.raises(NodeShared, match="does not have its first node n1 exclusively"):
-        nodes.run(TWO, shared_nodes=False)
-    with pytest.raises(HeadRefused, match="exclusively"):
-        nodes.run(OTHER, shared_nodes=False)
-    assert nodes.run(TWO._replace(oversubscribe="NO"), shared_nodes=False)["MASTER_ADDR"] == "n1"
-
-
-@pytest.mark.parametrize("node", ["n1", "n2"])
-def test_where_it_is_required_the_job_is_refused(nodes: Nodes, node: str) -> None:
-    with pytest.raises(Required, match=r"no rendezvous port.*; jobs here do not run without a rendezvous port"):
-        nodes.run(TWO._replace(node=node), shared_nodes=False, required=True, wait=0)
 
 
 @pytest.mark.parametrize(("required", "error"), [(False, StoreFailed), (True, Required)])

@@ -33,7 +33,6 @@ def enroot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def of_hook(tmp_path: Path) -> tuple[str, str]:
-    """Return status and text of the finding."""
     (found,) = checks.hook(Installation(str(tmp_path / "prefix")), str(tmp_path))
     return found.status, found.found
 

@@ -38,7 +38,6 @@ def make(tree: Path, names: str) -> None:
 
 
 def stamp(tree: Path, marker: str = "") -> str:
-    """Return what a tree looks like."""
     return current.look(str(tree), [str(tree.parent)], marker, []).stamp
 
 

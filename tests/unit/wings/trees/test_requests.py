@@ -19,18 +19,15 @@ def paths(tmp_path: Path) -> NodePaths:
 
 
 def request(tree: str = "/t", uid: int = 1) -> TreeRequest:
-    """Return a request of a user's."""
     return TreeRequest(tree, "", f"user-{uid}-u", "u", uid, uid, "c", 7, "n1")
 
 
 def tried(paths: NodePaths, item: TreeRequest, ago_s: float = 0.0) -> None:
-    """Say that one attempt was made."""
     due = int(time.time() - ago_s + PACKS.backoff_s)
     Errands(paths, PACKS).put(Errand(str(item.uid), due, 1, item.key), item)
 
 
 def due(paths: NodePaths) -> set[tuple[str, int]]:
-    """Return tree and user of what is due."""
     return {(item.request.tree, item.request.uid) for item in requests.due(paths)}
 
 

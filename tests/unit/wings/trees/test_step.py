@@ -64,7 +64,6 @@ class Shown:
         return [os.open(self.tree, os.O_RDONLY)]
 
     def keep(self, size: str) -> None:
-        """Let the policy have another bound on what a node keeps of trees."""
         policy = offering(self.context.policy, trees={"prefixes": [str(self.tree.parent)], "keep": size})
         self.context = self.context._replace(policy=policy)
 
@@ -72,11 +71,9 @@ class Shown:
         self.context = self.context._replace(policy=self.context.policy._replace(**changes))  # type: ignore[arg-type]
 
     def share(self) -> None:
-        """Have a rule name the tree for the site."""
         self.shared = SharedPath(f"{self.tree.parent}/*", (User("ws-alice", 64201),), "site", "everyone")
 
     def publish(self, scope: str = SCOPE) -> None:
-        """Publish a copy of the tree as it is."""
         seen = current.look(str(self.tree), [str(self.tree.parent)], "", [])
         facts = place.facts_of(seen, self.shared)
         where = place.place_of(self.context.store.path, scope, facts)
@@ -88,27 +85,22 @@ class Shown:
         os.close(fd)
 
     def step(self, *, tree: str = "", meeting: Meeting | None = None) -> Outcome:
-        """Run the step."""
         shared = (self.shared,) if self.shared else ()
         return step.run(self.context, Options(tree or str(self.tree), "", SCOPE, meeting=meeting, shared=shared))
 
     def run(self) -> tuple[str, ...]:
-        """Run the step; return its notices."""
         return self.step().notices
 
     def event(self) -> tuple[str, str]:
-        """Return the last way of showing it, and the reason."""
         told = events(self.context, "tree.shown")[-1]
         return told["way"], told["reason"]
 
     def asked(self) -> list[TreeRequest]:
-        """Return what is to be packed."""
         return [item.request for item in requests.due(self.context.paths)]
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
-    """Yield a job with a tree."""
     made = Shown(tmp_path, monkeypatch)
     yield made
     made.context.store.close()
@@ -238,12 +230,10 @@ class Nodes:
         monkeypatch.setattr(together, "Together", lambda *_: self)
 
     def proposal(self, own: dict[str, ProposedProfile], _deadline: object) -> dict[str, ProposedProfile]:
-        """Return what the head node proposes."""
         self.own = own
         return {name: it._replace(facts=self.facts or it.facts) for name, it in own.items()}
 
     def settle(self, cold: dict[str, str], _deadline: object) -> Settled:
-        """Return what all nodes show."""
         self.votes.append(cold)
         return Settled({PROFILE: Cold(self._cold or cold[PROFILE], ["n2"])} if self._cold or cold else {}, 0.0)
 

@@ -270,7 +270,6 @@ def test_a_link_on_the_way_leads_to_no_other_tree(open_tree: Path, tmp_path: Pat
 
 
 def name(text: bytes) -> bytes:
-    """Return a name as a record has it."""
     return struct.pack("<H", len(text)) + text
 
 
