@@ -43,31 +43,11 @@ BOUNDS = ImageBounds(8 << 20, 400)
 MOST_LAYERS = 6
 KINDS = [bytes([kind]) for kind in b"00000555511122346\0\0" * 6 + b"7xgLKSSSVMDNA"]
 NAMES = [
-    b"a",
-    b"b",
-    b"a/b",
-    b"a/b/c",
-    b"./",
-    b"",
-    b".",
-    b"/",
-    b"..",
-    b"../a",
-    b"a/../b",
-    b"d/" * 300,
-    b"n" * 300,
-    b"\xff",
-]
+    b"a", b"b", b"a/b", b"a/b/c", b"./", b"", b".", b"/", b"..", b"../a", b"a/../b", b"d/" * 300, b"n" * 300, b"\xff",
+]  # fmt: skip
 WHITEOUTS = [
-    b".wh.a",
-    b"a/.wh.b",
-    b".wh..wh..opq",
-    b"a/.wh..wh..opq",
-    b".wh.",
-    b"a/.wh..",
-    b".wh...",
-    b".wh..wh.plnk/a",
-]
+    b".wh.a", b"a/.wh.b", b".wh..wh..opq", b"a/.wh..wh..opq", b".wh.", b"a/.wh..", b".wh...", b".wh..wh.plnk/a",
+]  # fmt: skip
 SIZES = [0, 1, 5, 511, 512, 513, 9000, 1 << 20, 8 << 20, 1 << 33, 1 << 40, (1 << 63) - 1, 1 << 63, 1 << 70]
 FIELDS = [
     b"", b" ", b"\xff" * 12, b"\x80" + bytes(11), b"\xbf" + b"\xff" * 11, b"\xc0" + bytes(11), b"-1", b"0x10",
