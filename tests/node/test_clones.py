@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +14,6 @@ import pytest
 from tests.lib.meddling import become, meddling, stopped
 from warmstart import view
 from warmstart.host import linux
-from warmstart.host.client import attach_in_namespace
-from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 
 OWNER, JOB, OTHER = (64204, 64205), (64201, 64202), (64203, 64203)  # uid and gid
@@ -136,24 +133,6 @@ def test_it_is_taken_down_while_a_process_reads_it(base: Path) -> None:
             view.take_down(run)
         assert not path.exists()
         assert file.read() == "shared"
-
-
-def test_a_private_namespace_gets_it_too(base: Path) -> None:
-    subprocess.run(["/usr/bin/mount", "--bind", base, base], check=True)
-    try:
-        argv = ["/usr/bin/unshare", "--mount", "--propagation", "private", "/bin/sh", "-c"]
-        script = f"echo; read line; cat {base}/run/mounted/a1/tree/sub/tool"
-        with subprocess.Popen([*argv, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            shown(base)
-            namespace = os.open(f"/proc/{process.pid}/ns/mnt", os.O_RDONLY)
-            attach_in_namespace(namespace, str(base / "run"), ["mounted/a1"], after(5))
-            os.close(namespace)
-            output, _ = process.communicate("\n")
-        assert output == "shared"
-    finally:
-        subprocess.run(["/usr/bin/umount", "-R", "-l", base], check=False)
 
 
 @pytest.mark.report

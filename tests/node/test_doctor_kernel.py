@@ -55,12 +55,10 @@ def _loops() -> str:
 
 
 def no_ids(*_: int) -> int:
-    """Fail as a kernel without user namespaces does."""
     raise OSError(22, "Invalid argument")
 
 
 def no_loops(*_: object, **__: object) -> tuple[int, str]:
-    """Fail as a node without /dev/loop-control does."""
     raise OSError(2, "No such file or directory")
 
 

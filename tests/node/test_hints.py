@@ -35,7 +35,6 @@ def look(site: Site) -> Look:
 
 @pytest.fixture(autouse=True)
 def place(monkeypatch: pytest.MonkeyPatch, site: Site) -> Path:
-    """Put units where only this test sees them."""
     place = site.base / "units"
     place.mkdir()
     monkeypatch.setattr(units, "UNITS", (str(place),))
@@ -73,7 +72,6 @@ def _workspace_in_a_sticky_directory(site: Site) -> None:
 
 
 def _modules(site: Site) -> None:
-    """Let a group write many modules."""
     for number in range(9):
         path = Path(site.installation.lib, f"python-1/warmstart/m{number}.py")
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -91,7 +91,6 @@ ATTACKS = {
 
 
 def get_pid() -> int:
-    """Return the id of the process that asks."""
     return os.getpid()
 
 
@@ -103,7 +102,6 @@ def make(cache: int) -> int:
 
 @pytest.fixture
 def cache(base: Path) -> Iterator[int]:
-    """Give the job's own cache directory, open."""
     (base / "cache").mkdir(0o700)
     os.chown(base / "cache", JOB.uid, JOB.gid)
     with opened_dir(str(base / "cache")) as fd:

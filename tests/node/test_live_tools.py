@@ -35,7 +35,6 @@ SETTLED_S = 0.1  # far less than a site has: what is not complete is to be seen,
 
 @pytest.fixture(params=TOOLS)
 def tool(request: pytest.FixtureRequest) -> str:
-    """Return an installed tool."""
     name: str = request.param
     need_module(TOOLS[name][0])
     return name
@@ -54,7 +53,6 @@ def jobs(tmp_path: Path, tool: str) -> Iterator[tuple[LiveJob, LiveJob]]:
 
 
 def started(job: LiveJob, tool: str, program: str) -> subprocess.Popen[bytes]:
-    """Start one of the job's programs."""
     cache = job.cache.parent
     environment = {"PATH": os.defpath, "HOME": str(job.root), "TMPDIR": str(job.root)}
     for name in (tool, *registry.get(tool).refers_to):

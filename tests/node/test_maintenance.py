@@ -54,7 +54,6 @@ class Host(Node):
         return record
 
     def trees(self, record: Record) -> None:
-        """Make a run's view and workspace."""
         (Path(self.paths.view) / str(record.view_id)).mkdir()
         cache = Path(record.run_directory) / "cache"
         cache.mkdir(parents=True)
@@ -62,18 +61,15 @@ class Host(Node):
         (cache / "x").write_bytes(b"x")
 
     def left(self) -> list[str]:
-        """Return what remains of jobs."""
         places = (self.paths.state, self.paths.view, self.paths.stage, str(self.workspace))
         return sorted(f"{os.path.basename(place)}/{name}" for place in places for name in os.listdir(place))
 
     def maintain(self, status: int = 0) -> None:
-        """Run maintenance of the node."""
         assert self.command("maintain", "--node", "n1").exit_code == status
 
 
 @pytest.fixture
 def node(base: Path) -> Host:
-    """Yield a node whose controller knows no jobs."""
     return Host(base)
 
 
@@ -93,7 +89,6 @@ def immutable() -> Iterator[Callable[[Path], None]]:
 
 
 def mutable(path: Path) -> None:
-    """Undo what `immutable` did."""
     subprocess.run(["/usr/bin/chattr", "-i", path], check=True)
 
 
@@ -236,7 +231,6 @@ def test_copies_are_pruned_and_their_use_is_told_to_the_store(base: Path) -> Non
 
 
 def fetch(node: Host, offer: Offer) -> Path:
-    """Return the node's copy of an offered bundle."""
     with node.client() as store:
         where = node.namespace()
         copy = node_cache.local_copy(
@@ -308,7 +302,6 @@ def test_the_last_success_is_known(node: Host, monkeypatch: pytest.MonkeyPatch) 
 
 
 def fails(*_: object) -> None:
-    """Fail as a disk does."""
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 

@@ -38,7 +38,6 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 def findings(site: Site) -> list[tuple[str, str, str]]:
-    """Return check, status and words of what doctor finds."""
     found = command_line.answer(site.installation, "doctor")["findings"]
     return [(result["check"], result["status"], result["found"]) for result in found]
 

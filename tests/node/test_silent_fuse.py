@@ -44,7 +44,6 @@ def silent(place: Path) -> Iterator[None]:
 
 
 def answers(look: Callable[[], object]) -> bool:
-    """Return whether a look ends, in a process of its own."""
     child = os.fork()
     if child == 0:
         with suppress(BaseException):
@@ -62,7 +61,6 @@ def answers(look: Callable[[], object]) -> bool:
 
 @pytest.fixture
 def record(base: Path) -> Record:
-    """Return a run with its directories."""
     made = a_record(workspace=str(base), uid=UIDS["ws-alice"])
     for name in ("cache", "tmp"):
         Path(made.run_directory, name).mkdir(parents=True)
@@ -70,7 +68,6 @@ def record(base: Path) -> Record:
 
 
 def own_variables(record: Record, _base: Path) -> object:
-    """Look for what the job says of its variables."""
     return harvest._own_variables(record)
 
 
@@ -85,7 +82,6 @@ def asked(record: Record, base: Path) -> object:
 
 
 def noted(record: Record, _base: Path) -> object:
-    """Look for the images that the job noted."""
     fd = os.open(record.run_directory, os.O_RDONLY)
     try:
         return [*notes._notes(fd)]

@@ -47,7 +47,6 @@ class Node(NamedTuple):
 
     @property
     def constant(self) -> Path:
-        """The constant path."""
         return self.base / "constant"
 
     def make_cache(self, run: str, uid: int) -> Path:
@@ -62,7 +61,6 @@ class Node(NamedTuple):
         return cache
 
     def show(self, run: str, shown: Shown, uid: int = JOB) -> None:
-        """Add to what a run shows, as the prolog does."""
         with opened_dir(str(self.base / "workspace" / run)) as fd:
             view.show(fd, shown, uid)
 
@@ -140,7 +138,6 @@ def test_roots_part_of_a_task_asks_no_file_system_of_the_users(node: Node) -> No
 
 
 def mounts(node: Node, lines: list[str]) -> list[str]:
-    """Return the task's mounts at the constant path."""
     return [line for line in lines if line.startswith("/proc/self/mountinfo:") and f" {node.constant} " in line]
 
 

@@ -43,7 +43,6 @@ def import_directory(shared: str) -> str:
 
 
 def write(path: str) -> None:
-    """Write a file as the caller."""
     Path(path).write_bytes(b"x")
 
 
@@ -61,14 +60,12 @@ def squat(shared: str, names: list[str], target: str) -> None:
 
 
 def release(shared: str, step: str) -> None:
-    """Remove a step's images."""
     own_images.FALLBACK = shared
     own_images.release(step)
 
 
 @pytest.fixture
 def shared(base: Path) -> str:
-    """Give a directory like /var/tmp."""
     (base / "shared").mkdir()
     (base / "shared").chmod(0o1777)
     return str(base / "shared")
@@ -76,14 +73,12 @@ def shared(base: Path) -> str:
 
 @pytest.fixture
 def alice() -> Iterator[Worker]:
-    """Run functions as alice."""
     with Worker(ALICE, rooms=(__name__,)) as worker:
         yield worker
 
 
 @pytest.fixture
 def bob() -> Iterator[Worker]:
-    """Run functions as bob."""
     with Worker(BOB, rooms=(__name__,)) as worker:
         yield worker
 
@@ -123,7 +118,6 @@ def test_release_finds_what_the_step_has(alice: Worker, bob: Worker, shared: str
 
 
 def make(path: str) -> None:
-    """Make a directory."""
     os.mkdir(path, 0o755)
 
 

@@ -17,7 +17,6 @@ from warmstart.host.files import Untrusted, ensure_dir, ensure_path, opened_dir,
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Give a directory `b` in one `a`."""
     path = tmp_path / "a" / "b"
     path.mkdir(parents=True)
     return path
@@ -25,7 +24,6 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def parent(tmp_path: Path) -> Iterator[int]:
-    """Return an open directory in which trees are removed."""
     with opened_dir(str(tmp_path)) as fd:
         yield fd
 

@@ -16,7 +16,6 @@ CAPS = scratch.Caps(size=1 << 20, files=16)
 
 
 def packed(directory: Path, content: str = "x") -> Path:
-    """Return a squashfs with one file, `f`."""
     (directory / "tree").mkdir(parents=True)
     (directory / "tree" / "f").write_text(content)
     result = directory / "bundle.sqsh"

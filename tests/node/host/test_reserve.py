@@ -57,7 +57,6 @@ def node(base: Path, request: pytest.FixtureRequest) -> Iterator[NodePaths]:
 
 
 def made(disk: Path) -> NodePaths:
-    """Return the directories that a first hook makes."""
     paths = NodePaths(f"{disk}/n1", "/nowhere")
     for directory in (paths.root, paths.state, paths.view, paths.journal):
         os.mkdir(directory, 0o711)
@@ -90,7 +89,6 @@ def written(fd: int) -> int:
 
 
 def fill_inodes(paths: NodePaths) -> None:
-    """Make files until no inode is left."""
     os.mkdir(f"{paths.root}/hogs")
     number = 0
     try:

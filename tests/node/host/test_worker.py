@@ -15,18 +15,15 @@ NOBODY = Identity("nobody", 65534, 65534)
 
 
 def ids() -> list[int]:
-    """Return every id of the process."""
     return [*os.getresuid(), *os.getresgid(), *os.getgroups()]
 
 
 def network_interfaces() -> list[str]:
-    """Return what the process can see of the network."""
     with open("/proc/self/net/dev", encoding="ascii") as file:
         return [line.split(":")[0].strip() for line in file if ":" in line]
 
 
 def grow(path: str) -> None:
-    """Write a file."""
     with open(path, "w", encoding="ascii") as file:
         file.write("x")
 

@@ -43,7 +43,6 @@ def printed(base: Path, mounts: str = "", more: str = "", **inherited: str) -> l
 
 @pytest.fixture
 def run(base: Path) -> Path:
-    """Return the directory of a run whose job has a view."""
     made = a_context(base)
     record = a_record(workspace=f"{base}/workspace", uid=JOB, gid=JOB)
     run = Path(record.run_directory)

@@ -49,7 +49,6 @@ def here(site: Installation, tmp_path: Path) -> Node:
 
 
 def one(check: Callable[[Node], object], subject: Node) -> Result:
-    """Return the finding of one check of a node."""
     (found,) = run_checks({"x": check}, subject)  # type: ignore[dict-item]
     return found
 

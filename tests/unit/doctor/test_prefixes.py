@@ -15,13 +15,11 @@ from warmstart.host.worker import Worker
 
 @pytest.fixture
 def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a directory on a shared file system."""
     monkeypatch.setattr(prefixes, "mount_of", lambda _: Mount("lustre", "/lustre"))
     return tmp_path
 
 
 def found(*paths: object) -> list[tuple[str, str]]:
-    """Return the status and the text of each finding."""
     return [(finding.status, finding.found) for finding in prefixes.check("wing", [*map(str, paths)])]
 
 

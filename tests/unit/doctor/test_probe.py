@@ -12,7 +12,6 @@ from warmstart.doctor import probe
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Return a directory with `real/inner/store`."""
     (tmp_path / "real/inner/store").mkdir(parents=True)
     return tmp_path
 

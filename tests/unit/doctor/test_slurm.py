@@ -43,7 +43,6 @@ Stopping = Callable[[str, "str | None"], Result]
 
 @pytest.fixture
 def site(tmp_path: Path) -> Installation:
-    """Return an installation with hooks and a policy."""
     libexec = tmp_path / "prefix/libexec/warmstart"
     libexec.mkdir(parents=True)
     for name in ("prolog", "epilog", "task-prolog"):
@@ -111,7 +110,6 @@ def test_times_that_are_advised_agree(site: Installation, tmp_path: Path, times:
 
 
 def results(conf: Path, site: Installation, policy: Policy) -> list[Result]:
-    """Return what the checks of times find."""
     return run(slurm.TIMES, Slurm(slurm_conf.read(str(conf)), site, policy))
 
 
@@ -272,7 +270,6 @@ def test_jobs_with_another_root_have_our_mounts(
 
 
 def way(site: Installation, constant_path: str, cache: str = "/var/cache/warmstart") -> None:
-    """Write a policy with a value of `constant_path`."""
     lines = POLICY.replace("paths: {", f"paths: {{cache: {cache}, ")
     assert lines != POLICY
     Path(site.policy).write_text(f"constant_path: {constant_path}\n{lines}")
@@ -336,7 +333,6 @@ def test_where_slurm_conf_is_looked_for(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def script(path: Path, text: str = "") -> Path:
-    """Write a script that anybody can run."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)

@@ -48,7 +48,6 @@ DENIED = OSError(errno.ENOLCK, "No locks available", "x")
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Policy:
-    """Return a policy whose store's owner is OWNER."""
     found = current_policy(installed(tmp_path / "prefix")).policy
     return found._replace(store_user=Identity("w", OWNER, OWNER))
 
@@ -59,7 +58,6 @@ def statuses(policy: Policy, *, place: str = "/p", as_root: bool = True, **answe
 
 
 def results(policy: Policy, *, place: str = "/p", as_root: bool = True, **answers: Any) -> list[Result]:  # noqa: ANN401
-    """Return the findings for given answers of the probe."""
     told = {**GOOD, **answers}
 
     def ask(function: Callable[P, R], /, *_: P.args, **__: P.kwargs) -> R:

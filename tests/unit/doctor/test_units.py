@@ -26,7 +26,6 @@ def places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
 
 
 def told(prefix: str = "/usr") -> str:
-    """Return what is to be done for the store's target."""
     return units.scheduled(Installation(prefix), TARGET, "otherwise")
 
 

@@ -144,7 +144,6 @@ def source(tmp_path: Path) -> Iterator[int]:
 
 @pytest.fixture
 def target(tmp_path: Path) -> Iterator[int]:
-    """Give an empty open file."""
     fd = os.open(tmp_path / "target", os.O_RDWR | os.O_CREAT)
     yield fd
     os.close(fd)
@@ -154,7 +153,6 @@ CONTENT = os.urandom(5 * files.CHUNK // 2)
 
 
 def known(data: bytes) -> Copied:
-    """Return what a copy of these bytes answers."""
     return Copied(len(data), hashlib.sha256(data).hexdigest())
 
 
@@ -215,7 +213,6 @@ def test_what_others_could_change(tmp_path: Path, mode: int, strict: str, lenien
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Give a directory `b` in one `a`."""
     (tmp_path / "a").mkdir(mode=0o755)
     (tmp_path / "a" / "b").mkdir(mode=0o755)
     return tmp_path / "a" / "b"
@@ -280,7 +277,6 @@ def test_what_is_missing_is_made_if_that_is_wanted(place: Path) -> None:
 
 
 def opened(path: Path, *, sticky: bool = False) -> AbstractContextManager[int]:
-    """Open a path that is to be ours, or root's."""
     return opened_trusted(str(path), MINE, sticky=sticky)
 
 
@@ -341,14 +337,12 @@ def nest(directory: Path, levels: int, *, each: int = 0) -> None:
 
 
 def link(directory: Path, count: int) -> None:
-    """Make hard links of one file, which no quota counts."""
     (directory / "file").touch()
     for number in range(count):
         os.link(directory / "file", directory / f"a-name-of-some-length-{number}")
 
 
 def make(directory: Path, count: int) -> None:
-    """Make directories, each with one in it."""
     for number in range(count):
         (directory / f"a-name-of-some-length-{number}" / "below").mkdir(parents=True)
 
@@ -470,7 +464,6 @@ def two(tmp_path: Path) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def descriptor(path: Path) -> Iterator[int]:
-    """Open a file for the length of a `with`."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         yield fd

@@ -20,13 +20,11 @@ MIB = 1 << 20
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[int]:
-    """Yield a descriptor of a directory."""
     with opened_dir(str(tmp_path)) as fd:
         yield fd
 
 
 def allocated(reservation: Reservation) -> int:
-    """Return how many bytes are taken from the disk."""
     return os.fstat(reservation._fd).st_blocks * 512
 
 

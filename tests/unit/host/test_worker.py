@@ -27,12 +27,10 @@ class SampleRefused(UserError):
 
 
 def ids() -> list[int]:
-    """Return every id of the process."""
     return [*os.getresuid(), *os.getresgid(), *os.getgroups()]
 
 
 def fail(kind: str) -> None:
-    """Fail in the way that is asked for."""
     if kind == "expected":
         raise SampleRefused(what="tea")
     if kind == "system":
@@ -45,13 +43,11 @@ def fail(kind: str) -> None:
 
 
 def remember(value: int, memory: list[int] = []) -> list[int]:  # noqa: B006 - the process's memory is the point
-    """Return what earlier calls gave."""
     memory.append(value)
     return memory
 
 
 def can_write(fd: int) -> bool:
-    """Tell whether the descriptor is open here."""
     try:
         os.fstat(fd)
     except OSError:
@@ -77,12 +73,10 @@ class Parcel(NamedTuple):
 
 
 def swap(parcel: Parcel, *, label: str) -> Parcel:
-    """Return the parcel with another label."""
     return parcel._replace(label=label)
 
 
 def lie() -> list[str]:
-    """Return what the annotation does not say."""
     return [1]  # type: ignore[list-item]
 
 
@@ -94,12 +88,10 @@ class SampleBroken(NodeError):
 
 
 def blame_the_node() -> None:
-    """Claim that the node is broken."""
     raise SampleBroken
 
 
 def babble() -> list[str]:
-    """Write what is no JSON where the answer goes."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             if int(name) > 2:
@@ -108,13 +100,11 @@ def babble() -> list[str]:
 
 
 def raise_half_an_error() -> None:
-    """Raise an error without the fields of its template."""
     raise SampleRefused
 
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
-    """Give a worker with our own identity."""
     with Worker(ME, rooms=(__name__,)) as made:
         yield made
 
@@ -162,7 +152,6 @@ def test_a_caller_does_something_else_until_it_wants_the_result() -> None:
 
 
 def length_read(fd: int) -> int:
-    """Return how many bytes come from a descriptor."""
     return len(os.read(fd, 10))
 
 
@@ -175,7 +164,6 @@ def test_a_call_without_time_is_not_made(worker: Worker) -> None:
 
 
 def own_pid() -> int:
-    """Return the pid of the process that this runs in."""
     return os.getpid()
 
 

@@ -45,13 +45,11 @@ class Host:
         os.utime(paths.state, (last, last))
 
     def there(self) -> list[str]:
-        """Return the nodes that have anything."""
         return sorted({*self.site.installation.nodes(), *os.listdir(self.shelf)} - {"n1"})
 
 
 @pytest.fixture
 def host(node: Node, monkeypatch: pytest.MonkeyPatch) -> Host:
-    """Return a host without nodes."""
     return Host(node, monkeypatch)
 
 

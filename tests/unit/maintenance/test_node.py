@@ -68,16 +68,13 @@ class Host:
         return record
 
     def recorded(self, record: Record) -> None:
-        """Have the run known."""
         os.makedirs(f"{self.site.paths.state}/{record.job_id}", mode=0o700, exist_ok=True)
         records.save(self.site.paths.state, record)
 
     def maintain(self) -> Report:
-        """Do all of it."""
         return maintain_node(self.site.installation, NODE, "")
 
     def left(self) -> list[str]:
-        """Return the runs whose directories are there."""
         return sorted(os.listdir(self.workspaces))
 
 

@@ -19,7 +19,6 @@ done
 
 
 def script(path: Path, text: str) -> None:
-    """Write a program."""
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
 
@@ -46,7 +45,6 @@ def configure(tmp_path: Path) -> Path:
 
 
 def told(configure: Path) -> str:
-    """Return what it says."""
     path = f"{configure.parent}/bin:{os.environ['PATH']}"
     environment = {"PATH": path, "USERS": f"{configure.parent}/users"}
     done = subprocess.run(["/bin/sh", configure], env=environment, capture_output=True, text=True, check=True)

@@ -20,7 +20,6 @@ MACHINES = ("x86_64", "aarch64")
 
 
 def setup_cfg() -> configparser.ConfigParser:
-    """Return setup.cfg."""
     parser = configparser.ConfigParser(interpolation=None)
     parser.read(REPOSITORY / "setup.cfg")
     return parser

@@ -19,7 +19,6 @@ PACKAGING = Path(__file__).parents[3] / "packaging"
 
 @pytest.fixture
 def values() -> dict[str, Any]:
-    """Return the values for the chart."""
     found: dict[str, Any] = yaml.safe_load((PACKAGING / "slinky/values.yaml").read_text())
     return found
 

@@ -14,7 +14,6 @@ from warmstart.profiles.judge import judge
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Path:
-    """Give an empty stage directory."""
     path = tmp_path / "stage"
     path.mkdir()
     return path
@@ -22,7 +21,6 @@ def stage(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def stage_fd(stage: Path) -> Iterator[int]:
-    """Give a descriptor of the stage."""
     fd = os.open(stage, os.O_RDONLY | os.O_DIRECTORY)
     yield fd
     os.close(fd)

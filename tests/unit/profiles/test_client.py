@@ -29,7 +29,6 @@ LIES: list[object] = [None, [], {}, {"a": "rm -rf /"}, {"a": 1}, {"a": ["incompl
 
 
 def lie(profile_name: str, stage: int, entries: dict[str, list[str]], defined: list[DefinedProfile]) -> Verdicts:
-    """Answer what the test says."""
     answer: Any = json.loads(os.environ[ANSWER])
     return answer  # type: ignore[no-any-return]
 

@@ -58,7 +58,6 @@ Files = dict[str, bytes]
 
 
 def named(files: Files, end: str) -> str:
-    """Return the one name of an entry that ends so."""
     (name,) = (name for name in files if name.endswith(end))
     return name
 
@@ -69,7 +68,6 @@ def only(files: Files, *parts: str) -> Files:
 
 
 def lack(files: Files, *ends: str) -> Files:
-    """Return an entry without the files that end so."""
     return {name: content for name, content in files.items() if not name.endswith(ends)}
 
 
@@ -108,7 +106,6 @@ def source(content: str) -> str:
 
 
 def index(*pickles: object, protocol: int = 5) -> Files:
-    """Return Numba's files with another index."""
     return numba_files(1) | {NUMBA_INDEX: b"".join(pickle.dumps(value, protocol) for value in pickles)}
 
 
@@ -139,6 +136,7 @@ KEY = next(iter(TRITON)).partition("/")[0]
 GROUP, META, CODE, PTX = "__grp__add_kernel.json", "/add_kernel.json", ".cubin", ".ptx"
 MODULE = f"{KEY}/cuda_utils.cpython-311-x86_64-linux-gnu.so"
 TIMES = f"{KEY}/f.autotune.json"
+TRITON_CACHE = next(iter(json.loads(TRITON[f"{KEY}/{GROUP}"])["child_paths"].values())).partition(KEY)[0].encode()
 AMD, OTHER_AMD = (only(of_tool("triton-amd"), key) for key in ("QRY7LU", "X2TRGT"))
 TVM_FFI = of_tool("tvm-ffi")
 WARP_CPU, WARP_GPU = (only(of_tool("warp"), part) for part in ("_3ece880/", "_583bcb4/"))
@@ -146,7 +144,6 @@ WARP_STEM = named(WARP_GPU, ".meta").removesuffix(".meta")
 
 
 def target(**changes: object) -> dict[str, object]:
-    """Return a target of Triton's metadata."""
     return {"backend": "cuda", "arch": 120, "warp_size": 32} | changes
 
 
@@ -336,6 +333,7 @@ REFUSED: dict[str, list[tuple[str, Files]]] = {
         ("field-malformed", edit(TRITON, GROUP, child_paths={"add_kernel.json": "/etc/shadow"})),
         ("field-malformed", edit(TRITON, GROUP, child_paths={"x": f"/c/{KEY}/../x"})),
         ("unexpected-file", edit(TRITON, GROUP, child_paths={"add_kernel.json": f"/c/{KEY}/add_kernel.json"})),
+        ("made-elsewhere", swap(TRITON, GROUP, TRITON_CACHE, b"/var/tmp/w/17.0a1b2c3d/cache/triton/")),
         ("name-not-hash", edit(TRITON, META, hash="0" * 64)),
         ("name-not-hash", edit(TRITON, META, hash=None)),
         ("name-not-hash", edit(TRITON, META, hash=7)),

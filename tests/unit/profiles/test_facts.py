@@ -46,7 +46,6 @@ def test_a_cpu_is_what_native_code_depends_on(tmp_path: Path, old: str, new: str
 
 
 def with_gpus(driver: Path, *models: str) -> None:
-    """Have a driver list GPUs of these models."""
     for number, model in enumerate(models):
         directory = driver / f"gpus/0000:{number:02x}:00.0"
         directory.mkdir(parents=True)
@@ -108,7 +107,6 @@ def test_the_drivers_version(tmp_path: Path, said: str, version: str) -> None:
 
 
 def amds(directory: str) -> str:
-    """Return the fact of a node without NVIDIA's driver."""
     return gpu(f"{directory}/none", f"{directory}/nodes")
 
 

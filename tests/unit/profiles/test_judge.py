@@ -25,7 +25,6 @@ pytestmark = pytest.mark.threat(7)
 
 
 def write_entry(stage: Path) -> dict[str, list[str]]:
-    """Put a good Numba entry on the stage."""
     files = numba_files(signatures=1)
     for name, content in files.items():
         (stage / name).parent.mkdir(exist_ok=True)
@@ -41,7 +40,6 @@ def test_good_and_bad_entries_are_answered_side_by_side(stage: Path, stage_fd: i
 
 
 def endless(_files: EntryFiles) -> None:
-    """Validate for ever, whatever is raised."""
     while True:
         with suppress(Exception):
             while True:

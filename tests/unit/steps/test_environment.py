@@ -71,11 +71,6 @@ def test_the_first_image_is_the_one_that_the_caches_belong_to(
     assert (path.read_text() if path.exists() else None) == written
 
 
-def test_a_notice_stands_alone_where_there_are_no_variables(context: Context, tmp_path: Path) -> None:
-    view.publish(context.paths.view, context.record, {"notice": "no rule matches\n"})
-    assert printed(tmp_path) == (0, [f"export WARMSTART_NOTICES={tmp_path}/view/7/notice"])
-
-
 def test_what_the_policy_overrides_is_not_the_users(context: Context, tmp_path: Path) -> None:
     """Whoever set it: a step before, a profile, a rule; what is not named stays the user's."""
     record = context.record._replace(environment={"TMPDIR": "/w/tmp"})
@@ -186,24 +181,6 @@ def test_what_cannot_be_reached_is_left_out(
     assert {"unset A", "unset TMPDIR"} <= {*printed(tmp_path, led)[1]}
     os.makedirs(f"{run}/tmp")
     assert f"export TMPDIR={run}/tmp" in printed(tmp_path)[1]
-
-
-def test_a_container_that_the_caches_are_not_for_has_what_the_tools_have_without_us(
-    context: Context, tmp_path: Path
-) -> None:
-    """What enroot's hook put in their place is unset; what leads into the workspace of another run is forgotten."""
-    constant = context.policy.paths.cache
-    environment.run(context, Options({"A": f"{constant}/numba"}, {}, (), defaults={"A": "~/.a"}))
-    led = {environment.OWN: f"7\t{context.record.workspace}\t{constant}\tA\tB", "WARMSTART_CACHE": ""}
-    given = {"A": "/home/a/.a", "B": f"{context.record.workspace}/n9/7.00000000/tmp", "WARMSTART_UNSET": "A"}
-    assert printed(tmp_path, {**led, **given})[1] == ["unset A", "unset WARMSTART_UNSET", "unset B"]
-
-
-def test_what_the_policy_sets_in_place_of_a_profile_has_no_default(context: Context) -> None:
-    defaults = {"A": "~/.a", "B": "~/.b"}
-    environment.run(context, Options({"A": "/w/a", "B": "/w/b"}, {"A": "/site"}, (), defaults=defaults))
-    lines = Path(f"{context.paths.view}/{context.record.view_id}/environment").read_text().splitlines()
-    assert lines[3:6] == ["A=/site", "=B=~/.b", "B=/w/b"]
 
 
 def test_apptainer_is_told_where_the_cache_is(context: Context, tmp_path: Path) -> None:

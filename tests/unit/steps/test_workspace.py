@@ -28,7 +28,6 @@ CALLS = ("mkdir", "chown", "fchmod", "open")
 
 
 def tree(root: Path) -> list[str]:
-    """Return every path below the workspace root."""
     return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
 
 

@@ -17,7 +17,6 @@ MALFORMED = "compressed-malformed"
 
 
 def check(files: EntryFiles) -> None:
-    """Check the file."""
     compressed.check(files, "f", least=1)
 
 

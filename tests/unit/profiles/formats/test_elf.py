@@ -21,7 +21,6 @@ DOCUMENTED = {None, *REASONS} - {"validator-failed"}
 
 
 def check(kind: int, files: EntryFiles) -> None:
-    """Check the file."""
     elf.check(files, "f", kind)
 
 

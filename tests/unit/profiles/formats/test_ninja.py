@@ -13,7 +13,6 @@ from warmstart.profiles.formats import ninja
 
 
 def check(files: EntryFiles) -> None:
-    """Check the build of `x.so` in a directory `e`."""
     ninja.check_build(files, "e", "x.so")
 
 

@@ -87,7 +87,6 @@ def test_an_index_of_another_form_is_refused(verdict: Judge, content: object) ->
 
 
 def library(*defined: bytes) -> bytes:
-    """Return a data file of a wrapper."""
     return pickle.dumps(("f", "object", (relocatable(b"code", defined), b"bitcode")), 5)
 
 

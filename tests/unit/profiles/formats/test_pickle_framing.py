@@ -31,7 +31,6 @@ VALUES = st.recursive(
 
 
 def check(files: EntryFiles) -> None:
-    """Check one pickle."""
     pickle_framing.check(files, "f", pickles=1)
 
 
