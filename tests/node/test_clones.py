@@ -96,11 +96,17 @@ def test_it_is_read_only_and_gives_no_rights(base: Path) -> None:
     assert caught.value.errno == errno.EROFS
 
 
-def test_nobody_else_gets_to_it(base: Path) -> None:
-    """Whatever the modes in it are; and the job can rename nothing above it."""
-    path = shown(base)
+@pytest.mark.threat(55)
+@pytest.mark.parametrize("mapped", [True, False], ids=["as the job's own", "as another's"])
+def test_nobody_else_gets_to_it(base: Path, *, mapped: bool) -> None:
+    """Whatever the modes in it are; and the job changes nothing above it, though the directory is its own."""
+    path = shown(base, mapped=mapped)
+    assert done_as(JOB, lambda: os.stat(path)) == 0
     assert done_as(OTHER, lambda: os.stat(path)) == errno.EACCES
     assert done_as(OWNER, lambda: os.stat(path)) == errno.EACCES
+    assert path.parent.stat().st_uid == JOB[0]
+    assert done_as(JOB, lambda: path.parent.chmod(0o755)) == errno.EROFS
+    assert done_as(JOB, (path.parent / "new").mkdir) in (errno.EROFS, errno.EACCES)
     assert done_as(JOB, lambda: os.rename(path, path.parent / "other")) in (errno.EROFS, errno.EBUSY)
 
 

@@ -11,52 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.lib import mounts
-from tests.lib.meddling import meddling, stopped
 from tests.lib.processes import wait_until
-from tests.lib.runs import a_context, a_record
 from tests.lib.wings.models.values import ALICE, BOB, ModelSite, snapshot
-from warmstart import view
-from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
 from warmstart.policy.compiled import User
 from warmstart.policy.shared import SharedPath
-from warmstart.wings.models import client, look, step
+from warmstart.wings.models import client, look
 
 WEIGHTS, SECRET = b"weights of a model", b"a secret of another user"
-
-
-def shown(here: ModelSite, model: Path, user: Identity, job: int, rule: SharedPath) -> Path:
-    """Do what a prolog does for a user's job; return the copy of the model's file that the job sees."""
-    workspace = here.base / "workspace"
-    record = a_record(job_id=job, view_id=job, uid=user.uid, gid=user.gid, user=user.name, workspace=str(workspace))
-    run = Path(record.run_directory)
-    run.mkdir(parents=True)
-    for path in (workspace, run.parent, run):
-        path.chmod(0o711)
-    context = a_context(here.base / user.name)._replace(policy=here.policy, paths=here.paths, record=record)
-    assert "read from copies" in str(step.run(context, step.Wanted([str(model)], (rule,))).detail)
-    (line,) = view.shown(str(run))
-    return run / line.source
-
-
-@pytest.mark.report
-@pytest.mark.threat(63)
-def test_no_user_stops_another_who_reads_the_model(here: ModelSite) -> None:
-    """Each job locks and watches a file of its own; nobody may lease one."""
-    model = here.model("one", WEIGHTS, mode=0o644)
-    rule = SharedPath(f"{here.models}/*", (User(ALICE.name, ALICE.uid),), "site", "all")
-    assert here.copy(model, shared=rule) == ""
-    files = [shown(here, model, user, job, rule) for user, job in ((ALICE, 7), (BOB, 8))]
-    try:
-        assert len(here.files()) == 1
-        with meddling((ALICE.uid, ALICE.gid), files[0]) as done:
-            assert stopped((BOB.uid, BOB.gid), files[1], WEIGHTS) == []
-            assert (done["flock"], done["lease"], done["fanotify"]) == ("yes", "EACCES", "yes")
-            assert here.copy(here.model("two", WEIGHTS)) == ""
-    finally:
-        for file in files:
-            with opened_dir(str(file.parents[3])) as run:
-                view.take_down(run)
 
 
 def copies(here: ModelSite) -> list[bytes]:
