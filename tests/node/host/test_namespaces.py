@@ -48,6 +48,7 @@ def test_a_directory_shown_in_a_namespace(base: Path, further: list[str]) -> Non
     assert os.listdir(target) == []
 
 
+@pytest.mark.threat(51)
 @pytest.mark.parametrize("case", ["a file", "a link on the way", "a link", "a directory", "a FIFO", "gone"])
 def test_a_file_shown_over_a_file_of_the_users(base: Path, case: str) -> None:
     """Where it is one, and no name in its path is a link; the namespace alone sees it, and cannot write it."""

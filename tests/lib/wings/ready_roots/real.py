@@ -92,7 +92,6 @@ def run_without_unpacking(site: Site, registry: Registry, private: str) -> None:
         check_forms(site, image)
         done = ran(site, f"{WAY}; {INNER}", nesting, "--container-remap-root")
         check("one that may lay a third overlay, from its file", seen=done == ["from-image", "x", "[0]"])
-        check_own_files(site, image)
         check_others(site, image)
         check_step(site, other)
         check_ends(site, image)
@@ -143,32 +142,6 @@ def check_forms(site: Site, image: str) -> None:
     check("as a job of another group of the user's", seen=done[:2] == ["rooted", "from-tree"])
     done = ran(site, f"cat /etc/motd; {WAY}", image, "--container-name=rooted")
     check("a container with a name is unpacked", seen=done[:2] == ["rooted", "from-image"])
-
-
-def check_own_files(site: Site, image: str) -> None:
-    """Check that a user's own squashfs stays what it is beside the job's image, and what a hook of the user's may."""
-    account = site.cluster.account(ALICE)
-    own = account.home / "own.sqsh"
-    script = f"#!/bin/sh\ncp $WARMSTART_IMAGE {own} && chmod 600 {own}\n"
-    for option in (f"--container-image={own}", "--container-image=$WARMSTART_IMAGE"):
-        script += f"srun {option} --no-container-mount-home sh -c '{WAY}'\n"
-    job = site.cluster.submit(script, ALICE, "--nodelist=n1", f"--comment=warmstart: image={image}")
-    ended = site.finish(job)
-    sys.stdout.write(f"\n{script}{ended.output}")
-    ways = [line for line in ended.output.splitlines() if line.startswith("from-")]
-    check("a file of the user's own stays what it is", seen=ways == ["from-image", "from-tree"])
-    hooks = account.home / ".config/enroot/hooks.d"
-    hooks.mkdir(parents=True)
-    (hooks / "99-own.sh").write_text(
-        "#!/bin/sh\necho own >>$ENROOT_ROOTFS/etc/motd\nmkdir $ENROOT_ROOTFS/proc/x\nexit 0\n"
-    )
-    (hooks / "99-own.sh").chmod(0o755)
-    for path in (hooks.parent.parent, hooks.parent, hooks, hooks / "99-own.sh"):
-        os.chown(path, account.uid, account.gid)
-    done = ran(site, f"cat /etc/motd; {WAY}", image)
-    shutil.rmtree(hooks)
-    check("a hook of the user's changes the user's container alone", seen=done[:3] == ["rooted", "own", "from-tree"])
-    check("as is seen", seen=ran(site, "cat /etc/motd", image)[0] == "rooted")
 
 
 def check_others(site: Site, image: str) -> None:

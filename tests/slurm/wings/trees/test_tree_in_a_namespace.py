@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lib.accounts import ALICE
 from tests.lib.namespaces import JOBS, a_namespace, as_alice, mounts, run_hook
 from tests.lib.site import Site
 from tests.slurm.wings.trees.test_trees import make_environment, shared
@@ -34,26 +33,3 @@ def test_a_tree_in_a_home_that_root_cannot_enter(site: Site) -> None:
         assert site.leftovers() == []
     site.constant.rmdir()
     assert (ways, left) == (["fuse", "squashfs"], "one\n")
-
-
-@pytest.mark.threat(51)
-@pytest.mark.parametrize("case", ["a link on the way", "gone"])
-def test_no_tree_is_shown_elsewhere(site: Site, case: str) -> None:
-    """The job's user moves it after the prolog has looked; the cache is shown all the same."""
-    with shared(site, f"tree.{case[0]}", "namespace") as (target, source):
-        make_environment(site, source / "envs" / "env")
-        job_id = next(JOBS)
-        variables = site.variables(job_id, SLURM_JOB_COMMENT=f"warmstart: tree={target}/envs/env")
-        assert site.run_hook("prolog", variables).returncode == 0
-        site.cluster.run(["/bin/mv", f"{target}/envs", f"{target}/moved"], ALICE)
-        if case == "a link on the way":
-            site.cluster.run(["/bin/ln", "-s", "moved", f"{target}/envs"], ALICE)
-        with a_namespace(site) as namespace:
-            done = site.run_hook("job-container", site.variables(job_id, SLURM_NS=namespace))
-            assert done.returncode == 0
-            assert len(mounts(site, namespace)) == 1
-            assert [mounts(site, namespace, target / way / "env") for way in ("envs", "moved")] == [[], []]
-        (failed,) = site.events(job_id, "step.failed")
-        assert failed["error"]["code"] == "not-shown"
-        assert site.run_hook("epilog", variables).returncode == 0
-    site.constant.rmdir()
