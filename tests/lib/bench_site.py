@@ -50,6 +50,10 @@ for _number in range(19):
     USUAL += f"  - {{name: other{_number}, match: {{partition: p{_number}, user: 'u*'}}, profiles: [numba]}}\n"
 _CACHED = f"images: ['{IMAGE}'], profiles: [{', '.join(PROFILES)}]"
 USUAL += f"  - {{name: most, match: {{partition: main}}, {_CACHED}}}\n"
+# How often a process asks for memory, or looks whether another has ended, depends on the moment.
+UNCOUNTED = re.compile(
+    r"^\d+ +(brk|m(un|re)?map|mprotect|madvise|wait4|waitid|p?select6?|poll|futex|restart_syscall)\("
+)
 
 
 class Command(NamedTuple):

@@ -1,6 +1,8 @@
 """A store and bundles for unit and integration tests in which the bundles' content does not matter."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from warmstart.errand import Asker
@@ -25,16 +27,23 @@ def draft(*entries: str) -> Draft:
     return Draft(PRODUCER, {"cpu": "x"}, files)
 
 
+@contextmanager
+def memory_file(content: bytes) -> Iterator[int]:
+    """Give the descriptor of a file with this content."""
+    fd = os.memfd_create("bundle")
+    try:
+        os.write(fd, content)
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def publish(
     store: Path, *entries: str, scope: str = "user-1", content: bytes = b"bytes", profile: str = "numba"
 ) -> Published:
     """Publish a bundle with these entries."""
-    fd = os.memfd_create("bundle")
-    try:
-        os.write(fd, content)
+    with memory_file(content) as fd:
         return bundles.publish_bundle(namespace(store, scope)._replace(profile=profile), fd, draft(*entries), OWNER)
-    finally:
-        os.close(fd)
 
 
 def add_offered(found: dict[str, str], offer: Offer, files: Entries) -> None:

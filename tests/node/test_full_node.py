@@ -9,24 +9,20 @@ from pathlib import Path
 import pytest
 
 from tests.lib import mounts
-from tests.lib.bundles import draft
+from tests.lib.node import Node, one
 from warmstart.harvest import collect
 from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage
 from warmstart.host import space
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.host.identity import Identity
 from warmstart.host.space import Reservation
 from warmstart.seed.node_cache import local_copy
 from warmstart.store.bundles import BundleDamaged, CopyFailed, Offer
-from warmstart.store.client import StoreClient
-from warmstart.store.layout import Namespace
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
 MIB = 1 << 20
 JOB = 64201
-OWNER = Identity("the store's owner", 64210, 64210)
 
 
 @pytest.fixture
@@ -109,50 +105,43 @@ def test_what_dies_with_a_reservation_leaves_none(disk: Path) -> None:
     assert os.listdir(disk) == []
 
 
-class Site:
-    """A store with one bundle, and a node."""
+def published(base: Path, size: int) -> tuple[Node, Offer]:
+    """Return a node beside a store with one bundle, and its offer."""
+    node = Node(base)
+    node.publish(one("a", os.urandom(size)))
+    (offer,) = node.offers()
+    return node, offer
 
-    def __init__(self, base: Path, disk: Path, size: int) -> None:
-        store = base / "store"
-        store.mkdir()
-        os.chown(store, OWNER.uid, OWNER.gid)
-        self.where = Namespace(str(store), "user-1", "numba", "ns")
-        self.directory = disk / "bundles"
-        fd = os.memfd_create("bundle")
-        os.write(fd, os.urandom(size))
-        with StoreClient(OWNER, str(store), "n1-test") as client:
-            client.publish(self.where, fd, draft("a"), after(20))
-            (self.offer,) = client.offers(["user-1"], "numba", "ns", after(20)).offers
-        os.close(fd)
 
-    def fetch(self, offer: Offer) -> None:
-        with StoreClient(OWNER, self.where.store, "n1-test") as client:
-            local_copy(
-                str(self.directory), self.where, offer, store=client, most_bytes=1 << 40, deadline=after(20)
-            )  # fmt: skip
+def fetch(node: Node, disk: Path, offer: Offer) -> None:
+    """Fetch a bundle to the node's disk."""
+    directory, where = str(disk / "bundles"), node.namespace()
+    with node.client() as store:
+        local_copy(directory, where, offer, store=store, most_bytes=1 << 40, deadline=after(20))
 
 
 @pytest.mark.threat(26)
 def test_a_bundle_that_leaves_too_little_is_not_fetched(base: Path, disk: Path) -> None:
-    site = Site(base, disk, 62 * MIB)
-    why = rf"the disk of {disk}/bundles has no room for 62 MiB: \d+ MiB and \d+ of 10000 inodes"
-    with pytest.raises(CopyFailed, match=why):
-        site.fetch(site.offer)
-    assert os.listdir(site.directory) == []
+    """Nothing of it is on the disk."""
+    node, offer = published(base, 62 * MIB)
+    with pytest.raises(CopyFailed, match=rf"the disk of {disk}/bundles has no room for 63 MiB: \d+ MiB and \d+ of"):
+        fetch(node, disk, offer)
+    assert os.listdir(disk / "bundles") == []
     assert used(disk) < MIB
 
 
 @pytest.mark.threat(26)
 def test_nothing_is_left_of_a_fetch_that_failed(base: Path, disk: Path) -> None:
-    site = Site(base, disk, 8 * MIB)
-    (stored,) = Path(site.where.path).glob("*.sqsh")
+    """The bytes in the store are not those of the manifest. The next fetch is not disturbed."""
+    node, offer = published(base, 8 * MIB)
+    (stored,) = node.directory().glob("*.sqsh")
     whole = stored.read_bytes()
     stored.chmod(0o600)
     stored.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(BundleDamaged):
-        site.fetch(site.offer)
-    assert os.listdir(site.directory) == []
+        fetch(node, disk, offer)
+    assert os.listdir(disk / "bundles") == []
     assert used(disk) < MIB
     stored.write_bytes(whole)
-    site.fetch(site.offer)
-    assert (site.directory / f"{site.offer.sha256}.sqsh").read_bytes() == whole
+    fetch(node, disk, offer)
+    assert (disk / "bundles" / f"{offer.sha256}.sqsh").read_bytes() == whole

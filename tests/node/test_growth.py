@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.lib.bench_site import KIND, USUAL, BenchSite, bench_site
+from tests.lib.bench_site import KIND, UNCOUNTED, USUAL, BenchSite, bench_site
 from tests.lib.sample_log import write as write_log
 from warmstart.entry import flush
 from warmstart.images.reference import parse
@@ -20,10 +19,6 @@ from warmstart.paths import Installation
 
 pytestmark = pytest.mark.sweep
 
-# How often a process asks for memory, or looks whether another has ended, depends on the moment.
-UNCOUNTED = re.compile(
-    r"^\d+ +(brk|m(un|re)?map|mprotect|madvise|wait4|waitid|p?select6?|poll|futex|restart_syscall)\("
-)
 SLACK = 10  # system calls: which second it is, and what others do on the host, makes a few
 MOST_MOUNTED = 15  # bundles of a profile that a job has mounted (docs/reference/profiles.md#seeding)
 # A process begins with the peak memory of the one that started it, so that has to be small.

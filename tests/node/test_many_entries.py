@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.lib import rooms
-from tests.lib.bench_site import BenchSite, Command, bench_site
+from tests.lib.bench_site import UNCOUNTED, BenchSite, Command, bench_site
 from tests.lib.privileges import as_user
 from tests.lib.processes import wait_until
 from warmstart.harvest.pack import pack
@@ -46,10 +46,6 @@ rules:
   - name: everyone
     profiles: [{profiles}]
 """
-# How often a process asks for memory, or looks whether another has ended, depends on the moment.
-UNCOUNTED = re.compile(
-    r"^\d+ +(brk|m(un|re)?map|mprotect|madvise|wait4|waitid|p?select6?|poll|futex|restart_syscall)\("
-)
 MOVED = re.compile(r"^\d+ +(?:p?read(?:64|v)?|p?write(?:64|v)?|sendfile|copy_file_range)\(.* = (\d+)$")
 OPENED = re.compile(r"^\d+ +open(?:at2?)?\(.* = \d+")
 MTIME = 1_700_000_000 * 10**9

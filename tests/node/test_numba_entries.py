@@ -28,7 +28,6 @@ class TwoJobs(NamedTuple):
     one: Path
     other: Path
     cold: Run
-    kernel_only: Path  # of a job that was killed between kernel and wrapper
 
 
 @pytest.fixture(scope="module")
@@ -40,21 +39,12 @@ def run() -> Iterator[Runner]:
 
 @pytest.fixture(scope="module")
 def jobs(run: Runner, tmp_path_factory: pytest.TempPathFactory) -> TwoJobs:
-    """Run a job with Numba's counter as it is, and one with another; the first leaves a copy after each file."""
+    """Run a job with Numba's counter as it is, and one with another."""
     top = tmp_path_factory.mktemp("jobs")
-    (top / "snapshots").mkdir()
-    cold = run(top / "one", GUFUNC, WARMSTART_SNAPSHOTS=str(top / "snapshots"))
+    cold = run(top / "one", GUFUNC)
     assert cold.status == 0, cold.complaint
     assert run(top / "other", GUFUNC, WARMSTART_SHIFT="3") == cold
-    return TwoJobs(top / "one", top / "other", cold, top / "snapshots/2")
-
-
-def test_kernel_and_wrapper_are_one_entry(jobs: TwoJobs) -> None:
-    ((_, names),) = entries(jobs.one).items()
-    assert len(names) == 4
-    assert len(entries(jobs.kernel_only)) == 1
-    for cache in (jobs.one, jobs.other, jobs.kernel_only):
-        assert set(verdicts(cache).values()) == {None}
+    return TwoJobs(top / "one", top / "other", cold)
 
 
 def test_another_process_wrapper_is_refused(run: Runner, jobs: TwoJobs, tmp_path: Path) -> None:
@@ -73,15 +63,6 @@ def test_another_process_wrapper_is_refused(run: Runner, jobs: TwoJobs, tmp_path
         (cache.parent / str(expected)).exists() or shutil.copytree(cache, cache.parent / str(expected))
     assert run(tmp_path / "two-writers", GUFUNC).status in DEADLY, "this is what is kept from jobs"
     assert run(tmp_path / "None", GUFUNC) == jobs.cold
-
-
-def test_data_of_other_types_than_the_index_says_is_refused(run: Runner, tmp_path: Path) -> None:
-    first = run(tmp_path / "one", "two_types")
-    assert run(tmp_path / "other", "two_types", WARMSTART_SHIFT="1").report["results"] == first.report["results"]
-    ((_, names),) = entries(tmp_path / "one").items()
-    data = next(name for name in names if name.endswith(".1.nbc"))
-    shutil.copyfile(tmp_path / "other" / data, tmp_path / "one" / data)
-    assert set(verdicts(tmp_path / "one").values()) == {"two-writers"}
 
 
 def test_what_numba_can_not_load_is_refused(run: Runner, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.store import bundles as store_bundles
 from warmstart.store import parts
-from warmstart.store.manifest import Base, content_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,15 +85,6 @@ def test_the_head_nodes_version_is_taken(job: WholeJob) -> None:
     assert bundle.producer.node == "n2"
     assert {entry: origin.node for entry, origin in bundle.origins.items()} == {"others": "n1"}
     assert set(job.site.seen()) == {"shared", "others"}
-
-
-def test_what_was_found_stale_is_the_head_nodes_word(job: WholeJob) -> None:
-    job.site.publish({**one("old"), **one("kept")})
-    old = {entry: Base("user-1-a", content_digest(files)) for entry, files in bundles(job.site)[0].entries.items()}
-    job.hand_in("n1", one("new"), based_on={"old": old["old"]})
-    job.hand_in("n2", one("own"), based_on={"kept": old["kept"]})
-    job.merge()
-    assert set(job.site.seen()) == {"kept", "new", "own"}
 
 
 def age(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:

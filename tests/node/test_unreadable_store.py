@@ -14,9 +14,7 @@ from tests.lib import mounts
 from tests.lib.command_line import run
 from tests.lib.node import Node, one
 from warmstart.host.deadline import after
-from warmstart.store import manifest
 from warmstart.store.layout import Namespace, StoreFailed
-from warmstart.store.manifest import Base, content_digest
 
 pytestmark = pytest.mark.usefixtures("capable_host", "busy")
 
@@ -40,19 +38,6 @@ class Site(Node):
     def heals(self) -> None:
         self._broken.close()
 
-    def retire(self, entry: str) -> str:
-        """Publish that a job removed an entry that it was seeded with. Return the bundle."""
-        (offer,) = (offer for offer in self.offers() if entry in offer.entries)
-        path = self.directory() / f"{offer.bundle}.json"
-        files = manifest.decode(offer.bundle, path.read_bytes()).entries[entry]
-        draft = self.draft({})._replace(based_on={entry: Base(OWN, content_digest(files))})
-        fd = self.packed({"nothing": {"nothing": b""}})
-        with self.client() as client:
-            made = client.publish(self.namespace(), fd, draft, after(20))
-        os.close(fd)
-        assert made.superseding == [entry]
-        return str(made.bundle)
-
 
 @pytest.fixture
 def site(base: Path) -> Iterator[Site]:
@@ -69,22 +54,6 @@ def test_an_index_is_made_of_the_manifests(site: Site, at: At) -> None:
     assert site.seen() == before
     made = site.publish(one("c"))
     assert site.seen() == {**before, "c": made}
-
-
-@EACH
-def test_nothing_retired_comes_back(site: Site, at: At) -> None:
-    site.publish({**one("a"), **one("b")})
-    mark = site.retire("a")
-    assert set(site.seen()) == {"b"}
-    (site.directory() / INDEX).unlink()
-    site.breaks(f"{mark}.json", at=at)
-    with pytest.raises(StoreFailed, match=f"Input/output error: {site.directory()}/{mark}.json"):
-        site.seen()
-    assert site.command("maintain", "--store").exit_code == 1
-    assert site.command("cache", "reindex").exit_code == 1
-    assert not (site.directory() / INDEX).exists()
-    site.heals()
-    assert set(site.seen()) == {"b"}
 
 
 @EACH

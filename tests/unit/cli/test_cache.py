@@ -72,14 +72,6 @@ def test_a_bundle_is_shown(site: Node) -> None:
     assert (gone.exit_code, "there is no bundle" in gone.stderr) == (1, True)
 
 
-def test_declared_files_are_shown_as_sha256sum_takes_them(node: Node) -> None:
-    where = Namespace(str(node.store), SCOPE, "files", "ns")
-    made = packed.publish(node.base, where, {"data": {"data": b"x"}})
-    assert made.bundle
-    sha256 = packed.draft({"data": {"data": b"x"}}).entries["data"]["data"].sha256
-    assert f"{sha256}  data\n" in node.command("cache", "show", made.bundle).stdout
-
-
 def test_a_bundle_that_supersedes_is_shown_and_its_marks_outlive_it(node: Node) -> None:
     where = Namespace(str(node.store), SCOPE, "files", "ns")
     for name in ("other", "data"):
@@ -241,15 +233,6 @@ def test_one_users_bundles_keep_no_other_users_from_being_merged(node: Node, mon
     assert node.command("cache", "compact").exit_code == 1
     assert len(node.events("bundle.compacted")) == 1
     assert [event["error"]["code"] for event in node.events("step.failed")] == ["unpack-failed"]
-
-
-def test_no_bundle_grows_beyond_what_comes_in_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in "abc":
-        node.publish(one(name))
-    assert [row["size"] for row in node.json("cache", "list")] == [4096] * 3
-    for most, compacted in ((4 << 10, 0), (12 << 10, 1)):
-        monkeypatch.setattr(rewrite, "MOST_BYTES", most)
-        assert node.json("cache", "compact")["compacted"] == compacted
 
 
 def test_replaced_bundles_go_after_the_grace(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,7 +174,6 @@ def test_a_harvest_goes_on_after_what_was_done_before(harvest: Harvest) -> None:
 
 
 def test_no_more_entries_than_the_limit(harvest: Harvest) -> None:
-    """Entries within the limit are copied, and the result says that there are more."""
     harvest.write(**{f"e{number}_1": b"x" for number in range(9)})
     found = harvest.collect(max_entries=3)
     assert sorted(found.entries) == ["e0", "e1", "e2"]
@@ -262,11 +261,6 @@ def held(path: Path, how: int) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, how)
         yield
-
-
-def test_no_lock_file_is_no_lock(tree: Tree, tmp_path: Path) -> None:
-    with tool_lock(tree, "f.lock", after(1)), tool_lock(tree, "", after(1)):
-        assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reader_does_not_mind_readers(tree: Tree, tmp_path: Path) -> None:

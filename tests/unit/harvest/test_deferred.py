@@ -47,16 +47,6 @@ def test_a_run_is_there_once_with_all_its_sets(paths: NodePaths) -> None:
     assert runs_left(paths, HARVESTS) == [DeferredHarvest(NAME, 2.0, a_record(sets=[other]))]
 
 
-def test_one_of_another_release_is_neither_finished_nor_dropped(paths: NodePaths) -> None:
-    deferred.defer(paths, HARVESTS, a_record(), 1.0)
-    (item,) = Errands(paths, HARVESTS).all()
-    path = Path(Errands(paths, HARVESTS).directory, item.name)
-    path.write_text(path.read_text().replace('\\"format\\": 1', '\\"format\\": 2'))
-    assert "2" in path.read_text()
-    assert deferred.read(paths, HARVESTS, item) is None
-    assert Errands(paths, HARVESTS).all() == [item]
-
-
 def test_a_disk_without_room_is_no_fault_of_the_nodes(paths: NodePaths) -> None:
     Path(paths.errands).touch()
     with pytest.raises(StateFull):

@@ -6,7 +6,7 @@ import pytest
 
 from warmstart.harvest.seeded import SeededEntries
 from warmstart.record import SeededBundle
-from warmstart.store.manifest import Base, Entries, File, content_digest
+from warmstart.store.manifest import Entries, File
 
 FILE, OTHER = File(1, "ab" * 32, 17), File(1, "cd" * 32, 17)
 NAMES = ("m/f", "m/g", "n/f", "k.d", "top")
@@ -59,21 +59,3 @@ def test_names_that_the_record_leaves_out_are_read_when_they_are_asked_for() -> 
     gone = SeededEntries([SeededBundle("site", "gone", "ab" * 32, [], 5)], entries_of)
     with pytest.raises(OSError, match="the bundle gone, which names what it was seeded with, is gone"):
         _ = "new" in gone
-
-
-def test_a_whole_tree_tells_by_sizes_and_times(seeded: SeededEntries) -> None:
-    found = {name: {f"{name}.1": (1, 17), f"{name}.p": (1, 17)} for name in NAMES}
-    assert seeded.with_other_times(found) == []
-    found["m/f"]["m/f.1"] = (1, 18)
-    found["m/g"]["m/g.2"] = (1, 17)
-    del found["top"]
-    assert seeded.with_other_times(found) == ["m/f", "m/g", "top"]
-
-
-def test_content_tells_what_changed(seeded: SeededEntries) -> None:
-    same = {"m/f.1": FILE._replace(mtime_ns=18), "m/f.p": FILE}
-    assert not seeded.is_changed("m/f", same)
-    for files in ({**same, "m/f.1": OTHER}, {**same, "m/f.2": FILE}, {"m/f.p": FILE}):
-        assert seeded.is_changed("m/f", files)
-    assert seeded.base("m/f") == Base("site", content_digest({"m/f.1": FILE, "m/f.p": FILE}))
-    assert seeded.files("old") == {}

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.lib.bundles import draft, namespace, publish
-from warmstart.host import files, loops
+from warmstart.host import files
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.seed import node_cache
@@ -104,19 +104,6 @@ def test_another_jobs_fetch_is_waited_for_until_the_deadline(node: Node) -> None
             node.copy(offer, seconds=0.05)
     assert Path(node.copy(offer).path).read_bytes() == b"whole"  # it has died
     assert "fetching" not in node.names()
-
-
-def test_another_jobs_fetch_is_taken_where_it_has_ended(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer = node.publish("a", content=b"x")
-    real = files.wait_flock
-
-    def ends(fd: int, deadline: object) -> bool:
-        monkeypatch.setattr(files, "wait_flock", real)
-        node.copy(offer)
-        return True
-
-    monkeypatch.setattr(files, "wait_flock", ends)
-    assert node.copy(offer).fetched == 0
 
 
 def begins(node: Node, offer: Offer, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -229,20 +216,6 @@ def test_wholes_have_a_quota_of_their_own(node: Node) -> None:
     assert sorted(path.stem for path in node.directory.glob("*.sqsh")) == ["aa", "cc", "dd"]
     assert node.prune(10, wholes=10) == 10
     assert sorted(path.stem for path in node.directory.glob("*.sqsh")) == ["cc", "dd"]
-
-
-def test_what_a_job_has_mounted_stays_and_counts_as_used(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long it runs. Removing it would free nothing; after the job it goes, since it is the oldest."""
-    for name, hours in (("aa", 200), ("bb", 8)):
-        put(node, name, WHOLES, hours)
-    status = (node.directory / "aa.sqsh").stat()
-    mounted = {(status.st_dev, status.st_ino)}
-    monkeypatch.setattr(loops, "backing_files", lambda: mounted)
-    assert sorted(use.at > time.time() - 9 for use in node_cache.uses(str(node.directory))) == [False, True]
-    assert node.prune(0, wholes=0) == 10
-    assert [path.stem for path in node.directory.glob("*.sqsh")] == ["aa"]
-    mounted.clear()
-    assert node.prune(0, wholes=0) == 10
 
 
 def test_what_the_dead_left_goes(node: Node) -> None:

@@ -27,7 +27,6 @@ from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
 from warmstart.profiles.client import Validator
 from warmstart.record import CacheSet, RecordChange, Seeded, SeededBundle
-from warmstart.seed.overlay import CacheBusy
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome
 from warmstart.steps.harvest import HarvestFailed, Options, StageLeft
@@ -136,15 +135,6 @@ def test_what_the_store_does_not_take_is_spooled(
     (spooled,) = os.listdir(job.context.paths.spool)
     assert spooled.endswith(".7.0a1b2c3d.numba")
     assert [event["entries"] for event in events(job.context, "bundle.spooled")] == [1]
-
-
-def test_without_time_a_profile_is_deferred(job: Job) -> None:
-    job.write("numba", numba_files())
-    outcome = harvest.run(job.context, PLENTY._replace(budget=0))
-    assert outcome.record == {"deferred": ["numba"], "judged": {}}
-    job.change(deferred=["numba"])
-    assert job.harvest().record == {"deferred": [], "judged": {}}
-    assert job.offered() == [ENTRY]
 
 
 def with_another_set(job: Job) -> CacheSet:
@@ -265,16 +255,6 @@ def test_a_stage_that_is_not_removed_changes_no_result(job: Job, monkeypatch: py
     assert job.offered() == ([] if late else [ENTRY])
 
 
-def test_limits_hold_over_all_profiles(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    job.seeded(trt_rtx=Seeded("ns", []), numba=Seeded("ns", []))
-    job.write("numba", numba_files())
-    job.write("trt-rtx", RTX)
-    monkeypatch.setattr(harvest, "MOST_ENTRIES", 1)
-    outcome = job.harvest()
-    assert (outcome.detail, job.offered("trt-rtx"), job.offered()) == ({"entries": 1}, ["runtime_cache.bin"], [])
-    assert [bool(told["truncated"]) for told in events(job.context, "cache.harvested")] == [False, True]
-
-
 def test_only_what_a_success_left_where_that_matters(job: Job) -> None:
     job.seeded(trt_rtx=Seeded("ns", []), numba=Seeded("ns", []))
     job.write("numba", numba_files())
@@ -374,33 +354,6 @@ def test_what_is_missing_was_not_always_removed_by_the_job(job: Job, missing: st
         os.makedirs(f"{run}/.seed/numba")
     job.harvest()
     assert job.offered() == [ENTRY]
-
-
-@pytest.mark.timed
-@pytest.mark.parametrize("busy", [False, True])
-def test_an_overlay_is_read_where_there_is_one(job: Job, monkeypatch: pytest.MonkeyPatch, busy: bool) -> None:
-    job.write("upper", numba_files())
-
-    @contextmanager
-    def frozen(base: int, profile: str, deadline: Deadline) -> Iterator[object]:
-        assert profile == "numba"
-        assert deadline.left() <= harvest.BUSY_SECONDS
-        if busy:
-            raise CacheBusy(profile=profile)
-        upper = os.open("cache/upper", os.O_RDONLY, dir_fd=base)
-        merged = os.open("cache/upper", os.O_RDONLY, dir_fd=base)
-        yield harvest_overlay(upper, merged)
-        os.close(upper)
-
-    def harvest_overlay(upper: int, merged: int) -> object:
-        from warmstart.seed.overlay import OpenedOverlay
-
-        return OpenedOverlay(upper, merged)
-
-    monkeypatch.setattr(harvest, "opened_overlay", frozen)
-    outcome = job.harvest()
-    assert [type(error) for error in outcome.degraded] == ([CacheBusy] if busy else [])
-    assert job.offered() == ([] if busy else [ENTRY])
 
 
 @pytest.fixture

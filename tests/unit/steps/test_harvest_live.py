@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,15 +18,19 @@ from hypothesis import strategies as st
 from tests.lib.alone import run_alone
 from tests.lib.live_jobs import TOY, LiveJob
 from tests.lib.runs import events
+from warmstart.errands import merges
 from warmstart.harvest import live
 from warmstart.harvest.collect import Stage
 from warmstart.host import process
 from warmstart.record import Seeded
 from warmstart.repack import rewrite
+from warmstart.steps import harvest
+from warmstart.store import parts
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import StoreFailed
 from warmstart.store.manifest import File
 
+NODELIST = "n[1-2]"
 ENTRIES, CONTENTS = ("a", "b", "c"), ("1", "2")
 
 
@@ -82,17 +87,6 @@ def test_what_changes_while_it_is_copied_is_left(job: LiveJob, monkeypatch: pyte
     assert sorted(job.readers()) == ["c"] == job.taken()
 
 
-def test_after_a_reboot_nothing_is_retired_and_nothing_is_lost(job: LiveJob) -> None:
-    job.write("a", "1")
-    job.write("b", "1")
-    job.look()
-    job.remove("a")
-    job.write("c", "1")
-    job.context = job.context._replace(record=job.context.record._replace(boot_id="an earlier one"))
-    job.end()
-    assert sorted(job.readers()) == ["a", "b", "c"]
-
-
 def test_a_run_adds_one_layer(job: LiveJob) -> None:
     for entry in ENTRIES:
         job.write(entry, "1")
@@ -144,34 +138,30 @@ def test_what_refers_to_others_is_taken_with_them(job: LiveJob, monkeypatch: pyt
     assert "a" in job.readers()
 
 
-def kill_at(patch: pytest.MonkeyPatch, where: str) -> None:
-    def dying(module: object, name: str, *, first: bool) -> None:
-        real: Callable[..., object] = getattr(module, name)
+def kill(patch: pytest.MonkeyPatch, where: str) -> None:
+    """Have whoever is at it die there: before or after a call."""
+    when, _, name = where.partition(" ")
+    module, name = {
+        "written down": (live, "note"),
+        "handed in": (StoreClient, "hand_in"),
+        "finished": (harvest, "_finish"),
+        "published": (StoreClient, "publish"),
+        "removed": (merges._Merge, "_remove"),
+        "absorbed": (rewrite, "compact"),
+    }.get(name, (None, ""))
+    if module is None:
+        return
+    real: Callable[..., object] = getattr(module, name)
 
-        def die(*arguments: object, **named: object) -> NoReturn:
-            if not first:
-                real(*arguments, **named)
-            raise Killed
+    def die(*arguments: object, **named: object) -> NoReturn:
+        if when == "after":
+            real(*arguments, **named)
+        raise Killed
 
-        patch.setattr(module, name, die)
-
-    match where:
-        case "before it is written down":
-            dying(live, "note", first=True)
-        case "before it is published":
-            dying(StoreClient, "publish", first=True)
-        case "after it is published":
-            dying(StoreClient, "publish", first=False)
-        case "before it is absorbed":
-            dying(rewrite, "compact", first=True)
-        case "after it is absorbed":
-            dying(rewrite, "compact", first=False)
+    patch.setattr(module, name, die)
 
 
-DEATHS = (
-    "before it is written down", "before it is published", "after it is published", "before it is absorbed",
-    "after it is absorbed",
-)  # fmt: skip
+DEATHS = ("before written down", "before published", "after published", "before absorbed", "after absorbed")
 DOINGS = st.one_of(
     st.tuples(st.just("write"), st.sampled_from(ENTRIES), st.sampled_from(CONTENTS)),
     st.tuples(st.just("remove"), st.sampled_from(ENTRIES), st.just("")),
@@ -197,7 +187,7 @@ def check(doings: list[tuple[str, str, str]], seeded: dict[str, str]) -> None:
         for doing, entry, what in doings:
             if doing == "look":
                 with pytest.MonkeyPatch.context() as patch:
-                    kill_at(patch, what)
+                    kill(patch, what)
                     with suppress(Killed):
                         jobs[0].look(moment if what == "early" else 0)
                 moment = jobs[0].now()
@@ -220,3 +210,110 @@ def test_a_round_finds_its_bundle_gone(job: LiveJob) -> None:
     job.write("b", "1")
     job.look()
     assert sorted(job.readers()) == ["a", "b"]
+
+
+# A job on several nodes is harvested in rounds, each of which is published as a whole or not at all.
+
+
+class WholeJob:
+    """A job on two nodes."""
+
+    def __init__(self, root: Path) -> None:
+        self.head = LiveJob(root / "n1", nodelist=NODELIST)
+        self.other = LiveJob(root / "n2", beside=self.head, nodelist=NODELIST, node="n2", head=False)
+        self.nodes = [self.head, self.other]
+        self.rounds = 0
+
+    def look(self, *nodes: LiveJob) -> None:
+        """Have these nodes take part in a round, both by default, and what is complete be published."""
+        self.rounds += 1
+        for node in nodes or self.nodes:
+            node.look(number=self.rounds)
+        self.head.merge()
+
+    def end(self) -> None:
+        """Have the epilog of each node run, and all be published."""
+        for node in self.nodes:
+            node.end()
+        self.head.merge()
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Iterator[WholeJob]:
+    made = WholeJob(tmp_path)
+    yield made
+    made.head.close()
+
+
+def test_a_round_publishes_what_all_nodes_have_once(whole: WholeJob) -> None:
+    whole.head.write("a", "1")
+    whole.other.write("b", "1")
+    whole.head.look(number=1)
+    whole.head.merge()
+    assert whole.head.readers() == {}
+    whole.other.look(number=1)
+    whole.head.merge()
+    assert (sorted(whole.head.readers()), whole.head.listed(), whole.head.left()) == (["a", "b"], 1, [])
+    whole.rounds = 1
+    whole.other.write("c", "1")
+    whole.look()
+    assert (sorted(whole.head.readers()), whole.head.layers()) == (["a", "b", "c"], 1)
+    whole.end()
+    assert [told["entries"] for told in events(whole.head.context, "bundle.published")] == [2, 1]
+    assert [told["running"] for told in events(whole.head.context, "bundle.published")] == [True, True]
+    assert whole.head.left() == []
+
+
+def age(patch: pytest.MonkeyPatch) -> None:
+    """Let the time have passed that a round waits for its nodes."""
+    now = time.time
+    patch.setattr(time, "time", lambda: now() + parts.PATIENCE_S + 60)
+
+
+def test_a_round_that_lacks_a_node_is_dropped(whole: WholeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole.head.write("a", "1")
+    whole.other.write("b", "1")
+    whole.look(whole.head)
+    assert len(whole.head.left()) == 1
+    with monkeypatch.context() as patch:
+        age(patch)
+        whole.head.merge()
+    (told,) = events(whole.head.context, "bundle.dropped")
+    assert (told["reason"], whole.head.readers(), whole.head.left()) == ("its round lacks n2", {}, [])
+    whole.look()
+    assert sorted(whole.head.readers()) == ["a", "b"]
+
+
+POINTS = ("written down", "handed in", "finished", "published", "removed", "absorbed")
+ALL_DEATHS = ["", *(f"{when} {point}" for when in ("before", "after") for point in POINTS)]
+WHOSE = {"a": (0,), "b": (1,), "c": (0,), "d": (1,), "both": (0, 1)}  # by entry: the nodes that make it
+ALL_DOINGS = st.one_of(
+    st.tuples(st.just("write"), st.sampled_from("abcd"), st.sampled_from("12")),
+    st.tuples(st.just("write"), st.just("both"), st.just("1")),
+    st.tuples(st.just("remove"), st.sampled_from("ac"), st.just("")),
+    st.tuples(st.just("look"), st.sampled_from(["", "a", "b"]), st.sampled_from(ALL_DEATHS)),
+)
+
+
+@given(st.lists(ALL_DOINGS, min_size=3, max_size=9))
+@settings(max_examples=6)
+def test_rounds_and_the_end_bring_what_the_end_alone_brings(doings: list[tuple[str, str, str]]) -> None:
+    root = Path(tempfile.mkdtemp())
+    jobs = [WholeJob(root / name) for name in ("both", "end")]
+    try:
+        for doing, entry, what in doings:
+            if doing == "look":
+                with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+                    kill(patch, what)
+                    jobs[0].look(*(jobs[0].nodes[number] for number in WHOSE.get(entry, ())))
+                continue
+            for node in (job.nodes[number] for job in jobs for number in WHOSE[entry]):
+                node.write(entry, what) if doing == "write" else node.remove(entry)
+        for job in jobs:
+            job.end()
+        assert jobs[0].head.readers() == jobs[1].head.readers()
+        assert jobs[0].head.left() == []
+    finally:
+        for job in jobs:
+            job.head.close()
+        shutil.rmtree(root)

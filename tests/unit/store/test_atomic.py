@@ -24,7 +24,6 @@ def directory(tmp_path: Path) -> Iterator[int]:
 
 
 def publish(directory: int, name: str, data: bytes) -> bool:
-    """Publish a file with this content."""
     with atomic.temp_file(directory, OWNER) as (temp, fd):
         os.write(fd, data)
         return atomic.publish(directory, temp, fd, name)
@@ -85,21 +84,6 @@ def test_a_pointer_is_replaced_whole(directory: int, tmp_path: Path) -> None:
         assert reader.read() == b"old"
     assert (tmp_path / "index").read_bytes() == b"new"
     assert os.listdir(tmp_path) == ["index"]
-
-
-def test_a_pointer_that_can_not_be_written_stays(
-    directory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    atomic.replace(directory, OWNER, "index", b"old")
-
-    def full(_fd: int, _data: bytes) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(atomic, "write_all", full)
-    with pytest.raises(OSError, match="space"):
-        atomic.replace(directory, OWNER, "index", b"new")
-    assert os.listdir(tmp_path) == ["index"]
-    assert (tmp_path / "index").read_bytes() == b"old"
 
 
 @pytest.mark.parametrize(("number", "fails"), [(errno.EINVAL, False), (errno.EIO, True)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.lib.bundles import OWNER, PRODUCER, draft, namespace
 from tests.lib.worker_calls import put_in_place
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerAnswerMalformed, WorkerDied, WorkerSilent
-from warmstart.store import bundles, index, maintenance, parts
+from warmstart.store import bundles, index, maintenance
 from warmstart.store.bundles import BundleGone, Offer, Offers
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
@@ -86,25 +86,6 @@ def test_an_operation_that_is_late_does_not_give_the_lock_back(client: StoreClie
         client.run(after(0), maintenance.scopes)
     with StoreClient(client.worker.identity, client.path, OWNER) as other:
         assert not other.lock(after(10))
-
-
-def test_an_error_of_a_process_of_its_own_names_the_store(client: StoreClient, tmp_path: Path) -> None:
-    late, place, fd = after(0), parts.RunParts(str(tmp_path), "1.c.7.0"), os.memfd_create("bundle")
-    part = Manifest(BUNDLE, SHA, 1, 0.0, "user-1", "numba", "ns", PRODUCER, {}, {})
-
-    def locked() -> None:
-        with client.locked_parts(place, late):
-            pass
-
-    calls: tuple[Callable[[], object], ...] = (
-        lambda: client.hand_in(place, namespace(tmp_path), fd, draft("a"), "n1", late),
-        locked,
-        lambda: client.fetch_part(place, part, late, into=fd),
-    )
-    for call in calls:
-        with pytest.raises(WorkerSilent, match=f"the store {tmp_path}"):
-            call()
-    os.close(fd)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.bundles import OWNER, draft, namespace, publish
+from tests.lib.bundles import OWNER, draft, memory_file, namespace, publish
 from tests.lib.policy_site import defaults
 from warmstart.repack import rewrite
 from warmstart.store import bundles, maintenance
@@ -92,27 +92,14 @@ def test_the_survey_tells_the_last_use_and_uses_are_recorded_once_a_day(tmp_path
     assert row.stored > row.size + path.with_suffix(".json").stat().st_size
 
 
-def test_the_use_of_a_whole_is_exact_to_an_hour(tmp_path: Path) -> None:
-    where = namespace(tmp_path)._replace(profile=WHOLES)
-    fd = os.memfd_create("whole")
-    made = bundles.publish_bundle(where, fd, draft("whole"), OWNER).bundle or ""
-    os.close(fd)
-    (path,) = tmp_path.rglob("*.sqsh")
-    os.utime(path, (1_000_000, 1_000_000))
-    use = Use(where.scope, WHOLES, where.name, made, 1_003_000.0)
-    assert maintenance.record_uses(str(tmp_path), [use]) == 0
-    assert maintenance.record_uses(str(tmp_path), [use._replace(at=1_004_000.0)]) == 1
-
-
 def test_a_bundle_of_which_a_source_is_gone_is_not_published(tmp_path: Path) -> None:
     """If a source was quarantined or removed meanwhile, the merged bundle must not bring it back."""
     gone = publish(tmp_path, "a", content=b"1").bundle or ""
     left = publish(tmp_path, "b", content=b"2").bundle or ""
     maintenance.quarantine(namespace(tmp_path), OWNER, gone)
-    fd = os.memfd_create("merged")
-    made = bundles.publish_compacted(namespace(tmp_path), fd, draft("a", "b")._replace(replaces=[gone, left]), OWNER)
-    os.close(fd)
-    assert made.bundle is None
+    made = draft("a", "b")._replace(replaces=[gone, left])
+    with memory_file(b"merged") as fd:
+        assert bundles.publish_compacted(namespace(tmp_path), fd, made, OWNER).bundle is None
 
 
 def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:

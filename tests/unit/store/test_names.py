@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.lib.bundles import OWNER, draft, namespace
+from tests.lib.bundles import OWNER, draft, memory_file, namespace
 from warmstart.errors import UserError
 from warmstart.store import bundles, index, manifest
 from warmstart.store.bundles import Published, QuotaExceeded
@@ -25,16 +23,6 @@ def long_names(count: int, *, user: str = "a", mark: str = "") -> Draft:
     made = draft()
     entries = {name: {f"{name}.nbi": File(3, "ab" * 32, 17)} for name in names}
     return made._replace(producer=made.producer._replace(user=user), entries=entries)
-
-
-@contextmanager
-def memory_file(content: bytes) -> Iterator[int]:
-    fd = os.memfd_create("bundle")
-    try:
-        os.write(fd, content)
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def publish(store: Path, made: Draft, *, quota: int = 0, scope: str = "user-1") -> Published:
@@ -144,10 +132,9 @@ def test_a_harvest_that_could_not_be_published_is_not_begun(tmp_path: Path, monk
 def test_a_bundle_that_replaces_others_is_let_in(tmp_path: Path) -> None:
     sources = [publish(tmp_path, long_names(20, mark=mark)).bundle or "" for mark in "ab"]
     merged = {**long_names(20, mark="a").entries, **long_names(20, mark="b").entries}
-    fd = os.memfd_create("merged")
     made = draft()._replace(entries=merged, replaces=sources)
-    assert bundles.publish_compacted(namespace(tmp_path), fd, made, OWNER).bundle
-    os.close(fd)
+    with memory_file(b"merged") as fd:
+        assert bundles.publish_compacted(namespace(tmp_path), fd, made, OWNER).bundle
 
 
 def test_the_index_is_never_larger_than_what_its_bundles_weigh(tmp_path: Path) -> None:

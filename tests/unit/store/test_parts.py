@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.bundles import OWNER, PRODUCER, draft, namespace, publish
+from tests.lib.bundles import OWNER, PRODUCER, draft, memory_file, namespace, publish
 from warmstart.store import parts
 from warmstart.store.bundles import BundleDamaged, BundleGone, QuotaExceeded
 from warmstart.store.manifest import Base, Draft, ManifestUnreadable
@@ -24,12 +24,8 @@ def run(tmp_path: Path) -> RunParts:
 
 
 def hand_in(run: RunParts, *entries: str, content: bytes = b"bytes", quota: int = 0, made: Draft | None = None) -> str:
-    fd = os.memfd_create("part")
-    try:
-        os.write(fd, content)
+    with memory_file(content) as fd:
         return parts.hand_in(run, namespace(Path(run.store)), fd, made or draft(*entries), NODES, OWNER, quota)
-    finally:
-        os.close(fd)
 
 
 def finish(run: RunParts, *nodes: str) -> Standing:
