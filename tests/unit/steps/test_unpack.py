@@ -3,81 +3,203 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.lib.bundles import ASKER
 from tests.lib.runs import a_context
 from warmstart import plan
 from warmstart import record as records
-from warmstart.errand import Errands
+from warmstart.errand import Errand, Errands
+from warmstart.host import files
 from warmstart.images import unpacks
 from warmstart.images.choice import recipe
 from warmstart.images.reference import parse
-from warmstart.images.store.layout import UNPACK_S, image_name
+from warmstart.images.store.layout import image_name
 from warmstart.images.unpacked import ImageKey, shelf_of
+from warmstart.images.unpacks import UNPACKS, UnpackRequest
 from warmstart.paths import NodePaths
 from warmstart.steps import unpack
-from warmstart.steps.contract import Context
+from warmstart.steps.contract import Outcome
 
 DIGEST = "sha256:" + "ab" * 32
 OPTIONS = unpack.Options(parse("reg.io/a:1"), "", 0.0)
 
 
+class Place:
+    """A job whose image is in the store, on a node with a shelf, where no program runs."""
+
+    def __init__(self, root: Path) -> None:
+        context = a_context(root)
+        paths = NodePaths(f"{root}/n1", "/nowhere")
+        os.makedirs(f"{paths.state}/7", mode=0o700)
+        (root / "shelf").mkdir()
+        self.context = context._replace(paths=paths, record=context.record._replace(image=DIGEST))
+        self.errands = Errands(paths, UNPACKS)
+        self.policy(shelf=f"{root}/shelf")
+
+    def policy(self, **paths: Any) -> None:  # noqa: ANN401 - fields of Paths
+        policy = self.context.policy
+        self.context = self.context._replace(policy=policy._replace(paths=policy.paths._replace(**paths)))
+
+    @property
+    def shelf(self) -> str:
+        return shelf_of(self.context.policy, "n1")
+
+    @property
+    def key(self) -> ImageKey:
+        return ImageKey(image_name(DIGEST, f"{os.uname().machine}.{recipe(self.context.policy.images.importer)}"))
+
+    def make(self) -> None:
+        os.makedirs(f"{self.shelf}/{self.key.tree}/tree")
+
+    def run(self, **options: Any) -> Outcome:  # noqa: ANN401 - fields of Options
+        return unpack.run(self.context, OPTIONS._replace(**options))
+
+    def skipped(self, **options: Any) -> str:  # noqa: ANN401 - fields of Options
+        """Run the step, which finds no tree; return why."""
+        outcome = self.run(**options)
+        assert outcome.state == "skipped"
+        assert records.held(self.context.paths.state) == {}
+        return str(outcome.detail["reason"])
+
+    def fail(self) -> None:
+        """Have an attempt fail."""
+        begun = self.errands.begin(self.errands.all()[0])
+        assert begun
+        self.errands.put(begun, UnpackRequest("reg.io/a:1", *self.key, ASKER, "too large"))
+
+
 @pytest.fixture
-def context(tmp_path: Path) -> Context:
-    """Return the context of a job whose image is in the store."""
-    context = a_context(tmp_path)
-    paths = NodePaths(f"{tmp_path}/n1", "/nowhere")
-    os.makedirs(f"{paths.state}/7", mode=0o700)
-    (tmp_path / "shelf").mkdir()
-    policy = context.policy._replace(paths=context.policy.paths._replace(shelf=f"{tmp_path}/shelf"))
-    return context._replace(paths=paths, policy=policy, record=context.record._replace(image=DIGEST))
-
-
-def tree(context: Context, private: str = "") -> ImageKey:
-    kind = f"{os.uname().machine}.{recipe(context.policy.images.importer)}"
-    key = ImageKey(image_name(DIGEST, kind), private)
-    os.makedirs(f"{shelf_of(context.policy, context.record.node)}/{key.tree}/tree")
-    return key
-
-
-def test_a_tree_that_is_there_is_taken(context: Context) -> None:
-    key = tree(context)
-    outcome = unpack.run(context, OPTIONS)
-    assert (outcome.state, outcome.detail) == ("unchanged", {"tree": key.tree})
-    assert records.held(context.paths.state) == {key.tree: [7]}
-    assert not os.path.exists(context.paths.errands)
-
-
-def test_a_private_image_is_found_in_its_scope_alone(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = tree(context, "team")
-    monkeypatch.setattr(unpacks, "obtain", lambda *_: "none")
-    assert unpack.run(context, OPTIONS).state == "skipped"
-    assert unpack.run(context, OPTIONS._replace(private="team")).detail == {"tree": key.tree}
-
-
-def test_a_prolog_waits_until_it_is_there(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Errands, "start_due", lambda _: tree(context))
-    assert unpack.run(context, OPTIONS).state == "changed"
-
-
-def test_what_fails_concerns_no_job(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(Errands, "start_due", lambda _: None)
-    late = unpack.run(context, OPTIONS._replace(later=1e9))
-    assert (late.state, late.detail) == ("skipped", {"reason": unpacks.TOO_LONG})
-    Path(f"{context.policy.paths.shelf}").chmod(0o777)
-    outcome = unpack.run(context, OPTIONS)
-    assert (outcome.state, outcome.detail) == ("skipped", {"reason": "can be written by others and is not sticky"})
+    monkeypatch.setattr(unpacks, "START_S", 0.0)
+    return Place(tmp_path)
+
+
+def during(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Have something happen while somebody waits."""
+    monkeypatch.setattr(time, "sleep", lambda _: act())
+
+
+def test_a_tree_that_is_there_is_taken_and_noted_until_the_run_ends(place: Place) -> None:
+    """The state names it before anything is shown; nothing is asked for."""
+    place.make()
+    os.utime(f"{place.shelf}/{place.key.tree}", (1, 1))
+    outcome = place.run()
+    assert (outcome.state, outcome.detail) == ("unchanged", {"tree": place.key.tree})
+    state = place.context.paths.state
+    assert records.held(state) == {place.key.tree: [7]}
+    assert os.stat(f"{place.shelf}/{place.key.tree}").st_mtime > 1  # it is a use
+    assert not os.path.exists(place.context.paths.errands)
+    records.forget(state, 7)
+    assert records.held(state) == {}
+
+
+def test_a_private_image_is_found_in_its_scope_alone(place: Place) -> None:
+    place.make()
+    assert place.skipped(private="team", later=1e9) == unpacks.TOO_LONG
+
+
+def test_who_takes_a_tree_waits_for_an_eviction_and_for_nobody_else(place: Place) -> None:
+    place.make()
+    with files.opened_dir(place.shelf) as fd:
+        assert files.try_flock(fd)
+        assert "still being evicted" in place.skipped(later=1e9)
+        assert files.try_flock(fd, shared=True)
+        assert place.run().state == "unchanged"
+
+
+def test_a_prolog_waits_until_its_tree_is_there(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever unpacks it knows that somebody waits."""
+    awaited = []
+
+    def make() -> None:
+        with files.opened_dir(place.shelf) as fd:
+            awaited.append(unpacks.is_awaited(fd, place.key.tree))
+        place.make()
+
+    during(monkeypatch, make)
+    assert place.run().state == "changed"
+    assert awaited == [True]
+    with files.opened_dir(place.shelf) as fd:
+        assert not unpacks.is_awaited(fd, place.key.tree)
+        assert not unpacks.is_awaited(fd, "nobody's")
+    (errand,) = place.errands.all()
+    asked = ("reg.io/a:1", *place.key, (7, os.getuid(), "ws-alice", "test"), "")
+    assert place.errands.read(errand, UnpackRequest) == asked
+
+
+@pytest.mark.parametrize(
+    ("happens", "told"),
+    [
+        (Place.fail, "too large"),
+        (lambda place: place.errands.drop(place.key.tree), "nobody is at it any more"),
+        (lambda place: place.errands.begin(place.errands.all()[0]), "its process has died"),
+    ],
+)
+def test_a_job_waits_no_longer_than_somebody_is_at_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch, happens: Callable[[Place], object], told: str
+) -> None:
+    during(monkeypatch, lambda: happens(place))
+    assert place.skipped() == told
+
+
+def test_an_attempt_that_is_due_is_begun(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whoever waits, if its program has gone."""
+    started: list[Errand] = []
+    monkeypatch.setattr(Errands, "start_due", lambda errands: started.extend(errands.due()))
+    during(monkeypatch, lambda: place.make() if len(started) > 1 else None)
+    assert place.run().state == "changed"
+    assert {errand.key for errand in started} == {place.key.tree}
+
+
+def test_nobody_waits_longer_than_the_policy_says(place: Place) -> None:
+    """The errand goes on."""
+    assert place.skipped(later=1e9) == unpacks.TOO_LONG
+    assert len(place.errands.all()) == 1
+
+
+@pytest.mark.report
+@pytest.mark.parametrize("shelf", ["shelf", "disk/deep/shelf"])
+def test_nobody_makes_the_shelf(place: Place, tmp_path: Path, shelf: str) -> None:
+    """Nor what is above it: its disk is not mounted, and what is unpacked would fill the root file system."""
+    (tmp_path / "shelf").rmdir()
+    place.policy(shelf=str(tmp_path / shelf))
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(FileNotFoundError, match="its disk may not be mounted"):
+        unpacks.ask(place.context.policy, place.context.paths, "reg.io/a:1", place.key, ASKER)
+    assert "its disk may not be mounted" in place.skipped()
+    assert sorted(tmp_path.iterdir()) == before
+    assert place.errands.all() == []
+
+
+def test_without_a_shelf_nothing_is_asked_for(place: Place) -> None:
+    place.policy(shelf=None)
+    assert unpacks.ask(place.context.policy, place.context.paths, "reg.io/a:1", place.key, ASKER) == (
+        "the policy names no shelf (paths.shelf)"
+    )
+    assert place.errands.all() == []
+
+
+def test_a_shelf_that_others_can_change_is_not_used(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "shelf").chmod(0o777)
+    assert place.skipped() == "can be written by others and is not sticky"
 
 
 @pytest.mark.parametrize("image", ["", "claimed:reg.io/a:1"])
-def test_what_is_not_in_the_store_is_not_unpacked(context: Context, image: str) -> None:
-    left = context._replace(record=context.record._replace(image=image))
-    assert unpack.run(left, OPTIONS).state == "skipped"
-    assert os.listdir(f"{context.policy.paths.shelf}") == []
+def test_what_is_not_in_the_store_is_not_unpacked(place: Place, image: str) -> None:
+    """No image, or one that is left to pyxis."""
+    place.context = place.context._replace(record=place.context.record._replace(image=image))
+    place.skipped()
+    assert not os.path.exists(place.shelf)
 
 
-def test_its_wait_is_a_part_of_the_budget(context: Context) -> None:
-    without = context.policy._replace(paths=context.policy.paths._replace(shelf=None))
-    assert plan.prolog_budget(context.policy) == plan.prolog_budget(without) + UNPACK_S
+def test_its_wait_is_a_part_of_the_budget_where_there_is_a_shelf(place: Place) -> None:
+    policy = place.context.policy
+    place.policy(shelf=None)
+    assert plan.prolog_budget(policy) == plan.prolog_budget(place.context.policy) + unpack.UNPACK_S
