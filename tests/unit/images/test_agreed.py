@@ -1,4 +1,4 @@
-"""One image on all nodes of a job: what its head node says, and what another node makes of it."""
+"""What other nodes of a job make of a head node that says that it has no image, or nothing at all."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.images import agreed
 from warmstart.images.agreed import HeadHasNone, HeadImage, Heads
-from warmstart.images.imports import waiting
 from warmstart.images.imports.job_end import JobOver
-from warmstart.images.query import Obtained, Site
+from warmstart.images.query import Site
 from warmstart.images.reference import parse
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import Meeting
@@ -56,27 +55,6 @@ def heads(site: Site, node: str) -> Heads:
 def no_end() -> Callable[[Deadline], bool]:
     """Fail, for a wait that is too short to look whether the job is over."""
     raise AssertionError("looks")
-
-
-def test_what_was_waited_for_or_is_stale_is_so_on_all_nodes(site: Site) -> None:
-    found = Obtained("x", "/x", DIGEST, 1, "waited", 7.0)
-    part = heads(site, "n2")
-    assert part.obtain(agreed.found(found), TAG, site, after(5)).how == "waited"
-    stale = part.obtain(agreed.found(found._replace(how="stale", reason="old")), TAG, site, after(5))
-    assert (stale.digest, stale.how, stale.reason) == (DIGEST, "stale", "old")
-
-
-def test_an_image_that_is_gone_is_imported_by_its_digest(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def until(self: waiting.Wait, _deadline: object) -> Obtained:
-        asked.append(self._query.reference.canonical())
-        return Obtained("x", "/x", self._query.reference.digest, 1, "waited", 1.0)
-
-    monkeypatch.setattr(waiting.Wait, "until", until)
-    other = f"sha256:{'cd' * 32}"
-    assert heads(site, "n2").obtain(HeadImage(digest=other), TAG, site, after(5)).digest == other
-    assert set(asked) == {f"reg.io/a@{other}"}
 
 
 @pytest.mark.parametrize(

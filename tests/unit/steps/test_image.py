@@ -220,16 +220,19 @@ def another(context: Context) -> Context:
     return context._replace(record=context.record._replace(node="n2", head=False))
 
 
+@pytest.mark.parametrize("how", ["reused", "waited", "stale"])
 def test_all_nodes_have_the_head_nodes_image(
-    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
+    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    flights = fly(monkeypatch)
+    """The others ask for its digest, and are told as it is; its epilog removes what they agreed on."""
+    flights = fly(monkeypatch, how)
     head = image.run(context, meeting)
     assert (head.record["image"], head.topics) == (DIGEST, ("test.7.0/images",))
+    flights.how = "reused"
     other = image.run(another(context), meeting)
     assert other.record == {"image": DIGEST, "images": {FIRST.canonical(): "/store/2.sqsh"}}
     assert [name for name, _, _ in flights.asked] == [FIRST.canonical(), FIRST.at(DIGEST)]
-    assert [event["image"] for event in events(context, "image.reused")] == [FIRST.canonical()] * 2
+    assert [event["image"] for event in told(context, how)] == [FIRST.canonical()] * 2
 
 
 def found_in_turn(monkeypatch: pytest.MonkeyPatch, *digests: str) -> list[str]:

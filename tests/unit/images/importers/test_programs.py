@@ -13,12 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.lib.image_site import CAPS
+from tests.lib.image_site import CAPS, RULES
 from warmstart.errors import WarmstartError
 from warmstart.host import namespaces, process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
+from warmstart.images import choice
 from warmstart.images.credentials import Login
 from warmstart.images.importers import base, flatten, manifest, oci, unpacked
 from warmstart.images.importers.base import (
@@ -477,3 +478,34 @@ def test_a_program_that_is_missing_is_named(programs: Programs, scratch: Scratch
     programs.answer = answer
     with pytest.raises(ImportFailed, match=f"{missing} failed: it is not installed"):
         ENROOT.import_image(IMAGE, ENROOT.resolve(IMAGE, scratch, after(9)), scratch, after(9))
+
+
+# Which importer it is.
+
+
+@pytest.mark.parametrize(
+    ("there", "shared", "own"),
+    [
+        ((), "oci", "oci"),
+        (("umoci",), "oci", "oci"),
+        (("enroot",), "enroot", "enroot"),
+        (("enroot", "umoci"), "oci", "enroot"),
+    ],
+)
+def test_auto_is_oci_where_its_programs_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, there: tuple[str, ...], shared: str, own: str
+) -> None:
+    monkeypatch.setattr(choice, "ENROOT", str(tmp_path / "enroot"))
+    monkeypatch.setattr(choice, "UMOCI", str(tmp_path / "umoci"))
+    for name in there:
+        (tmp_path / name).touch()
+    assert (choice.choose(RULES, IDENTITY, "").name, choice.installed("auto")) == (shared, shared)
+    assert choice.recipe("auto") == {"oci": "oci2", "enroot": "enroot1"}[shared]
+    assert choice.programs("auto") == choice.programs(shared)
+    assert choice.installed(choice.of_user("auto")) == own
+    assert (choice.of_user("oci"), choice.of_user("enroot")) == ("oci", "enroot")
+
+
+def test_a_name_that_the_policy_would_refuse() -> None:
+    with pytest.raises(ValueError, match="docker"):
+        choice.choose(RULES._replace(importer="docker"), IDENTITY, "")
