@@ -41,7 +41,8 @@ class Flights:
     def obtain(self, reference: Reference, site: Site, deadline: Deadline) -> Obtained:
         self.asked.append((reference.canonical(), site, deadline))
         name = f"{len(self.asked)}"
-        return Obtained(name, f"/store/{name}.sqsh", DIGEST, 4096, self.how, 0.25, self.missing)
+        reason = "no answer" if self.how == "stale" else ""
+        return Obtained(name, f"/store/{name}.sqsh", DIGEST, 4096, self.how, 0.25, self.missing, reason=reason)
 
 
 def fly(monkeypatch: pytest.MonkeyPatch, how: str = "reused", missing: Missing = NOTHING) -> Flights:

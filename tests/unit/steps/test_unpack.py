@@ -19,7 +19,7 @@ from warmstart.host import files
 from warmstart.images import unpacks
 from warmstart.images.choice import recipe
 from warmstart.images.reference import parse
-from warmstart.images.store.layout import image_name
+from warmstart.images.store.layout import UNPACK_S, image_name
 from warmstart.images.unpacked import ImageKey, shelf_of
 from warmstart.images.unpacks import UNPACKS, UnpackRequest
 from warmstart.paths import NodePaths
@@ -202,4 +202,4 @@ def test_what_is_not_in_the_store_is_not_unpacked(place: Place, image: str) -> N
 def test_its_wait_is_a_part_of_the_budget_where_there_is_a_shelf(place: Place) -> None:
     policy = place.context.policy
     place.policy(shelf=None)
-    assert plan.prolog_budget(policy) == plan.prolog_budget(place.context.policy) + unpack.UNPACK_S
+    assert plan.prolog_budget(policy) == plan.prolog_budget(place.context.policy) + UNPACK_S
