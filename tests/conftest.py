@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from tests.lib.config import Namespace
 
 # No test measures time: several processes run tests, and a machine may be busy.
-settings.register_profile("warmstart", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Examples that failed are kept nowhere: who runs the unit tests may not write here.
+settings.register_profile("warmstart", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("warmstart")
 
 

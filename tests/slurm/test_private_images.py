@@ -63,7 +63,7 @@ def team(site: Site, store: Shared, private: str) -> Site:
     file: {file}
     repositories: [{{name: team, repository: "{private}/team/*", match: {{user: {ALICE}}}}}]
 """
-    text = text.replace(f'["{site.registry}"]', f'["{site.registry}", "{private}"]')
+    text = text.replace(f'["http://{site.registry}"]', f'["http://{site.registry}", "http://{private}"]')
     policy.write_text(text.replace("  tag_ttl: 24h\n", f"  tag_ttl: 24h\n{more}"))
     return site
 
