@@ -46,21 +46,14 @@ def test_the_large_files_of_a_directory(tmp_path: Path) -> None:
 
 def test_a_copy_of_a_plain_file_is_its_users_and_of_this_version(tmp_path: Path) -> None:
     """Another user, time, size, inode or path is another copy, and another set."""
-    model = tmp_path / "model"
-    model.mkdir()
-    file = model / "a.bin"
-    file.write_bytes(LARGE)
-    versions = [seen(model, tmp_path)]
-    assert seen(model, tmp_path).key("1") == versions[0].key("1") != versions[0].key("2")
-    os.utime(file, ns=(1, 1))
-    versions.append(seen(model, tmp_path))
-    file.write_bytes(LARGE + b".")
-    os.utime(file, ns=(1, 1))
-    versions.append(seen(model, tmp_path))
-    (model / "new").write_bytes(LARGE + b".")
-    os.utime(model / "new", ns=(1, 1))
-    (model / "new").rename(file)
-    versions.append(seen(model, tmp_path))
+    file, new = tmp_path / "a.bin", tmp_path / "new"
+    versions = []
+    for data, mtime_ns in ((LARGE, 2), (LARGE, 1), (LARGE + b".", 1), (LARGE + b".", 1)):
+        new.write_bytes(data)
+        os.utime(new, ns=(mtime_ns, mtime_ns))
+        new.rename(file)  # the last two differ in their inodes alone
+        versions.append(seen(tmp_path, tmp_path.parent))
+    assert seen(tmp_path, tmp_path.parent).key("1") == versions[-1].key("1") != versions[-1].key("2")
     assert len({version.key("1") for version in versions}) == len(versions)
     assert len({version.files[0].key("1") for version in versions}) == len(versions)
 
@@ -80,55 +73,50 @@ def test_a_snapshot_of_a_cache(tmp_path: Path) -> None:
         look(str(made), [str(made.parent)])
 
 
-def test_whose_a_model_is(tmp_path: Path) -> None:
-    """By a rule that covers it, if each of its large files is an owner's, or root's, and nobody else can write it."""
+@pytest.mark.parametrize(
+    ("glob", "owner", "is_guarded", "is_shared", "words"),
+    [
+        ("models/*", 1501, True, True, ""),
+        ("models/*", 0, True, True, ""),
+        ("models/*", 1502, True, False, "belongs to none of the owners that rule all names"),
+        ("models/*", 1501, False, False, "can be written by others than its owner"),
+        ("elsewhere/*", 1501, True, False, ""),
+    ],
+)
+def test_whose_a_model_is(  # noqa: PLR0917 - a table's
+    tmp_path: Path, glob: str, owner: int, is_guarded: bool, is_shared: bool, words: str
+) -> None:
     model = tmp_path / "models/tiny"
     model.mkdir(parents=True)
-    (model / "model.bin").write_bytes(b"weights of a model")
+    (model / "model.bin").write_bytes(LARGE)
     found = seen(model, tmp_path)
-    rule = SharedPath(f"{tmp_path}/models/*", (User("svc_ml", 1501),), "site", "all")
-    told = []
-    for owner, is_guarded in ((1501, True), (0, True), (1502, True), (1501, False)):
-        files = (found.files[0]._replace(owner=owner, is_guarded=is_guarded),)
-        told.append(shared_by(found._replace(files=files), [rule]))
-    name = f"{model}/model.bin"
-    assert told == [
-        (rule, ""),
-        (rule, ""),
-        (None, f"{name} belongs to none of the owners that rule all names"),
-        (None, f"{name} can be written by others than its owner"),
-    ]
-    assert shared_by(found, [rule._replace(path="/elsewhere/*")]) == (None, "")
+    file = found.files[0]._replace(owner=owner, is_guarded=is_guarded)
+    rule = SharedPath(f"{tmp_path}/{glob}", (User("svc_ml", 1501),), "site", "all")
+    told = f"{model}/model.bin {words}" if words else ""
+    assert shared_by(found._replace(files=(file,)), [rule]) == (rule if is_shared else None, told)
 
 
-@pytest.mark.parametrize("case", ["outside", "missing", "a file", "nothing large", "too many", "too many names"])
-def test_what_is_no_model(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, prefix = tmp_path / "models/one", tmp_path / "models"
-    model.mkdir(parents=True)
+@pytest.mark.parametrize(
+    ("model", "prefix", "bounds", "words"),
+    [
+        ("models/one", "elsewhere", {}, "below none of models.prefixes"),
+        ("models/two", "models", {}, "No such file or directory"),
+        ("models/one/a", "models", {}, "Not a directory"),
+        ("models/one", "models", {"LEAST": 1 << 20}, "it has no file of 1 MiB or more"),
+        ("models/one", "models", {"MOST_FILES": 2}, "it has more than 2 files of 0 MiB or more"),
+        ("models/one", "models", {"MOST_NAMES": 2}, "it has more than 2 names"),
+    ],
+)
+def test_what_is_no_model(  # noqa: PLR0917 - a table's
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, prefix: str, bounds: dict[str, int], words: str
+) -> None:
+    (tmp_path / "models/one").mkdir(parents=True)
     for name in "abc":
-        (model / name).write_bytes(LARGE)
-    if case == "outside":
-        prefix = tmp_path / "elsewhere"
-    elif case == "missing":
-        model = prefix / "two"
-    elif case == "a file":
-        model /= "a"
-    elif case == "nothing large":
-        monkeypatch.setattr(looking, "LEAST", 1 << 20)
-    elif case == "too many":
-        monkeypatch.setattr(looking, "MOST_FILES", 2)
-    else:
-        monkeypatch.setattr(looking, "MOST_NAMES", 2)
-    words = {
-        "outside": "below none of models.prefixes",
-        "missing": "No such file or directory",
-        "a file": "Not a directory",
-        "nothing large": "it has no file of 1 MiB or more",
-        "too many": "it has more than 2 files of 0 MiB or more",
-        "too many names": "it has more than 2 names",
-    }
-    with pytest.raises(ModelUnusable, match=words[case]):
-        seen(model, prefix)
+        (tmp_path / "models/one" / name).write_bytes(LARGE)
+    for name, most in bounds.items():
+        monkeypatch.setattr(looking, name, most)
+    with pytest.raises(ModelUnusable, match=words):
+        seen(tmp_path / model, tmp_path / prefix)
 
 
 @pytest.mark.report
