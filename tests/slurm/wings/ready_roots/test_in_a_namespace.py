@@ -9,7 +9,6 @@ import pytest
 
 from tests.lib import config
 from tests.lib.accounts import ALICE, BOB
-from tests.lib.cluster import Cluster
 from tests.lib.config import Namespace
 from tests.lib.processes import wait_until
 from tests.lib.registry import Registry, build_image
@@ -28,23 +27,21 @@ touch "$WARMSTART_ROOTFS/new" || echo read-only
 WAIT = "exec sleep 600\n"
 
 
-@pytest.fixture(scope="module", params=SHARING)
-def contained(
-    request: pytest.FixtureRequest, capable_host: None, install: Callable[[Path], None], registry: Registry
-) -> Iterator[Site]:
+@pytest.fixture(params=SHARING)
+def shelved(request: pytest.FixtureRequest, contained: Callable[[Namespace], Site]) -> Iterator[Site]:
     """Yield a site with a shelf whose jobs each have a mount namespace."""
-    with Cluster(namespace=Namespace(further=request.param)) as cluster:
-        site = Site(cluster, registry.url, install=install)
-        (cluster.base / "shelf").mkdir()
-        site.write_policy(RULES, workspace=f"{site.workspace}\n  shelf: {cluster.base}/shelf")
-        yield site
+    site = contained(Namespace(further=request.param))
+    (site.cluster.base / "shelf").mkdir()
+    site.write_policy(RULES, workspace=f"{site.workspace}\n  shelf: {site.cluster.base}/shelf")
+    yield site
+    site.write_policy()
 
 
 def test_the_tree_is_in_the_jobs_namespace_and_in_no_other_when_the_job_is_over(
-    contained: Site, registry: Registry
+    shelved: Site, registry: Registry
 ) -> None:
     """It is the job's own and read-only; a namespace of another job, which began with it, holds nothing of it."""
-    site = contained
+    site = shelved
     layout = build_image(site.cluster.base / "image", {"/etc/number": "one\n"})
     registry.push(layout, "latest", "test/contained:1")
     comment = f"--comment=warmstart: image={registry.url}/test/contained:1"

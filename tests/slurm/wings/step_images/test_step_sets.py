@@ -11,17 +11,15 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 
 import pytest
 
 from tests.lib import config, spank
 from tests.lib.accounts import ALICE
-from tests.lib.cluster import Cluster, JobResult
+from tests.lib.cluster import JobResult
 from tests.lib.config import Namespace
 from tests.lib.numba_entries import numba_entries
 from tests.lib.processes import wait_until
-from tests.lib.registry import Registry
 from tests.lib.site import RULES, Site
 from tests.lib.wings.step_images.steps import answering, importer, served
 
@@ -184,29 +182,27 @@ SHARING = [""] if config.release() < "24.11" else ["", "Shared=true"]
 
 
 @pytest.fixture(scope="module", params=SHARING)
-def contained(
-    request: pytest.FixtureRequest, capable_host: None, install: Callable[[Path], None], registry: Registry
-) -> Iterator[Site]:
+def apart(request: pytest.FixtureRequest, contained: Callable[[Namespace], Site]) -> Iterator[Site]:
     """Yield a site whose jobs each have a mount namespace."""
-    with Cluster(namespace=Namespace(further=request.param)) as cluster:
-        site = Site(cluster, registry.url, install=install)
-        with served(site):
-            yield site
+    site = contained(Namespace(further=request.param))
+    site.write_policy()
+    with served(site):
+        yield site
 
 
 @pytest.mark.parametrize("plugin", [False, True])
-def test_a_namespace_of_slurms_shows_them_too(contained: Site, fresh_image: Callable[[], str], plugin: bool) -> None:
+def test_a_namespace_of_slurms_shows_them_too(apart: Site, fresh_image: Callable[[], str], plugin: bool) -> None:
     """By overlays, which are attached there if they do not come by themselves, for the asking step and for later ones.
 
     Nothing of it is left.
     """
     if plugin:
         spank.need()
-    image, container = fresh_image(), Container(contained, 755 + plugin)
-    with spank.loaded(contained) if plugin else nullcontext():
+    image, container = fresh_image(), Container(apart, 755 + plugin)
+    with spank.loaded(apart) if plugin else nullcontext():
         assert found(container.job(image)) == ["cold"]
         second = container.job(image, image, node="n2")
     assert found(second) == ["warm", "warm"]
-    (seeded,) = contained.events(second.job_id, "cache.seeded")
+    (seeded,) = apart.events(second.job_id, "cache.seeded")
     assert (seeded["way"], seeded["entries"]) == ("overlay", 1)
-    assert contained.leftovers() == []
+    assert apart.leftovers() == []
