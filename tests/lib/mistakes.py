@@ -63,7 +63,7 @@ BatchStartTimeout=360
 """
 VAR, LIBEXEC, WRITTEN = "prefix/var/lib/warmstart", "prefix/libexec/warmstart", "prefix/etc/warmstart/policy.yaml"
 OFF = "prefix/etc/warmstart/off"
-LONG_AGO = time.time() - 7200
+LONG_S = 7200
 
 
 class Site(NamedTuple):
@@ -242,9 +242,9 @@ def owner(path: str, uid: int = 5) -> Plant:
     return lambda site: os.chown(site.base / path, uid, uid)
 
 
-def old(path: str, since: float = LONG_AGO) -> Plant:
-    """Change the time of a file."""
-    return lambda site: os.utime(site.base / path, (since, since))
+def old(path: str, since: float | None = None) -> Plant:
+    """Change the time of a file, by default to long ago."""
+    return lambda site: os.utime(site.base / path, (time.time() - LONG_S if since is None else since,) * 2)
 
 
 def disk(path: str, options: str) -> Plant:
@@ -340,7 +340,7 @@ def _waiting(name: str, seconds: float, text: str = "") -> Plant:
 
 
 def _removal(site: Site) -> None:
-    deferred.defer(site.installation.node("n1"), REMOVALS, a_record(), LONG_AGO)
+    deferred.defer(site.installation.node("n1"), REMOVALS, a_record(), time.time() - LONG_S)
 
 
 def _rounds(site: Site) -> None:
@@ -351,7 +351,7 @@ def _rounds(site: Site) -> None:
 
 def _stuck_import(site: Site) -> None:
     request = ImportRequest(
-        reference="reg.io/b:1", kind="k", private="", user="a", uid=1, cluster="c", job_id=7, asked=LONG_AGO
+        reference="reg.io/b:1", kind="k", private="", user="a", uid=1, cluster="c", job_id=7, asked=time.time() - LONG_S
     )
     errand = Errand("1", int(time.time()) - 3600, 0, request.key)
     Errands(site.installation.node("n1"), IMPORTS).put(errand, request)
