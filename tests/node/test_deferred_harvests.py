@@ -28,7 +28,6 @@ MANY = 100
 COPIED_S = 12  # what all of them take to copy; half of the budget of 3 s is for that
 
 
-@pytest.mark.timed
 def test_what_there_is_no_time_for_is_finished_by_maintenance(base: Path) -> None:
     """The epilog ends in time and reports the rest; maintenance publishes it, and nothing remains.
 
@@ -127,7 +126,6 @@ def test_a_reboot_an_age_and_a_damaged_record(node: LateNode) -> None:
     assert node.left() == []
 
 
-@pytest.mark.timed
 @pytest.mark.threat(30)
 def test_a_validation_that_is_late_keeps_what_was_judged(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = numba_entries(*range(1, 8))

@@ -45,7 +45,6 @@ UNKNOWN = b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknow
 JSON = (("Content-Type", "application/json"),)
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize(
     ("how", "kind"),
     [

@@ -77,7 +77,6 @@ def test_import_list_show(site: Installation, place: Place) -> None:
     assert run(site, "images", "show", "no/such:1").exit_code == 1
 
 
-@pytest.mark.timed
 def test_refresh_asks_the_registry_again(site: Installation, place: Place, tmp_path: Path) -> None:
     name = "team/moving:1"
     reference = f"{place.registry.url}/{name}"

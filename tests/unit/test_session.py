@@ -17,7 +17,6 @@ from warmstart.session import NotRoot, open_session
 from warmstart.store.layout import StoreFailed
 
 
-@pytest.mark.timed
 def test_a_session_has_what_maintenance_needs(node: Node) -> None:
     """Its events are in the log afterwards, and the journal is gone."""
     with open_session(node.installation, "maintain", "n1") as session:

@@ -242,7 +242,6 @@ def test_an_audit_that_can_not_be_written_fails_no_job(
     assert len(os.listdir(node.paths.journal)) == 1
 
 
-@pytest.mark.timed
 def test_what_a_step_may_use(node: Node) -> None:
     """Its context has the hook's own things, and as much time as it is given."""
 

@@ -56,7 +56,6 @@ def show_in(run: str, *items: Shown) -> None:
             view.show(fd, item, os.getuid())
 
 
-@pytest.mark.timed
 def test_what_the_run_shows_is_shown(
     node: Node, shown: list[Call], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

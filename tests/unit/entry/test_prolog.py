@@ -251,7 +251,6 @@ def test_wings_are_asked_where_a_rule_needs_what_slurmd_does_not_tell(  # noqa: 
     assert len(node.events("job.uninformed")) == (name is None)
 
 
-@pytest.mark.timed
 def test_all_parts_share_one_budget(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """It begins with the hook. What one part takes, the next ones lack; the steps leave the reserve to what follows."""
     assert run(node)

@@ -10,8 +10,6 @@ import pytest
 from warmstart.host import deadline
 from warmstart.host.deadline import after
 
-pytestmark = pytest.mark.timed
-
 
 def test_who_waits_long_looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand nodes may wait: some hundred looks in four minutes, close together only at first, none too late."""

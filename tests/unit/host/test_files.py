@@ -483,7 +483,6 @@ def test_one_holder_at_a_time(two: tuple[int, int]) -> None:
 
 
 @pytest.mark.report
-@pytest.mark.timed
 @pytest.mark.parametrize(("on_term", "status"), [("import sys; sys.exit(7)", 7), ("pass", -signal.SIGKILL)])
 def test_who_holds_a_lock_may_end_by_itself(tmp_path: Path, on_term: str, status: int) -> None:
     program = (

@@ -21,8 +21,6 @@ from warmstart.images.reference import parse
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import Meeting
 
-pytestmark = pytest.mark.timed
-
 HEX = "ab" * 32
 DIGEST = f"sha256:{HEX}"
 TAG = parse("reg.io/a:1")

@@ -43,8 +43,6 @@ from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.record import StateFull, StateUnusable
 from warmstart.store.layout import StoreFailed, StoreFull
 
-pytestmark = pytest.mark.timed  # by a clock of its own
-
 WANTED = parse(f"reg.io/a@sha256:{HEX}")
 LOCK = f"{key_of(WANTED.canonical())}.{image_site.KIND}"
 OTHER = ImageProducer("n9", 99, 8, "2026-01-01T00:00:00Z")

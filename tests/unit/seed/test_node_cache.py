@@ -123,7 +123,6 @@ def begins(node: Node, offer: Offer, monkeypatch: pytest.MonkeyPatch) -> Path:
     return beginning
 
 
-@pytest.mark.timed
 def test_the_next_job_goes_on_with_a_fetch(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     offer = node.publish("a", content=b"0123456789ab")
     beginning = begins(node, offer, monkeypatch)
@@ -135,7 +134,6 @@ def test_the_next_job_goes_on_with_a_fetch(node: Node, monkeypatch: pytest.Monke
     assert node.names() == {"sqsh", "files.json", "origin.json"}
 
 
-@pytest.mark.timed
 @pytest.mark.threat(41)
 def test_a_beginning_counts_as_a_copy_of_its_scope(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     beginning = begins(node, node.publish("a", content=b"0123456789ab"), monkeypatch)
@@ -156,7 +154,6 @@ def test_a_beginning_counts_as_a_copy_of_its_scope(node: Node, monkeypatch: pyte
     assert node.names() == {"sqsh", "origin.json"}
 
 
-@pytest.mark.timed
 @pytest.mark.threat(41)
 def test_a_bundle_that_was_removed_meanwhile_leaves_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     offer = node.publish("a", content=b"0123456789ab")

@@ -18,8 +18,6 @@ from warmstart.seed.together import Cold, ProposedProfile, Settled, Together
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import HeadSilent, Meeting
 
-pytestmark = pytest.mark.timed
-
 NODES = [f"n{number}" for number in range(1, 65)]
 OFFERED = {"alpha": ProposedProfile("f" * 32, {"cpu": "x"}, [])}
 

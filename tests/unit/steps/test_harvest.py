@@ -156,7 +156,6 @@ def test_each_set_is_published_in_its_own_namespace(job: Job) -> None:
     assert [entry for offer in offered.offers for entry in offer.entries] == job.offered() == [ENTRY]
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("late", ["validator", "mksquashfs"])
 def test_a_program_at_the_deadline_defers_and_else_fails(job: Job, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
     job.write("numba", numba_files())

@@ -63,7 +63,6 @@ def fail(monkeypatch: pytest.MonkeyPatch, error: WarmstartError) -> None:
 NOT_FOUND = ImageNotFound(image=FIRST.canonical())
 
 
-@pytest.mark.timed
 def test_the_first_image_is_the_jobs(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     flights = fly(monkeypatch)
     assert image.run(context, Options((FIRST, SECOND))) == Outcome(
@@ -107,7 +106,6 @@ def test_who_pays_for_an_image(context: Context, monkeypatch: pytest.MonkeyPatch
     assert {site.requester for _, site, _ in flights.asked} == {Requester("n1", "0a1b2c3d", 7, "test")}
 
 
-@pytest.mark.timed
 def test_an_image_leaves_time_to_later_steps(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     flights = fly(monkeypatch)
     image.run(context._replace(deadline=after(20)), Options((FIRST,), later=12.0))

@@ -177,7 +177,6 @@ def test_where_overlays_are_not_to_be_had_entries_are_extracted(node: Node) -> N
     assert event["fetched_bytes"] > 0
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("overlays", [True, False])
 def test_the_names_of_a_large_bundle_are_recorded_only_where_they_were_needed(
     node: Node, monkeypatch: pytest.MonkeyPatch, overlays: bool

@@ -91,7 +91,6 @@ class Word(NamedTuple):
     nodes: tuple[str, ...] = ()
 
 
-@pytest.mark.timed
 def test_a_meeting_hears_words_of_its_type_until_its_time_is_over(tmp_path: Path) -> None:
     meeting = Meeting("c.7.0", "caches", "n[1-2]")
     with StoreClient(Identity("me", os.geteuid(), os.getegid()), str(tmp_path), "n1-0a1b2c3d") as store:

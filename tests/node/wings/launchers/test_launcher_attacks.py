@@ -110,7 +110,6 @@ def test_one_users_name_does_not_become_anothers(place: Place, launchers: Path, 
     assert [os.readlink(path) for path in launchers.iterdir() if path.is_symlink()] == [named.path]
 
 
-@pytest.mark.timed
 @pytest.mark.threat(16)
 @pytest.mark.parametrize("kind", ["fifo", "link", "directory", "held", "held for reading"])
 def test_a_hostile_lock_costs_a_moment(place: Place, shared: Store, launchers: Path, site: Site, kind: str) -> None:

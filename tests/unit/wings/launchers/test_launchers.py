@@ -64,7 +64,6 @@ def test_an_import_holds_their_lock_if_they_have_one(folder: Path, store: ImageS
     assert not lock or not taken(path)
 
 
-@pytest.mark.timed
 def test_a_lock_that_is_held_costs_a_part_of_the_time(
     folder: Path, store: ImageStoreClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,7 +178,6 @@ def test_who_asks_while_it_is_made_waits(run: Run, monkeypatch: pytest.MonkeyPat
     assert keys == [run.sets[0].key] * 2
 
 
-@pytest.mark.timed
 def test_a_step_asks_again_while_something_is_on_its_way(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first one waits for that. The view says when nobody need ask any more."""
     waited: list[float] = []
