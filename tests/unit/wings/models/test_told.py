@@ -1,12 +1,19 @@
-"""What reports and `explain` say of models."""
+"""What `warmstart plan`, reports and `explain` say of models."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from tests.lib.command_line import POLICY, answer, installed
 from tests.lib.told import counts, parts, run_of
 from warmstart.audit.line import Line
 from warmstart.audit.runs import Failure
 from warmstart.report.story import Part
 
+RULE = "  - {name: all, models: [{path: /lustre/*, owners: [root], scope: site}]}\n"
+OFFERS = POLICY.replace("paths: {", "paths: {shelf: /local, ") + RULE + "models: {prefixes: [/lustre]}\n"
 COPY: Line = {"event": "model.shown", "model": "/m", "way": "copy", "reason": ""}
 ITSELF: Line = {**COPY, "way": "itself", "reason": "first"}
 COPIED: Line = {"event": "model.copied", "model": "/m", "bytes": 8192, "fetched_bytes": 4096}
@@ -26,3 +33,24 @@ def test_a_report_counts_them() -> None:
 def test_a_copy_is_told_under_the_job_that_asked() -> None:
     assert Part("models", "", "/m: copied: 4KiB") in parts(COPIED)
     assert run_of(FAILED).failures == [Failure("failed", "models", "model-not-copied", "no", "more")]
+
+
+@pytest.mark.report
+@pytest.mark.parametrize(
+    ("way", "words", "said"),
+    [
+        ("spank", "/lustre/a", "Reads the model /lustre/a from copies on its node, if there are any."),
+        ("spank", "/lustre/a model=/lustre/b", "Reads the model /lustre/b from copies on its node, if there are any."),
+        ("link", "/lustre/a", "Reads the model /lustre/a as it is: this node shows no copies."),
+        ("link", "/lustre/a", "Models at /lustre/*, of root: one copy, in site (rule all)."),
+        ("spank", "/home/a/llama", "Reads the model /home/a/llama as it is: it is below none of models.prefixes."),
+        # Users write a model's name on its hub.
+        ("spank", "meta-llama/Llama-3-8B", "a path begins with /"),
+        ("spank", "s3://bucket/llama", "a path begins with /"),
+        ("spank", "/lustre/../etc", "a path begins with /"),
+    ],
+)
+def test_a_plan_says_how_models_are_read(tmp_path: Path, way: str, words: str, said: str) -> None:
+    site = installed(tmp_path, f"{OFFERS}constant_path: {way}\n")
+    plan = answer(site, "plan", "--user", "nobody", "--comment", f"warmstart: model={words}")
+    assert said in str(plan["verdict"]) + str(plan["remarks"])

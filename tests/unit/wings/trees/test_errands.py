@@ -1,4 +1,4 @@
-"""Trees are packed: what becomes of each, and who is told."""
+"""Trees wait and are packed: what becomes of each, and who is told."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import pytest
 from tests.lib.node import SCOPE
 from tests.lib.policy_site import offering
 from tests.lib.wings.trees.sites import ME, TreeSite
-from warmstart.errand import Errands
+from warmstart.errand import KEPT_S, Errand, Errands
 from warmstart.host.deadline import Deadline
 from warmstart.policy.compiled import User
 from warmstart.policy.shared import SharedPath
 from warmstart.wings.trees import current, packing, place, requests
 from warmstart.wings.trees.offered import directory
+from warmstart.wings.trees.requests import PACKS, TreeRequest
 
 
 def shared(node: TreeSite, tree: Path) -> SharedPath:
@@ -94,7 +95,7 @@ def test_what_cannot_be_shared_is_told_to_whoever_asks(node: TreeSite) -> None:
     assert other is not None
     assert (problem in other.request.problem, other.next > time.time()) == (True, True)
     assert requests.due(node.paths) == []
-    Errands(node.paths, requests.PACKS).put(waiting.errand._replace(due=int(time.time())), waiting.request)
+    Errands(node.paths, PACKS).put(waiting.errand._replace(due=int(time.time())), waiting.request)
     other = requests.ask(node.paths, carols)
     assert other is not None
     assert (other.request.problem, other.next) == ("", 0)  # its cause may be gone
@@ -124,7 +125,7 @@ def test_a_pack_makes_room_in_the_quota_of_its_scope(node: TreeSite) -> None:
     assert [event["error"]["code"] for event in node.events("tree.pack-failed")] == ["cache-quota-exceeded"]
     os.utime(first, (time.time() - 4 * 3600, time.time() - 4 * 3600))
     (item,) = requests.waiting(node.paths)
-    Errands(node.paths, requests.PACKS).put(item.errand._replace(due=int(time.time()), attempts=0), item.request)
+    Errands(node.paths, PACKS).put(item.errand._replace(due=int(time.time()), attempts=0), item.request)
     node.pack()
     (removed,) = node.events("bundle.removed")
     assert (removed["bundle"], removed["tree"]) == (first.stem, str(tree))
@@ -163,3 +164,44 @@ def test_one_node_packs_a_tree(node: TreeSite) -> None:
         assert is_ours  # as another node has it
         node.pack()
     assert node.events("tree.packed") == []
+
+
+def request(tree: str = "/t", uid: int = 1) -> TreeRequest:
+    return TreeRequest(tree, "", f"user-{uid}-u", "u", uid, uid, "c", 7, "n1")
+
+
+def tried(node: TreeSite, item: TreeRequest, ago_s: float = 0.0) -> None:
+    due = int(time.time() - ago_s + PACKS.backoff_s)
+    Errands(node.paths, PACKS).put(Errand(str(item.uid), due, 1, item.key), item)
+
+
+def due(node: TreeSite) -> set[tuple[str, int]]:
+    return {(item.request.tree, item.request.uid) for item in requests.due(node.paths)}
+
+
+@pytest.mark.threat(54)
+def test_each_user_may_have_one_tree_packed(node: TreeSite) -> None:
+    """Of a tree that many share, too: each user's process may try, and nobody waits for another's that is killed."""
+    for tree, uid in (("/shared", 1), ("/own", 1), ("/shared", 2)):
+        assert requests.ask(node.paths, request(tree, uid=uid)._replace(scope="site"))
+    assert due(node) == {("/shared", 1), ("/own", 1), ("/shared", 2)}
+    killed = request("/shared")._replace(scope="site", problem="worker-died")
+    tried(node, killed)
+    assert due(node) == {("/own", 1), ("/shared", 2)}
+    tried(node, killed._replace(refused=True))  # by the tree, not by its user's process
+    assert due(node) == {("/own", 1)}
+
+
+def test_a_request_that_is_about_to_be_forgotten_is_made_anew(node: TreeSite) -> None:
+    tried(node, request()._replace(problem="it has more"), ago_s=KEPT_S + 5)
+    asked = requests.ask(node.paths, request())
+    assert asked is not None
+    assert (asked.request.problem, len(requests.due(node.paths))) == ("", 1)
+
+
+def test_a_damaged_request_goes(node: TreeSite) -> None:
+    requests.ask(node.paths, request())
+    errands = Errands(node.paths, PACKS)
+    Path(errands.directory, errands.all()[0].name).write_text("{")
+    assert requests.due(node.paths) == []
+    assert errands.all() == []
