@@ -48,7 +48,7 @@ test-all: setup-tests setup-sweeps ## every test: the sweeps, torch and JAX, oth
 fuzz: setup ## SECONDS (600) of random bytes for each parser of foreign ones; what fails is kept in tests/faults/corpus
 	$(BIN)/python -m tools.fuzz $(or $(SECONDS),600)
 
-gpu: ## each GPU tool that PYTHON has, cold and warm on this machine's GPU; a line for each in build/gpu.jsonl (tests/tools/gpu/README.md)
+gpu: ## each GPU tool that PYTHON has, cold and warm on this machine's GPU; a line for each in build/gpu.jsonl (docs/gpu.md)
 	@export PYTHONPATH="hooks:.$${PYTHONPATH:+:$$PYTHONPATH}"; \
 	$(PYTHON) -m tests.tools.gpu $(if $(RESULTS),--results "$(RESULTS)") $(TOOLS)
 

@@ -38,7 +38,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if os.geteuid() != 0:
         sys.exit("warmstart: the GPU suite runs hooks, so it needs root")
     if absent := lacking():
-        sys.exit(f"warmstart: the GPU suite needs {', '.join(absent)} (tests/tools/gpu/README.md)")
+        sys.exit(f"warmstart: the GPU suite needs {', '.join(absent)} (docs/gpu.md)")
     return run([tool for tool in TOOLS if tool.name in (arguments.tools or names)], arguments.results)
 
 
@@ -67,7 +67,7 @@ def run(chosen: Sequence[Tool], results: Path) -> int:
                     file.write(json.dumps({**_machine(), **found.kept()}) + "\n")
                 problems += found.problems
     except RuntimeError as error:
-        sys.exit(f"warmstart: it cannot be installed here (tests/tools/gpu/README.md): {error}")
+        sys.exit(f"warmstart: it cannot be installed here (docs/gpu.md): {error}")
     _say(f"wrote {kept} and {log}")
     return int(bool(problems))
 
