@@ -1,21 +1,26 @@
-"""The loop: who has the next turn, what ends it, and what is left for others."""
+"""The loop: who has the next turn, what ends it, and what is left for others. And the kinds that there are."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
 
 import pytest
 
 from tests.lib.node import NODE, Node
-from warmstart import errand
-from warmstart.errand import Errand, Errands, Kind
-from warmstart.errands import loop
+from warmstart import errand, wing
+from warmstart.entry import background
+from warmstart.errand import KEPT_S, Errand, Errands, Kind
+from warmstart.errands import loop, registry
 from warmstart.errands.loop import DONE, LATER, MORE, Outcome, Turn, Work, run
+from warmstart.host import process
 from warmstart.host.identity import WorkerSilent
 from warmstart.session import Session, open_session
+from warmstart.wing import Wing
 
 
 class Wish(NamedTuple):
@@ -24,6 +29,7 @@ class Wish(NamedTuple):
     text: str = ""
 
 
+OTHER = Kind("polishes")
 KIND = Kind("wishes", most=9, backoff_s=60.0)
 PATIENT = Kind("patient")
 
@@ -151,3 +157,37 @@ def test_what_was_withdrawn_is_not_begun(session: Session) -> None:
 
     assert run(session, Work(KIND, listing(turns), due=due)) == 0
     assert turns == []
+
+
+def test_each_kind_is_done() -> None:
+    assert {kind: registry.load(kind).kind.name for kind in registry.kinds()} == {k: k for k in registry.kinds()}
+
+
+def test_a_wing_may_have_kinds(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its declaration names them, so that the file with the work is loaded for these alone."""
+    done: list[str] = []
+
+    def polish(turn: Turn) -> Outcome:
+        done.append(turn.errand.key)
+        return DONE
+
+    monkeypatch.setattr(wing, "found", lambda: {"polish": Wing("polishes shoes", errands=(OTHER.name,))})
+    monkeypatch.setattr(process, "be_idle", lambda: None)
+    module = ModuleType("warmstart.wings.polish.errands")
+    vars(module)["WORK"] = {OTHER.name: Work(OTHER, polish)}
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    Path(node.paths.state).mkdir(parents=True)
+    Errands(node.paths, OTHER).put(Errand("1", int(time.time()), 0, "left"), Wish("shoe"))
+    assert background.main(node.installation.prefix, [OTHER.name, NODE]) == 0
+    assert done == ["left"]
+    assert Errands(node.paths, OTHER).all() == []
+
+
+def test_what_nothing_does_any_more_stays_a_day(node: Node) -> None:
+    Path(node.paths.root).mkdir(parents=True)
+    errands = Errands(node.paths, OTHER)
+    for key, age in (("new", 0), ("old", KEPT_S + 5)):
+        errands.put(Errand("2001", int(time.time() - age), 0, key), Wish("shoe"))
+    with open_session(node.installation, "maintain", NODE) as session:
+        registry.drop_unknown(session)
+    assert [item.key for item in errands.all()] == ["new"]
