@@ -316,22 +316,6 @@ def test_a_line_ends_at_a_nul(tmp_path: Path) -> None:
     assert slurm_conf.plugins(str(tmp_path / "plugstack.conf")) == [slurm_conf.Plugin("a.so", (), required=True)]
 
 
-def test_where_slurm_conf_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller's path, then the environment's, then where a Slurm under that prefix has it, then the packages'."""
-    ours = tmp_path / "etc/slurm.conf"
-    ours.parent.mkdir()
-    monkeypatch.setenv("SLURM_CONF", "/a/slurm.conf")
-    assert slurm_conf.find("/b/slurm.conf", str(tmp_path)) == "/b/slurm.conf"
-    assert slurm_conf.find(None, str(tmp_path)) == "/a/slurm.conf"
-    monkeypatch.delenv("SLURM_CONF")
-    monkeypatch.setattr(slurm_conf, "PLACES", ("/none", "/etc/passwd"))
-    assert slurm_conf.find(None, str(tmp_path)) == slurm_conf.find(None) == "/etc/passwd"
-    ours.touch()
-    assert slurm_conf.find(None, str(tmp_path)) == str(ours)
-    monkeypatch.setattr(slurm_conf, "PLACES", ("/none",))
-    assert slurm_conf.find(None) == ""
-
-
 def script(path: Path, text: str = "") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -115,23 +114,6 @@ def test_an_unmounted_store_is_to_be_mounted_and_not_given_away(policy: Policy) 
     bad = {result.check: result.change for result in found if result.status not in ("ok", "advice")}
     assert bad["store.mount"].startswith("mount it")
     assert not [change for change in bad.values() if "chown" in change]
-
-
-def test_what_others_can_write_is_found_below_the_top(tmp_path: Path) -> None:
-    """Directories and files, at any depth; after the advice that doctor gives there is nothing."""
-    store, me = tmp_path / "store", os.geteuid()
-    deep = store / "artifacts" / "site" / "numba" / "ns"
-    deep.mkdir(parents=True)
-    (deep / "index.json").touch()
-    (deep / "link").symlink_to("/etc")
-    assert probe.writable_by_others(str(store), me) == Weak(5, [], is_all=True)
-    for path in (deep, deep / "index.json", store / "artifacts"):
-        path.chmod(0o777)
-    found = probe.writable_by_others(str(store), me).places
-    assert sorted(place.path for place in found) == sorted(map(str, (deep, deep / "index.json", store / "artifacts")))
-    assert len(probe.writable_by_others(str(store), me + 1).places) == (6 if me else 3)
-    subprocess.run(["/bin/chmod", "-R", "go-w", str(store)], check=True)
-    assert probe.writable_by_others(str(store), me).places == []
 
 
 def test_what_a_killed_doctor_left_goes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -72,22 +72,6 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="larger"):  # what is written there is never that long: it is damaged
         read_small(str(tmp_path / "large"), 10)
     assert read_small(str(tmp_path / "large"), 11) == b"x" * 11
-
-
-def test_reading_is_bounded(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"0123456789")
-    reading, writing = os.pipe()
-    os.write(writing, b"abc")
-    with open(tmp_path / "file", "rb") as file, open(reading, "rb"):
-        assert files.read_up_to(file.fileno(), 4) == b"0123"
-        assert files.read_up_to(file.fileno(), 4) == b"4567"
-        assert files.read_up_to(file.fileno(), 4) == b"89"
-        assert files.read_up_to(file.fileno(), 4) == b""
-        os.write(writing, b"def")
-        late = threading.Timer(0.05, os.close, [writing])
-        late.start()
-        assert files.read_up_to(reading, 100) == b"abcdef"
-        late.join()
 
 
 def test_what_dead_writers_left_goes(tmp_path: Path) -> None:
@@ -156,12 +140,6 @@ def known(data: bytes) -> Copied:
     return Copied(len(data), hashlib.sha256(data).hexdigest())
 
 
-def test_a_copy_is_hashed_on_the_way(source: int, target: int) -> None:
-    assert copy_hashed(source, target) == known(CONTENT)
-    assert os.pread(target, len(CONTENT) + 1, 0) == CONTENT
-    assert copy_hashed(source) == known(CONTENT)
-
-
 @pytest.mark.parametrize("most", [0, 1, files.CHUNK, files.CHUNK + 1, len(CONTENT), len(CONTENT) + 1])
 def test_a_copy_has_bounds(source: int, target: int, most: int) -> None:
     """At most so many bytes; a target is written from where it stands."""
@@ -190,25 +168,6 @@ def test_a_copy_tells_whose_error_it_is(source: int, target: int, tmp_path: Path
 
 
 MINE = frozenset({0, os.geteuid()})
-
-
-@pytest.mark.parametrize(
-    ("mode", "strict", "lenient"),
-    [
-        (0o755, "", ""),
-        (0o700, "", ""),
-        (0o775, "can be written by others", "can be written by others and is not sticky"),
-        (0o757, "can be written by others", "can be written by others and is not sticky"),
-        (0o1777, "can be written by others", ""),
-    ],
-)
-def test_what_others_could_change(tmp_path: Path, mode: int, strict: str, lenient: str) -> None:
-    """The group and the world count alike; a sticky directory does where that is said."""
-    tmp_path.chmod(mode)
-    status = tmp_path.stat()
-    assert files.weakness(status, MINE) == strict
-    assert files.weakness(status, MINE, sticky=True) == lenient
-    assert files.weakness(status, {status.st_uid + 1}) == f"belongs to uid {status.st_uid}"
 
 
 @pytest.fixture
@@ -280,17 +239,6 @@ def opened(path: Path, *, sticky: bool = False) -> AbstractContextManager[int]:
     return opened_trusted(str(path), MINE, sticky=sticky)
 
 
-@pytest.mark.parametrize("failing", ["nothing", "a directory on the way", "the caller"])
-def test_no_descriptor_is_left(place: Path, failing: str) -> None:
-    before = os.listdir("/proc/self/fd")
-    if failing == "a directory on the way":
-        place.chmod(0o777)
-    with suppress(OSError), opened(place):
-        if failing == "the caller":
-            raise OSError
-    assert len(os.listdir("/proc/self/fd")) == len(before)
-
-
 # Trees that a job wrote are removed by descriptor, whatever it built there.
 
 
@@ -314,13 +262,6 @@ def test_links_are_removed_and_never_followed(tmp_path: Path, parent: int) -> No
     remove_tree(parent, "tree", after(5))
     assert not tree.is_symlink()
     assert (outside / "precious").read_text() == "x"
-
-
-def test_very_deep_trees_go(tmp_path: Path, parent: int) -> None:
-    (tmp_path / "tree").mkdir()
-    nest(tmp_path / "tree", 4000)
-    remove_tree(parent, "tree", after(60))
-    assert os.listdir(tmp_path) == []
 
 
 def nest(directory: Path, levels: int, *, each: int = 0) -> None:

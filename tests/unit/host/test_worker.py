@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -42,11 +42,6 @@ def fail(kind: str) -> None:
     raise ZeroDivisionError
 
 
-def remember(value: int, memory: list[int] = []) -> list[int]:  # noqa: B006 - the process's memory is the point
-    memory.append(value)
-    return memory
-
-
 def can_write(fd: int) -> bool:
     try:
         os.fstat(fd)
@@ -63,17 +58,6 @@ def standard_streams() -> list[str]:
 def dawdle() -> None:
     """Take longer than anybody waits."""
     time.sleep(60)
-
-
-class Parcel(NamedTuple):
-    """What `swap` takes and returns."""
-
-    label: str
-    sizes: list[int]
-
-
-def swap(parcel: Parcel, *, label: str) -> Parcel:
-    return parcel._replace(label=label)
 
 
 def lie() -> list[str]:
@@ -228,16 +212,6 @@ def test_a_process_with_many_descriptors_is_answered(worker: Worker) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_deadline_may_be_far_away(worker: Worker) -> None:
-    assert worker.run(after(1e8), ids) == ids()
-
-
-def test_state_lasts_between_calls(worker: Worker) -> None:
-    """All calls run in one process: a lock taken in one is held in the next."""
-    worker.run(after(5), remember, 1)
-    assert worker.run(after(5), remember, 2) == [1, 2]
-
-
 def test_only_kept_descriptors_reach_the_child(tmp_path: object) -> None:
     kept, other = os.open("/", os.O_RDONLY), os.open("/", os.O_RDONLY)
     try:
@@ -252,12 +226,6 @@ def test_only_kept_descriptors_reach_the_child(tmp_path: object) -> None:
 def test_the_child_lets_go_of_the_hooks_output(worker: Worker) -> None:
     """Slurmd waits for whoever holds it, and a child that hangs on a dead file system can't be killed."""
     assert worker.run(after(5), standard_streams) == ["/dev/null"] * 3
-
-
-def test_typed_values_cross(worker: Worker) -> None:
-    answer = worker.run(after(5), swap, Parcel("a", [1, 2]), label="b")
-    assert answer == Parcel("b", [1, 2])
-    assert type(answer) is Parcel
 
 
 def test_an_answer_of_another_type_is_refused(worker: Worker) -> None:
