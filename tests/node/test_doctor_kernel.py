@@ -54,10 +54,6 @@ def _loops() -> str:
     return subprocess.run(["/sbin/losetup", "-l", "-n"], capture_output=True, text=True, check=True).stdout
 
 
-def no_ids(*_: int) -> int:
-    raise OSError(22, "Invalid argument")
-
-
 def no_loops(*_: object, **__: object) -> tuple[int, str]:
     raise OSError(2, "No such file or directory")
 
@@ -77,12 +73,6 @@ def test_before_the_first_job(here: Node, mode: int) -> None:
     found = run_checks(kernel.CHECKS, new)
     assert {result.status for result in found if result.check != "node.job-ends"} == {"ok"}
     assert os.listdir(parent) == []
-
-
-def test_a_kernel_that_maps_no_ids(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linux, "user_namespace", no_ids)
-    found = examined(here)["seeding"]
-    assert (found.status, kernel.NO_MAP in found.found) == ("ok", True)
 
 
 def test_a_node_that_mounts_nothing(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:

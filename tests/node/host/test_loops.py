@@ -53,18 +53,6 @@ def test_an_imports_disk_in_a_pod(tmp_path: Path) -> None:
     assert in_pod(made_in_a_pod, str(tmp_path))
 
 
-def test_the_files_of_all_devices(tmp_path: Path) -> None:
-    """Each is told from another of the same name: /sys shows the devices of all pods of a machine."""
-    ours, theirs = packed(tmp_path / "ours"), packed(tmp_path / "theirs")
-    with ours.open("rb") as file:
-        device, _ = loops.attach(file.fileno(), str(ours))
-    try:
-        found = loops.backing_files()
-        assert [(path.stat().st_dev, path.stat().st_ino) in found for path in (ours, theirs)] == [True, False]
-    finally:
-        os.close(device)
-
-
 def files_in_a_pod(path: str) -> bool:
     """Return whether a file with a device that /dev does not have is known."""
     enter_pod()

@@ -17,69 +17,67 @@ from warmstart.slurm import commands
 from warmstart.slurm.facts import Access
 
 
-class Host:
-    """A host with the directories of several nodes, and a controller that knows one of them."""
+class Controller:
+    """A controller that knows the node `known`, and writes down what it was asked."""
 
-    def __init__(self, site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.site = site
+    def __init__(self) -> None:
         self.asked: list[str] = []
         self.is_down = False
-        self.shelf = site.base / "shelf"
-        site.write(site.policy._replace(paths=site.policy.paths._replace(shelf=str(self.shelf))))
-        monkeypatch.setattr(commands, "knows_node", self._knows)
 
-    def _knows(self, _access: Access, node: str, _deadline: Deadline) -> bool:
+    def knows(self, _access: Access, node: str, _deadline: Deadline) -> bool:
         self.asked.append(node)
         if self.is_down:
             raise ValueError("scontrol: Unable to contact slurm controller")
         return node == "known"
 
-    def node(self, name: str, *, last: float = 1.0, left: str = "") -> None:
-        """Make what a node has, whose last job ended then, and something that waits there."""
-        paths = self.site.installation.node(name)
-        for place in (paths.state, paths.bundles, paths.errands, str(self.shelf / name / "images")):
-            os.makedirs(place)
-        Path(paths.bundles, "copy.sqsh").write_bytes(b"copy")
-        if left:
-            os.makedirs(f"{paths.root}/{left}")
-        os.utime(paths.state, (last, last))
-
-    def there(self) -> list[str]:
-        return sorted({*self.site.installation.nodes(), *os.listdir(self.shelf)} - {"n1"})
-
 
 @pytest.fixture
-def host(node: Node, monkeypatch: pytest.MonkeyPatch) -> Host:
-    return Host(node, monkeypatch)
+def controller(node: Node, monkeypatch: pytest.MonkeyPatch) -> Controller:
+    found = Controller()
+    node.write(node.policy._replace(paths=node.policy.paths._replace(shelf=f"{node.base}/shelf")))
+    monkeypatch.setattr(commands, "knows_node", found.knows)
+    return found
 
 
-def test_a_name_that_the_cluster_has_forgotten(host: Host) -> None:
-    host.node("gone")
-    host.node("known")
-    assert remove_gone(host.site.installation, "") == []
-    assert host.there() == ["known"]
-    told = [(event["kind"], event["path"]) for event in host.site.events("orphan.removed")]
-    assert told == [("node", str(host.shelf / "gone")), ("node", host.site.installation.node("gone").root)]
+def make(node: Node, name: str, *, last: float = 1.0, left: str = "") -> None:
+    """Make what a node has, whose last job ended then, and something that waits there."""
+    paths = node.installation.node(name)
+    for place in (paths.state, paths.bundles, paths.errands, f"{node.base}/shelf/{name}/images"):
+        os.makedirs(place)
+    Path(paths.bundles, "copy.sqsh").write_bytes(b"copy")
+    if left:
+        os.makedirs(f"{paths.root}/{left}")
+    os.utime(paths.state, (last, last))
+
+
+def there(node: Node) -> list[str]:
+    """Return the nodes that have anything."""
+    return sorted({*node.installation.nodes(), *os.listdir(node.base / "shelf")} - {"n1"})
+
+
+def test_all_of_a_name_that_the_cluster_has_forgotten_goes(node: Node, controller: Controller) -> None:
+    make(node, "gone")
+    make(node, "known")
+    assert remove_gone(node.installation, "") == []
+    assert there(node) == ["known"]
+    told = [(event["kind"], event["path"]) for event in node.events("orphan.removed")]
+    assert told == [("node", f"{node.base}/shelf/gone"), ("node", node.installation.node("gone").root)]
 
 
 @pytest.mark.parametrize(
-    "left",
-    ["state/7", "stage/7.0a1b2c3d.numba", "spool/bundle", "journal/0a1b2c3d", "errands/harvests/7"],
+    "left", ["state/7", "stage/7.0a1b2c3d.numba", "spool/bundle", "journal/0a1b2c3d", "errands/harvests/7", ""]
 )
-def test_what_waits_there_keeps_it(host: Host, left: str) -> None:
-    host.node("gone", left=left)
-    assert remove_gone(host.site.installation, "") == []
-    assert (host.there(), host.asked) == (["gone"], [])
+def test_what_waits_there_or_a_job_within_the_month_keeps_it(node: Node, controller: Controller, left: str) -> None:
+    """Maintenance of that node finishes it first, or the name comes back. Nobody is asked."""
+    make(node, "gone", left=left, last=1.0 if left else 2e9)
+    assert remove_gone(node.installation, "") == []
+    assert (there(node), controller.asked) == (["gone"], [])
 
 
-def test_a_job_within_the_month_keeps_it(host: Host) -> None:
-    host.node("gone", last=2e9)
-    assert remove_gone(host.site.installation, "") == []
-    assert (host.there(), host.asked) == (["gone"], [])
-
-
-def test_one_that_dies_is_followed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    host.node("gone")
+def test_after_one_that_dies_the_node_is_still_found(
+    node: Node, controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(node, "gone")
     removed: list[str] = []
 
     def remove_one(fd: int, name: str, deadline: Deadline) -> None:
@@ -90,14 +88,14 @@ def test_one_that_dies_is_followed(host: Host, monkeypatch: pytest.MonkeyPatch) 
 
     with monkeypatch.context() as patch:
         patch.setattr(gone, "remove_tree", remove_one)
-        assert len(remove_gone(host.site.installation, "")) == 1
-    assert host.site.installation.nodes() == ["gone"]
-    assert remove_gone(host.site.installation, "") == []
-    assert host.there() == []
+        assert len(remove_gone(node.installation, "")) == 1
+    assert node.installation.nodes() == ["gone"]
+    assert remove_gone(node.installation, "") == []
+    assert there(node) == []
 
 
-def test_a_controller_that_does_not_answer(host: Host) -> None:
-    host.node("gone")
-    host.is_down = True
-    assert ["Unable to contact" in str(error) for error in remove_gone(host.site.installation, "")] == [True]
-    assert host.there() == ["gone"]
+def test_nothing_goes_on_a_guess_where_the_controller_does_not_answer(node: Node, controller: Controller) -> None:
+    make(node, "gone")
+    controller.is_down = True
+    assert ["Unable to contact" in str(error) for error in remove_gone(node.installation, "")] == [True]
+    assert there(node) == ["gone"]

@@ -15,36 +15,19 @@ from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
 
 
 @pytest.mark.parametrize(
-    ("fits", "answer", "found", "source", "queries"),
-    [
-        (True, JobFacts(7, "PENDING", "", "", 0), "PENDING", "other", 2),
-        (True, None, None, "other", 2),
-        (False, None, "RUNNING", "squeue", 0),
-    ],
+    ("fits", "answer", "found"),
+    [(True, JobFacts(7, "PENDING", "", "", 0), "PENDING"), (True, None, None), (False, None, "RUNNING")],
 )
-def test_a_wing_is_asked_in_place_of_commands(  # noqa: PLR0917 - a case, and two fixtures
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    fits: bool,
-    answer: JobFacts | None,
-    found: str | None,
-    source: str,
-    queries: int,
+def test_a_wing_that_fits_what_runs_is_asked_in_place_of_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: bool, answer: JobFacts | None, found: str | None
 ) -> None:
-    asked: list[int] = []
-
-    def job_of(_access: Access, job_id: int, _deadline: object) -> JobFacts | None:
-        asked.append(job_id)
-        return answer
-
-    part = SimpleNamespace(NAME="other", fits=lambda *_: fits, job=job_of)
+    part = SimpleNamespace(NAME="other", fits=lambda *_: fits, job=lambda *_: answer)
     monkeypatch.setattr(wing, "with_part", lambda name: [f"w.{name}"])
     monkeypatch.setattr(wing, "load", {"w.answers": part}.__getitem__)
     slurmctld = controller(tmp_path)
-    for _ in range(2):
-        job = slurmctld.job(7, after(60))
-        assert (job and job.state) == found
-    assert (slurmctld.source, len(asked)) == (source, queries)
+    job = slurmctld.job(7, after(60))
+    assert (job and job.state) == found
+    assert slurmctld.source == ("other" if fits else "squeue")
 
 
 def test_squeue_is_asked_once(tmp_path: Path) -> None:
