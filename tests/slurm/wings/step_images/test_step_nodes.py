@@ -81,25 +81,6 @@ def entries(shown: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
     return {step: {node: text.partition(": ")[2] for node, text in of.items()} for step, of in shown.items()}
 
 
-@pytest.mark.sweep
-def test_eight_steps_that_start_in_opposite_order(warm: Site, fresh_image: Callable[[], str]) -> None:
-    """On two nodes, with four places for their user on each: nobody waits in a place that another one waits for."""
-    images = [fresh_image() for _ in range(8)]
-    late = 'if [ $SLURMD_NODENAME = n1 ]; then sleep 0.$1; else sleep 0.$((8 - $1)); fi; shift; exec "$@"'
-    steps = "".join(
-        f"step -N2 sh -c '{late}' - {number + 1} $show {image} {number} &\n" for number, image in enumerate(images)
-    )
-    make(warm, *images)
-    job, shown = run(warm, f"{steps}wait\n", "--nodelist=n1,n2")
-    numbers = [image.rpartition("number")[2].partition(":")[0] for image in images]
-    assert shown == {
-        str(place): dict.fromkeys(("n1", "n2"), f"{number}: first.bin") for place, number in enumerate(numbers)
-    }
-    agreed = [event for event in warm.events(job, "cache.agreed") if event["hook"] == "step-images"]
-    assert len(agreed) == 16
-    assert (left(warm, job), warm.leftovers()) == ([], [])
-
-
 def test_a_step_on_two_nodes_beside_one_on_all_three(warm: Site, fresh_image: Callable[[], str]) -> None:
     """Each shows the same on all its nodes. The one on three serves later steps on fewer."""
     image = fresh_image()

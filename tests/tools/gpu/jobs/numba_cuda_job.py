@@ -18,18 +18,13 @@ def smooth(values, out):  # noqa: ANN001, ANN201
         out[at] = values[at - 1] * 0.25 + values[at] * 0.5 + values[at + 1] * 0.25
 
 
-def main() -> None:
-    values = np.linspace(0, 1, SIZE, dtype=np.float32)
-    out = np.zeros_like(values)
-    started = time.perf_counter()
-    smooth[SIZE // 128, 128](values, out)
-    cuda.synchronize()
-    seconds = time.perf_counter() - started
-    stats = getattr(smooth, "stats", None)
-    hits = sum(stats.cache_hits.values()) if stats else None
-    misses = sum(stats.cache_misses.values()) if stats else None
-    report(seconds, out.tobytes(), packages=("numba", "numba-cuda"), hits=hits, misses=misses)
-
-
-if __name__ == "__main__":
-    main()
+values = np.linspace(0, 1, SIZE, dtype=np.float32)
+out = np.zeros_like(values)
+started = time.perf_counter()
+smooth[SIZE // 128, 128](values, out)
+cuda.synchronize()
+seconds = time.perf_counter() - started
+stats = getattr(smooth, "stats", None)
+hits = sum(stats.cache_hits.values()) if stats else None
+misses = sum(stats.cache_misses.values()) if stats else None
+report(seconds, out.tobytes(), packages=("numba", "numba-cuda"), hits=hits, misses=misses)

@@ -20,20 +20,15 @@ def softmax_kernel(out, values, n, block: tl.constexpr):  # noqa: ANN001, ANN201
     tl.store(out + row * n + at, x / tl.sum(x, axis=0), mask=at < n)
 
 
-def main() -> None:
-    hits: list[bool] = []
-    triton.knobs.compilation.listener = lambda **seen: hits.append(seen["cache_hit"])
-    torch.manual_seed(0)
-    values = torch.rand(64, SIZE, device="cuda")
-    out = torch.empty_like(values)
-    started = time.perf_counter()
-    softmax_kernel[(64,)](out, values, SIZE, block=SIZE)
-    torch.cuda.synchronize()
-    seconds = time.perf_counter() - started
-    assert torch.allclose(out, torch.softmax(values, dim=1), atol=1e-6)
-    found = out.cpu().numpy().tobytes()
-    report(seconds, found, packages=("triton", "torch"), hits=sum(hits), misses=len(hits) - sum(hits))
-
-
-if __name__ == "__main__":
-    main()
+hits: list[bool] = []
+triton.knobs.compilation.listener = lambda **seen: hits.append(seen["cache_hit"])
+torch.manual_seed(0)
+values = torch.rand(64, SIZE, device="cuda")
+out = torch.empty_like(values)
+started = time.perf_counter()
+softmax_kernel[(64,)](out, values, SIZE, block=SIZE)
+torch.cuda.synchronize()
+seconds = time.perf_counter() - started
+assert torch.allclose(out, torch.softmax(values, dim=1), atol=1e-6)
+found = out.cpu().numpy().tobytes()
+report(seconds, found, packages=("triton", "torch"), hits=sum(hits), misses=len(hits) - sum(hits))

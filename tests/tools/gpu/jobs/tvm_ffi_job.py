@@ -29,18 +29,13 @@ def built() -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in Path(os.environ["TVM_FFI_CACHE_DIR"]).glob("twice_*/twice.so")}
 
 
-def main() -> None:
-    before = built()
-    started = time.perf_counter()
-    module = tvm_ffi.cpp.load_inline("twice", cuda_sources=SOURCE, functions="twice")
-    values = torch.arange(4096, device="cuda", dtype=torch.float32)
-    module.twice(values)
-    torch.cuda.synchronize()
-    seconds = time.perf_counter() - started
-    misses = int(built() != before)
-    packages = ("apache-tvm-ffi", "torch")
-    report(seconds, values.cpu().numpy().tobytes(), packages=packages, hits=1 - misses, misses=misses)
-
-
-if __name__ == "__main__":
-    main()
+before = built()
+started = time.perf_counter()
+module = tvm_ffi.cpp.load_inline("twice", cuda_sources=SOURCE, functions="twice")
+values = torch.arange(4096, device="cuda", dtype=torch.float32)
+module.twice(values)
+torch.cuda.synchronize()
+seconds = time.perf_counter() - started
+misses = int(built() != before)
+packages = ("apache-tvm-ffi", "torch")
+report(seconds, values.cpu().numpy().tobytes(), packages=packages, hits=1 - misses, misses=misses)

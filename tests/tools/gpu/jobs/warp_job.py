@@ -23,17 +23,12 @@ def compiled() -> set[Path]:
     return {*cache.glob("*/*.cubin"), *cache.glob("*/*.ptx")}
 
 
-def main() -> None:
-    warp.init()
-    before = compiled()
-    started = time.perf_counter()
-    values = warp.ones(4096, dtype=float, device="cuda:0")
-    warp.launch(scale, dim=4096, inputs=[values, 3.0], device="cuda:0")
-    warp.synchronize()
-    seconds = time.perf_counter() - started
-    misses = len(compiled() - before)
-    report(seconds, values.numpy().tobytes(), packages=("warp-lang",), hits=int(not misses), misses=misses)
-
-
-if __name__ == "__main__":
-    main()
+warp.init()
+before = compiled()
+started = time.perf_counter()
+values = warp.ones(4096, dtype=float, device="cuda:0")
+warp.launch(scale, dim=4096, inputs=[values, 3.0], device="cuda:0")
+warp.synchronize()
+seconds = time.perf_counter() - started
+misses = len(compiled() - before)
+report(seconds, values.numpy().tobytes(), packages=("warp-lang",), hits=int(not misses), misses=misses)
