@@ -119,13 +119,17 @@ def test_odd_names_and_files(site: TreeSite, make: Callable[[Path], None], left_
     assert sum(mode[0] == "l" for mode in modes) == (4 if make is links else 0)
 
 
-@pytest.mark.parametrize("make", [deep, sparse, many])
-def test_more_than_a_tree_may_have_is_not_packed(site: TreeSite, make: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(deep, "directories lie in each other"), (sparse, "more than 67108864 bytes"), (many, "more than 2000 files")],
+)
+def test_more_than_a_tree_may_have_is_not_packed(site: TreeSite, make: Callable[[Path], None], words: str) -> None:
     tree = site.tree("hostile")
     make(tree)
     if make is not deep:
         site.own(tree)
-    assert packed(site, tree)[0] == "tree-too-large"
+    code, reason = packed(site, tree)
+    assert (code, words in str(reason)) == ("tree-too-large", True)
     subprocess.run(["rm", "-rf", str(tree)], check=True)
 
 

@@ -260,6 +260,12 @@ def test_a_node_that_sees_another_tree_says_so(site: Shown, monkeypatch: pytest.
     assert (agreed(site), nodes.votes) == (("itself", "nodes-differ"), [{PROFILE: "nodes-differ"}])
 
 
+def test_the_head_node_without_a_copy_asks_for_it(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = Nodes(monkeypatch)
+    assert (agreed(site), nodes.votes, nodes.own) == (("itself", "no-copy"), [], {})
+    assert [asked.tree for asked in site.asked()] == [str(site.tree)]
+
+
 def test_a_node_without_the_tree_lets_the_others_know(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     """They do not wait for it in vain."""
     nodes = Nodes(monkeypatch)
