@@ -10,7 +10,7 @@ import os
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from tests.lib.faults import Done, Fault
 
@@ -23,8 +23,6 @@ Case = TypeVar("Case")
 class Act(ABC):
     """Something that changes the disk. The place where it happens is the same before each `prepare`."""
 
-    has_errors: ClassVar[bool] = True  # False: what it does about errors is swept elsewhere
-
     @abstractmethod
     def prepare(self) -> None:
         """Bring the place back to where this is next."""
@@ -34,7 +32,7 @@ class Act(ABC):
         """Do it in a child, with a fault, or killed before its n-th change."""
 
     @abstractmethod
-    def check(self, done: Done, fault: Fault | None) -> list[str]:
+    def check(self, done: Done, fault: Fault | None, /) -> list[str]:
         """Return what is wrong: now, and when it was done again, with what comes after it."""
 
 
@@ -45,12 +43,18 @@ def chosen(cases: Sequence[Case], share: int) -> list[Case]:
     return [cases[index] for index in sorted(picked)]
 
 
+def _without_fault(act: Act) -> tuple[Done, list[str]]:
+    """Do it; return what it came by, and what is wrong even so."""
+    act.prepare()
+    done = act.run()
+    return done, [f"without a fault: {text}" for text in act.check(done, None)]
+
+
 def failures(act: Act, share: int = 1) -> list[str]:
     """Let each call site of an act fail, with each error that it may have; return what is wrong."""
-    act.prepare()
-    faults = [Fault(place, error) for place in act.run().sites for error in place.errors()]
+    done, wrong = _without_fault(act)
+    faults = [Fault(place, error) for place in done.sites for error in place.errors()]
     assert faults
-    wrong = []
     for fault in chosen(faults, share):
         act.prepare()
         done = act.run(fault)
@@ -65,10 +69,9 @@ def failures(act: Act, share: int = 1) -> list[str]:
 
 def deaths(act: Act, share: int = 1) -> list[str]:
     """Kill an act before each call that changes something; return what is wrong."""
-    act.prepare()
-    calls = act.run().calls
+    done, wrong = _without_fault(act)
+    calls = done.calls
     assert calls
-    wrong = []
     for call in chosen(range(1, calls + 1), share):
         act.prepare()
         done = act.run(stop_at=call)

@@ -96,6 +96,7 @@ HOOKS = (
     "do a deferred harvest",
     "drop a deferred harvest",
     "merge parts",
+    "spool a bundle",
     *(name for wing in OF_WINGS for name in wing.acts),
 )
 # Of each job, or of each of its images: `make test` takes more than one case of these.
@@ -104,11 +105,11 @@ OFTEN = ("prolog", "epilog", "import", "maintain")
 NODE_FAULTS = ("EIO", "EROFS")
 OF_THE_NODE = ("state", "workspace", "constant path")
 # Hooks whose status Slurm acts upon. That of the others tells a person or systemd.
-DRAINING = ("prolog", "epilog", "defer a harvest")
+DRAINING = ("prolog", "epilog", "defer a harvest", "spool a bundle")
 # CloneNSScript and slurmctld's hooks always end with 0: another status would fail or requeue the job.
 ALWAYS_0 = ("job-container", *(name for wing in OF_WINGS for name in wing.acts))
 # If one of these is killed, nothing that the job has compiled is lost.
-HARVESTING = ("epilog", "defer a harvest", "do a deferred harvest", "merge parts")
+HARVESTING = ("epilog", "defer a harvest", "do a deferred harvest", "merge parts", "spool a bundle")
 EventKey = tuple[str, str, str]
 
 
@@ -196,6 +197,7 @@ class SweptNode(Node):
             "defer a harvest": lambda: self._without_time(own["epilog"]),
             "do a deferred harvest": lambda: background.main(prefix, [HARVESTS.name, NODE]),
             "drop a deferred harvest": own["maintain"],
+            "spool a bundle": own["epilog"],
             "merge parts": lambda: background.main(prefix, [PARTS, NODE]),
             **{hook: partial(main, prefix) for wing in OF_WINGS for hook, main in wing.acts.items()},
         }
@@ -242,7 +244,7 @@ class SweptNode(Node):
             self._unmount()
             self._copy(self.base, saved)
         self._restore(saved)
-        if hook in {"epilog", "defer a harvest", "job-container", "maintain", "rounds"}:
+        if hook in {"epilog", "defer a harvest", "spool a bundle", "job-container", "maintain", "rounds"}:
             self.succeed("prolog")
             self.compile(2)
             if hook == "rounds":  # one that absorbs what the one before has taken
@@ -322,11 +324,20 @@ class SweptNode(Node):
         """Leave a bundle in the spool. A run without an epilog comes beside it."""
         self.succeed("prolog")
         self.compile(3)
-        away = self.store.with_name("store.away")
-        self.store.rename(away)
+        self.lose_store()
         self.succeed("epilog")
-        away.rename(self.store)
+        self.find_store()
         assert os.listdir(self.paths.spool)
+
+    def lose_store(self) -> None:
+        """Have the store away until it is found."""
+        self.store.rename(self.store.with_name("store.away"))
+
+    def find_store(self) -> None:
+        """Have the store back, if it was away."""
+        away = self.store.with_name("store.away")
+        if away.exists():
+            away.rename(self.store)
 
     def _need_store_maintenance(self) -> None:
         """Leave many small bundles, and what publishers left that died."""
@@ -405,6 +416,8 @@ class HookAct(Act):
         """Bring the node to where the hook is next."""
         self._node.prepare(self._hook)
         self._before, self._known = self._node.neighbours(), self._node.known_events()
+        if self._hook == "spool a bundle":
+            self._node.lose_store()
 
     def run(self, fault: Fault | None = None, stop_at: int = 0) -> Done:
         """Run the hook."""
@@ -412,6 +425,7 @@ class HookAct(Act):
 
     def check(self, done: Done, fault: Fault | None) -> list[str]:
         """Return what is wrong: nothing in the store is half, nothing is left at last, others have what they had."""
+        self._node.find_store()
         wrong = self._taken(done, fault) if fault else []
         wrong += self._node.problems(settled=False)
         wrong += [f"maintenance leaves {problem}" for problem in self._recover()]

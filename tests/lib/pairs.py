@@ -53,6 +53,7 @@ class Group(NamedTuple):
     operations: Mapping[str, Operation]
     observe: Callable[[StoreClient, Known], State]
     settle: Callable[[StoreClient], object]  # what comes next of itself: after an old view
+    tidy: Callable[[StoreClient], object]  # what maintenance does
     may_return: bool = False  # what was there, and was not, may be there again
 
 

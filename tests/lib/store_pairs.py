@@ -105,9 +105,9 @@ def fetched(store: StoreClient, place: Namespace, offer: Offer) -> dict[str, str
 # Operations on bundles. The template below has what they are about.
 
 
-def compact(store: StoreClient) -> None:
+def compact(store: StoreClient, scope: str = SCOPE) -> None:
     """Merge all bundles of each user."""
-    place = where(store.path)
+    place = where(store.path, scope)
     for merger in store.run_in(after(60), maintenance.plan_compaction, place, 2, 1 << 30):
         rewrite.compact(settings(store), place, merger, after(60))
 
@@ -117,14 +117,14 @@ def settings(store: StoreClient) -> rewrite.RepackSettings:
     return rewrite.RepackSettings("", store, ME)
 
 
-def maintain(store: StoreClient) -> None:
+def maintain(store: StoreClient, scope: str = SCOPE) -> None:
     """Do in a namespace what `maintenance.store` does, in its order; twice, as within an hour."""
-    place = where(store.path)
+    place = where(store.path, scope)
     for _ in range(2):
         store.run_in(after(60), maintenance.sweep, place, time.time())
         replaced = store.run_in(after(60), maintenance.superseded, place, time.time())
         store.run_in(after(60), maintenance.remove, place, replaced)
-        compact(store)
+        compact(store, scope)
     store.worker.run(after(60), maintenance.remove_empty, place, time.time())
 
 
@@ -209,6 +209,13 @@ def settle_bundles(store: StoreClient) -> None:
     """Sweep, as the next maintenance does."""
     if os.path.isdir(where(store.path).path):
         store.run_in(after(60), maintenance.sweep, where(store.path), 0.0)
+
+
+def tidy_bundles(store: StoreClient) -> None:
+    """Maintain what operations are about, and the scope of the site."""
+    for scope in (SCOPE, "site"):
+        if os.path.isdir(where(store.path, scope).path):
+            maintain(store, scope)
 
 
 def make_empty(store: StoreClient) -> None:
@@ -444,19 +451,28 @@ def settle_images(store: StoreClient) -> None:
         published.check_bytes(store.path, name, "m")
 
 
+def tidy_images(store: StoreClient) -> None:
+    """Do what maintenance does with images of which none is too much."""
+    published.sweep_all(store.path)
+    published.forget_dead(store.path)
+    eviction.make_room(store.path, 0, Keep(100, 100, int(LEASE_S)), NOBODY)
+    settle_images(store)
+
+
 def nothing(_store: StoreClient) -> None:
     """Do nothing."""
 
 
 GROUPS = {
-    "bundles": Group(make_bundles, BUNDLES, observe_bundles, settle_bundles),
-    "empty namespaces": Group(make_empty, EMPTIED, observe_bundles, settle_bundles),
-    "parts": Group(lambda store: hand_in(store, HALF, "n1", w="1"), PARTS, observe_parts, settle_bundles),
+    "bundles": Group(make_bundles, BUNDLES, observe_bundles, settle_bundles, tidy_bundles),
+    "empty namespaces": Group(make_empty, EMPTIED, observe_bundles, settle_bundles, tidy_bundles),
+    "parts": Group(lambda store: hand_in(store, HALF, "n1", w="1"), PARTS, observe_parts, settle_bundles, tidy_bundles),
     "agreements": Group(
         lambda store: store.run(after(60), board.begin, topic(store)._replace(name="images"), "word", "x"),
         AGREEMENTS,
         observe_agreement,
         nothing,
+        nothing,
     ),
-    "images": Group(make_images, IMAGES, observe_images, settle_images, may_return=True),
+    "images": Group(make_images, IMAGES, observe_images, settle_images, tidy_images, may_return=True),
 }
