@@ -182,12 +182,6 @@ def test_without_a_mount_the_jobs_own_path_is_used(node: Node) -> None:
     assert {f"NUMBA_CACHE_DIR={cache}/numba", f"WARMSTART_CACHE={cache}", f"{cache}/marker: {JOB}"} <= set(lines)
 
 
-def test_a_job_without_a_view_is_left_alone(node: Node) -> None:
-    said = ("info:", "error:", "/proc/", "WARMSTART_", "NUMBA_")
-    assert not [line for line in node.task() if line.startswith(said)]
-    assert not node.constant.exists()
-
-
 @contextmanager
 def in_container(node: Node, cache: Path, *, hidden: bool) -> Iterator[dict[str, str]]:
     """Yield the environment of a task in a container whose cache is at the constant path, or hidden by a mount."""
@@ -393,17 +387,6 @@ def test_a_verdict_ends_the_task_with_its_reason(node: Node) -> None:
     assert node.start().returncode == 1
     verdict.unlink()
     assert node.start().returncode == 0
-
-
-ODD = b"/w\n/c\n/x\nA\n=b\n1=c\n!=d\n"
-
-
-@pytest.mark.parametrize("content", [b"", b"\n\n\n", b"/w", b"/w\n/c\n", b"\0" * 99, ODD + b"B=1\n", ODD + b"B=1"])
-def test_odd_views_are_read_to_their_end(node: Node, content: bytes) -> None:
-    node.write_view().write_bytes(content)
-    lines = node.task()
-    assert mounts(node, lines) == []
-    assert [line for line in lines if line == "B=1"] == (["B=1"] if content.endswith(b"B=1\n") else [])
 
 
 def test_the_leaders_id_names_the_view_of_a_component(node: Node) -> None:

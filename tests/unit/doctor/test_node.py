@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -166,17 +165,6 @@ def test_a_shelf_whose_disk_is_not_mounted(
     policy = here.policy._replace(paths=here.policy.paths._replace(shelf=f"{local}/shelf"))
     found = one(node.shelf, here._replace(policy=policy))
     assert (found.status, found.change) == ("wrong" if change else "ok", change.format(local=local)), found
-
-
-def test_the_proxy(here: Node) -> None:
-    """There need be none; what is named must be there."""
-    assert one(node.proxy, here).status == "ok"
-    with socket.create_server(("localhost", 0)) as server:
-        address = f"localhost:{server.getsockname()[1]}"
-        images = here.policy.images._replace(proxy=address)
-        named = here._replace(policy=here.policy._replace(images=images))
-        assert one(node.proxy, named).status == "ok"
-    assert one(node.proxy, named).status == "wrong"
 
 
 def test_a_full_disk_is_told_by_its_own_check(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:

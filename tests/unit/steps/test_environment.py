@@ -222,7 +222,7 @@ def test_who_keeps_the_runs_mounts_from_apptainer_is_told(context: Context, tmp_
 
 
 def test_apptainer_binds_what_the_run_shows(context: Context, tmp_path: Path) -> None:
-    """What a path of Apptainer's cannot say stays as it is. A job that is submitted from this one forgets all."""
+    """What a path of Apptainer's cannot say stays as it is."""
     run = context.record.run_directory
     os.makedirs(f"{run}/cache")
     with opened_dir(run) as fd:
@@ -236,31 +236,6 @@ def test_apptainer_binds_what_the_run_shows(context: Context, tmp_path: Path) ->
     binds = [f"{run}/mounted/m/tree/0:/l/m/a:ro", "/l/env:/l/env:ro"]
     bind = f"APPTAINER_BINDPATH={','.join(binds)}"
     assert f"export {bind}" in printed(tmp_path)[1]
-    own = f"6\t{context.record.workspace}\t/c\t{bind}"
-    view.publish(context.paths.view, context.record, {"environment": ""})
-
-    def forgets(bound: str) -> bool:
-        return "unset APPTAINER_BINDPATH" in printed(tmp_path, {environment.OWN: own, "APPTAINER_BINDPATH": bound})[1]
-
-    assert forgets(",".join(binds))
-    assert forgets(",".join([*binds, "/the/users:/own"])), "it would start nothing"
-    assert not forgets("/the/users:/own")
-
-
-def test_a_mount_of_the_submitting_jobs_cache_is_forgotten(context: Context, tmp_path: Path) -> None:
-    """Apptainer would start nothing: that cache is gone. It is replaced, and unset where this job has none."""
-    policy = context.policy._replace(constant_path="containers")
-    gone = f"APPTAINER_MOUNT=source={context.record.workspace}/node/6.00000000/cache,destination=/c"
-    own = f"6\t{context.record.workspace}\t/c\t{gone}"
-    inherited = {environment.OWN: own, "APPTAINER_MOUNT": gone.partition("=")[2]}
-    assert printed(tmp_path, inherited) == (0, ["unset WARMSTART_OWN", "unset APPTAINER_MOUNT"])
-    record = context.record._replace(cache=policy.paths.cache)
-    environment.run(context._replace(policy=policy, record=record), NOTHING)
-    os.makedirs(f"{context.record.run_directory}/cache")
-    mount = f"APPTAINER_MOUNT=source={context.record.run_directory}/cache,destination={policy.paths.cache}"
-    said = printed(tmp_path, inherited)[1]
-    assert "unset APPTAINER_MOUNT" not in said
-    assert f"export {mount}" in said
 
 
 def test_a_verdict_is_printed_and_fails_the_task(context: Context, tmp_path: Path) -> None:
