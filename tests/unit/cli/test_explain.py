@@ -32,7 +32,6 @@ def nowhere(tmp_path: Path) -> Installation:
 
 
 def test_from_a_log(nowhere: Installation, log: str) -> None:
-    """What it asked, what it got, and what to do."""
     result = run(nowhere, "explain", "1000", "--from", log)
     assert result.exit_code == 0
     words = ("job 1000 of", "asked: images registry.example.com/", "was imported", "nothing is published", "what to do")
@@ -40,14 +39,12 @@ def test_from_a_log(nowhere: Installation, log: str) -> None:
 
 
 def test_as_json(nowhere: Installation, log: str) -> None:
-    """The same, by name."""
     found = json.loads(run(nowhere, "explain", "1000", "--from", log, "--json").stdout)
     assert (found["job"], [hook["hook"] for hook in found["hooks"]]) == (1000, ["import", "prolog", "epilog"])
     assert found["hooks"][1]["parts"][0].keys() == {"part", "time", "what"}
 
 
 def test_of_many_nodes_the_first_is_told_in_full(nowhere: Installation, tmp_path: Path) -> None:
-    """Of the others what failed; one table has the profiles of all."""
     path = tmp_path / "nodes.jsonl"
     with path.open("w") as file:
         for number in (1, 2):
@@ -67,7 +64,6 @@ def test_of_many_nodes_the_first_is_told_in_full(nowhere: Installation, tmp_path
 
 
 def test_a_cold_profile_is_compared_with_what_was_published_before(nowhere: Installation, tmp_path: Path) -> None:
-    """Not with what came later, which nobody could have given it."""
     path = tmp_path / "days.jsonl"
     colds: dict[int, dict[str, str]] = {5: {}, 7: {"numba": "nothing-published"}, 9: {}}
     with path.open("w") as file:
@@ -86,14 +82,12 @@ def test_a_cold_profile_is_compared_with_what_was_published_before(nowhere: Inst
 
 
 def test_a_job_that_nobody_knows(nowhere: Installation, log: str) -> None:
-    """Is status 1; no log at all is 2."""
     result = run(nowhere, "explain", "7", "--from", log)
     assert (result.exit_code, result.stderr) == (1, "warmstart: nothing is known of job 7\n")
     assert run(nowhere, "explain", "7", "--from", f"{log}.none").exit_code == 2
 
 
 def test_a_job_that_ran_while_hooks_were_off(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has noted it; why is said."""
     monkeypatch.setattr(explain, "os", OsAs(0))
     assert prolog.main(node.installation.prefix) == 0
     Path(node.installation.off_switch).touch()
@@ -115,7 +109,6 @@ def test_notices_are_told(node: Node, monkeypatch: pytest.MonkeyPatch, uid: int)
 
 
 def test_in_a_job_it_is_the_jobs_own(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root reads what hooks wrote, also before it is in the log."""
     monkeypatch.setattr(explain, "os", OsAs(0))
     node.environ(SLURM_JOB_COMMENT="warmstart: profiles=triton")
     assert prolog.main(node.installation.prefix) == 0
@@ -134,7 +127,6 @@ def as_user(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 
 def test_users_are_told_by_the_jobs_view(as_user: Node) -> None:
-    """While the job runs."""
     assert prolog.main(as_user.installation.prefix) == 0
     result = as_user.command("explain", "7")
     assert result.exit_code == 0
@@ -146,7 +138,6 @@ def test_users_are_told_by_the_jobs_view(as_user: Node) -> None:
 
 
 def test_users_are_told_why_their_job_was_refused(as_user: Node) -> None:
-    """In the view of the verdict."""
     as_user.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
     assert prolog.main(as_user.installation.prefix) == 0
     assert "refused: the job asks for the profile 'numbers'" in as_user.command("explain", "7").stdout

@@ -30,7 +30,6 @@ def commands(group: click.Group) -> dict[str, click.Command]:
 
 
 def test_every_command_can_be_imported_and_says_what_it_does() -> None:
-    """Under the name that the help and the shell's completion list."""
     found = commands(cli)
     assert {"audit", "plan", "policy check", "cache list", "images import"} <= {*found}
     assert all(command.help and command.name == words.split()[-1] for words, command in found.items())
@@ -38,7 +37,6 @@ def test_every_command_can_be_imported_and_says_what_it_does() -> None:
 
 @pytest.mark.parametrize("group", [(), ("images",)])
 def test_the_help_lists_commands_of_other_modules(group: tuple[str, ...]) -> None:
-    """Each with the first line of its own help."""
     shown = CliRunner().invoke(cli, [*group, "--help"]).output
     for name, command in commands(cli).items():
         words = name.split()
@@ -47,24 +45,8 @@ def test_the_help_lists_commands_of_other_modules(group: tuple[str, ...]) -> Non
             assert command.get_short_help_str(limit=60)[:40] in shown
 
 
-def test_an_unknown_command_is_refused() -> None:
-    """As click does it."""
-    result = CliRunner().invoke(cli, ["compress"])
-    assert result.exit_code == 2
-    assert "No such command 'compress'" in result.output
-
-
-@pytest.mark.parametrize(("typed", "offered"), [("warmstart ma", "maintain"), ("warmstart images unpacke", "unpacked")])
-def test_a_shell_completes_names_of_commands(typed: str, offered: str) -> None:
-    """By click's protocol for bash."""
-    variables = {"_WARMSTART_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
-    result = CliRunner().invoke(cli, prog_name="warmstart", env=variables)
-    assert result.output == f"plain,{offered}\n"
-
-
 @pytest.mark.parametrize("command", ["audit", "plan", "policy", "images", "doctor"])
 def test_a_command_imports_no_library_that_it_may_not_need(command: str) -> None:
-    """Parsing a policy, writing the audit log and drawing tables are for those who do it."""
     code = f"import sys; sys.path[:0] = {[str(HOOKS), str(LIBRARIES)]}; import warmstart.cli.{command}"
     argv = [sys.executable, "-IS", "-c", f"{code}; print(*sys.modules)"]
     loaded = set(subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split())

@@ -38,7 +38,6 @@ def nodes(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_all_nodes_that_have_had_hooks(node: Node, nodes: list[str]) -> None:
-    """Or the one that is named."""
     assert [report["spooled"] for report in node.json("maintain")] == [2, 2]
     assert nodes == [NODE, "n2"]
     shown = node.command("maintain", "--node", "n2")
@@ -47,14 +46,12 @@ def test_all_nodes_that_have_had_hooks(node: Node, nodes: list[str]) -> None:
 
 @pytest.mark.parametrize(("name", "said"), [("n3", "another maintenance run is active"), ("n4", "copies: x")])
 def test_a_part_that_failed_is_status_1(node: Node, nodes: list[str], name: str, said: str) -> None:
-    """The report has it."""
     result = node.command("maintain", "--node", name)
     assert (result.exit_code, said in result.stdout) == (1, True)
     assert nodes == [name]
 
 
 def test_switched_off_is_off(node: Node, nodes: list[str]) -> None:
-    """The timer goes on, and finds nothing to do."""
     Path(node.installation.off_switch).touch()
     result = node.command("maintain")
     assert (result.exit_code, "switched off" in result.stderr, nodes) == (0, True, [])
@@ -87,8 +84,6 @@ def test_metrics_come_last(node: Node, nodes: list[str], written: list[str]) -> 
 def test_metrics_that_can_not_be_written_are_status_1(
     node: Node, nodes: list[str], written: list[str], monkeypatch: pytest.MonkeyPatch, part: tuple[str, ...]
 ) -> None:
-    """All the rest is done."""
-
     def refuse(*_: object) -> None:
         raise MetricsUnwritable(path="/textfiles", problem="no space")
 
@@ -99,8 +94,6 @@ def test_metrics_that_can_not_be_written_are_status_1(
 
 
 def test_an_error_is_status_2(node: Node, nodes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what to do."""
-
     def refuse(*_: object) -> Report:
         raise NotRoot(what="warmstart maintain")
 
@@ -110,7 +103,6 @@ def test_an_error_is_status_2(node: Node, nodes: list[str], monkeypatch: pytest.
 
 
 def test_the_store_is_maintained_on_one_host(node: Node, nodes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second one is status 1, as is a part that failed."""
     assert node.json("maintain", "--store") == StoreReport()._asdict()
     assert node.command("maintain", "--store").stdout == "nothing to do\n"
     with node.client() as other:

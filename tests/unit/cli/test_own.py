@@ -28,7 +28,6 @@ def as_user(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 
 def test_users_are_told_of_both_hooks_after_the_end(as_user: Node) -> None:
-    """By the report, on a host that knows no node of the job; also where the epilog runs twice."""
     assert prolog.main(as_user.installation.prefix) == 0
     for _ in range(2):
         assert epilog.main(as_user.installation.prefix) == 0
@@ -44,7 +43,6 @@ def test_users_are_told_of_both_hooks_after_the_end(as_user: Node) -> None:
 
 
 def test_a_refused_job_is_one_after_its_end(as_user: Node) -> None:
-    """The audit log calls its prolog no failed one, either."""
     as_user.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
     assert prolog.main(as_user.installation.prefix) == 0
     assert epilog.main(as_user.installation.prefix) == 0
@@ -77,7 +75,6 @@ def test_a_store_that_gives_users_no_reports_says_so(as_user: Node, monkeypatch:
 
 
 def test_in_a_running_job_neither_policy_nor_store_is_needed(as_user: Node) -> None:
-    """The job's view has what its prolog did."""
     assert prolog.main(as_user.installation.prefix) == 0
     os.rename(as_user.store, f"{as_user.store}.away")
     assert as_user.command("explain", "7").exit_code == 0
@@ -95,7 +92,6 @@ def test_what_is_in_view_and_report_is_told_once(as_user: Node, monkeypatch: pyt
 
 
 def test_users_list_the_bundles_that_their_jobs_tell_of(as_user: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was published, what they were seeded with, and not what was merged."""
     folder, uid = as_user.store / reports.FOLDER / str(os.getuid()), os.getuid()
     where = {"profile": "numba", "namespace": "ab12" * 8, "scope": "site"}
     told: dict[int, list[dict[str, object]]] = {
@@ -123,7 +119,6 @@ def test_users_list_the_bundles_that_their_jobs_tell_of(as_user: Node, monkeypat
 
 @pytest.mark.parametrize("readable", [True, False])
 def test_members_of_the_logs_group_read_the_log(node: Node, monkeypatch: pytest.MonkeyPatch, *, readable: bool) -> None:
-    """The file's mode decides."""
     monkeypatch.setattr(os, "access", lambda path, _: readable and path == node.policy.paths.audit)
     monkeypatch.setattr(session, "os", OsAs(1000))
     assert own.has_only_own(node.installation) is not readable

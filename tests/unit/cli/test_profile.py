@@ -48,7 +48,6 @@ def tried(site: Node, cache: Path, pattern: str) -> tuple[int, dict[str, object]
 
 
 def test_a_pattern_that_fits(node: Node, cache: Path) -> None:
-    """Entries with their files; a lock is left out."""
     status, found, shown = tried(node, cache, "v2/*/")
     files = [["v2/aa/kernel.bin", "v2/aa/meta.json"], ["v2/bb/kernel.bin", "v2/bb/meta.json"]]
     assert (status, sorted(sorted(names) for names in found["entries"].values())) == (0, files)  # type: ignore[attr-defined]
@@ -66,7 +65,6 @@ def test_a_pattern_that_does_not(node: Node, cache: Path) -> None:
 
 
 def test_a_damaged_entry_and_a_link(node: Node, tmp_path: Path) -> None:
-    """With the reason in words; the profile is one of warmstart's."""
     for name, content in numba_files().items():
         (tmp_path / "good" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "good" / name).write_bytes(content)
@@ -83,7 +81,6 @@ def test_a_damaged_entry_and_a_link(node: Node, tmp_path: Path) -> None:
 
 
 def test_wrong_usage(node: Node, tmp_path: Path) -> None:
-    """A profile that does not exist, a draft that is wrong."""
     unknown = node.command("profile", "try", str(tmp_path), "--profile", "nunba")
     assert (unknown.exit_code, "no profile nunba; there are " in unknown.stderr) == (2, True)
     (tmp_path / "draft.yaml").write_text("version: 1\nno_such: 1\n")

@@ -33,7 +33,6 @@ def nowhere(tmp_path: Path) -> Installation:
 
 
 def test_text(nowhere: Installation, logs: str) -> None:
-    """Each section has its table; nothing is wider than a terminal."""
     result = run(nowhere, "report", "--from", logs, "--since", "2026-02-01")
     assert result.exit_code == 0
     for words in ("job starts", "time saved on imports", "inductor", "alice", "prolog", "base/pytorch:2.9"):
@@ -43,20 +42,11 @@ def test_text(nowhere: Installation, logs: str) -> None:
 
 
 def test_json(nowhere: Installation, logs: str) -> None:
-    """The same numbers, by name."""
     result = run(nowhere, "report", "--from", logs, "--since", "2026-02-01", "--json")
     found = json.loads(result.stdout)
     assert (found["jobs"], found["clusters"]) == (400, ["example"])
     assert found["profiles"][0].keys() == {"name", *USES}
     assert [day["start"] for day in found["periods"]][:3] == ["2026-02-02", "2026-02-03", "2026-02-04"]
-
-
-def test_a_day_is_shown_by_the_hour(nowhere: Installation, logs: str) -> None:
-    """A single column would say nothing."""
-    options = ("--from", logs, "--since", "2026-02-03", "--until", "2026-02-03T23:59", "--json")
-    starts = [hour["start"] for hour in json.loads(run(nowhere, "report", *options).stdout)["periods"]]
-    assert starts[0] == "2026-02-03T00"
-    assert len(starts) == 24
 
 
 @pytest.mark.report
@@ -78,7 +68,6 @@ def test_what_cannot_be_known_is_no_figure(nowhere: Installation, tmp_path: Path
 
 
 def test_a_host_reports_its_own(node: Node) -> None:
-    """What is still in journals, too."""
     for hook in (prolog, epilog):
         assert hook.main(node.installation.prefix) == 0
     found = node.json("report", "--since", "1h")
@@ -92,6 +81,5 @@ def test_a_host_reports_its_own(node: Node) -> None:
 
 
 def test_nothing_in_that_time(nowhere: Installation, logs: str) -> None:
-    """Is status 1; a log that is not there 2."""
     assert run(nowhere, "report", "--from", logs, "--since", "2026-03-01").exit_code == 1
     assert run(nowhere, "report", "--from", f"{logs}/none.jsonl").exit_code == 2
