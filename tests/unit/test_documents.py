@@ -36,7 +36,6 @@ def anchors(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name)
 def test_every_link_leads_somewhere(path: Path) -> None:
-    """To a file of the repository, and to a heading of it."""
     prose = "\n".join(line for _, line, is_code in documents.lines(path.read_text()) if not is_code)
     broken = []
     for target, anchor in LINK.findall(prose):
@@ -48,7 +47,6 @@ def test_every_link_leads_somewhere(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [*DOCUMENTS, *FORMS], ids=name)
 def test_every_command_that_is_shown_exists(path: Path) -> None:
-    """With its options: in blocks of code and in prose."""
     assert not [(*each, problem) for each in documents.shown(path) if (problem := documents.problem(each.words))]
 
 
@@ -62,7 +60,6 @@ def code(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name)
 def test_make_targets_that_are_shown_exist(path: Path) -> None:
-    """`make demo` and its like; `setcap` is one of enroot's."""
     makefiles = [ROOT / "Makefile", *(ROOT / "packaging").rglob("*.mk")]
     targets = set(re.findall(r"^([a-z-]+):", "".join(path.read_text() for path in makefiles), re.MULTILINE))
     shown = [target for text in code(path) for target in re.findall(r"\bmake ([a-z][a-z-]*)\b(?!=)", text)]

@@ -50,7 +50,6 @@ def put(errands: Errands, key: str, *, asked: float = 0, tried: float = 0, attem
 
 
 def test_what_is_asked_for_waits_until_it_is_dropped(errands: Errands) -> None:
-    """With its whole content, in files of root's alone; dropped twice is fine."""
     assert errands.all() == errands.due() == []
     errands.drop("a")
     assert errands.add("1000", "a", Wish("x", 1.5))
@@ -73,14 +72,7 @@ def test_an_owner_has_a_bound(errands: Errands) -> None:
     assert not errands.add("1", "f", Wish(""))
 
 
-def test_a_long_scope_is_an_owner(errands: Errands) -> None:
-    """A scope has up to 200 characters, a name of a file 255, also while it is written."""
-    scope, key = "a" * 200, "f" * 64
-    assert [errands.add(scope, f"{key}{number}", Wish("")) for number in range(4)] == [True] * 3 + [False]
-
-
 def test_an_attempt_comes_later_each_time(errands: Errands) -> None:
-    """A clock that was set back delays none for ever."""
     cases = {
         "never": (0, 0),
         "now": (1, 1),
@@ -95,7 +87,6 @@ def test_an_attempt_comes_later_each_time(errands: Errands) -> None:
 
 
 def test_a_begun_attempt_is_counted(errands: Errands) -> None:
-    """By a rename alone, so also on a full disk; one that was withdrawn is not begun."""
     item = put(errands, "a", asked=100)
     inode = os.stat(f"{errands.directory}/{item.name}").st_ino
     begun = errands.begin(item)
@@ -108,7 +99,6 @@ def test_a_begun_attempt_is_counted(errands: Errands) -> None:
 
 
 def test_those_of_fewer_attempts_come_first(errands: Errands) -> None:
-    """And of these the oldest."""
     put(errands, "c", attempts=1, tried=5000)
     put(errands, "b", asked=10)
     put(errands, "a", asked=20)
@@ -130,7 +120,6 @@ def test_a_key_is_there_once(errands: Errands) -> None:
 
 
 def test_what_was_not_tried_for_a_day_is_forgotten(errands: Errands, paths: NodePaths) -> None:
-    """By the last attempt, or when it was asked for. A kind without a backoff waits for ever."""
     for key, asked, attempts in (("a", 10, 0), ("b", KEPT_S + 9, 0), ("c", KEPT_S - 9, 3), ("d", KEPT_S + 9, 3)):
         put(errands, key, asked=asked, tried=asked, attempts=attempts)
     patient = Errands(paths, Kind("patient"))
@@ -142,7 +131,6 @@ def test_what_was_not_tried_for_a_day_is_forgotten(errands: Errands, paths: Node
 
 
 def test_the_program_is_started_for_what_is_due(errands: Errands, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And for nothing else."""
     started: list[list[str]] = []
     monkeypatch.setattr(detached, "start", lambda argv, **_: started.append(argv))
     put(errands, "a", attempts=1)
@@ -156,7 +144,6 @@ def test_the_program_is_started_for_what_is_due(errands: Errands, monkeypatch: p
 def test_nothing_is_started_beside_a_process_at_work(
     paths: NodePaths, errands: Errands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kind may have a unit of systemd, named after the node."""
     started: list[str] = []
     monkeypatch.setattr(detached, "start", lambda _argv, unit: started.append(unit))
     errands.kind = KIND._replace(unit="wish@{}.service")
@@ -170,7 +157,6 @@ def test_nothing_is_started_beside_a_process_at_work(
 
 
 def test_an_attempt_may_be_hastened(errands: Errands) -> None:
-    """It may begin at once, and counts on."""
     errands.hasten(put(errands, "a", attempts=2))
     (item,) = errands.due()
     assert item.attempts == 2
@@ -180,13 +166,11 @@ def test_an_attempt_may_be_hastened(errands: Errands) -> None:
 
 
 def test_one_process_is_at_work(paths: NodePaths) -> None:
-    """On one kind."""
     with errand.at_work(paths, "a") as first, errand.at_work(paths, "a") as second, errand.at_work(paths, "b") as third:
         assert (first, second, third) == (True, False, True)
 
 
 def test_foreign_files_are_no_errands(errands: Errands) -> None:
-    """Neither are those of a writer that died."""
     item = put(errands, "a")
     for name in ("a", "1,2,a", "1,x,0,a", f".{item.name}.7.tmp", "1,1,1,"):
         Path(errands.directory, name).touch()
@@ -196,14 +180,12 @@ def test_foreign_files_are_no_errands(errands: Errands) -> None:
 @given(st.binary(max_size=60) | st.sampled_from([b"{}", b"[]", b'{"text": 1}', b'{"text": "x", "number": "y"}']))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_one_says_nothing(errands: Errands, content: bytes) -> None:
-    """Bytes that are no errand's form are as good as no file."""
     item = put(errands, "a")
     Path(errands.directory, item.name).write_bytes(content)
     assert errands.read(item, Wish) is None
 
 
 def test_one_that_is_too_long_says_nothing(errands: Errands) -> None:
-    """Root reads a bounded part of it."""
     item = put(errands, "a")
     os.truncate(f"{errands.directory}/{item.name}", 1 << 30)
     assert errands.read(item, Wish) is None

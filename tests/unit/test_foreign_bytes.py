@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import ast
-import marshal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import warmstart
-from tests.lib import bare_decoders
 from tests.lib.fuzz.inputs import CORPUS
-from tests.lib.fuzz.parsers import OF_WINGS, OWN_OF_WINGS, PARSERS, check
+from tests.lib.fuzz.parsers import OWN_OF_WINGS, PARSERS, check
 
 HOOKS = Path(warmstart.__file__).parent
 # Calls that take bytes or text apart.
@@ -56,14 +52,14 @@ OWN = {
 }
 
 
-def parsing_functions() -> dict[str, set[str]]:
-    """Return the functions that take bytes apart, as module:function, with the calls by which they do."""
-    found: dict[str, set[str]] = {}
-    for path in sorted(HOOKS.rglob("*.py")):
-        for name, call in _calls(ast.parse(path.read_text()), ""):
-            if call in PARSING or call.rpartition(".")[2] in PARSING_METHODS:
-                found.setdefault(f"{path.relative_to(HOOKS)}:{name}", set()).add(call)
-    return found
+def parsing_functions() -> set[str]:
+    """Return the functions that take bytes apart, as module:function."""
+    return {
+        f"{path.relative_to(HOOKS)}:{name}"
+        for path in HOOKS.rglob("*.py")
+        for name, call in _calls(ast.parse(path.read_text()), "")
+        if call in PARSING or call.rpartition(".")[2] in PARSING_METHODS
+    }
 
 
 def _calls(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
@@ -77,102 +73,18 @@ def _calls(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
 def test_every_function_that_takes_bytes_apart_is_on_the_list() -> None:
     """A new one is fuzzed, or says above why its bytes are not foreign."""
     covered = {function for parser in PARSERS.values() for function in parser.covers}
-    found = parsing_functions().keys()
+    found = parsing_functions()
     assert sorted(found - covered - OWN.keys()) == []
     assert sorted(OWN.keys() - found) == []
 
 
-def test_the_list_names_functions_that_exist() -> None:
-    """One that was renamed is renamed there, too."""
-    known = set()
-    for path in HOOKS.rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        tops = [(node.name, node) for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-        names = [name for name, _ in tops]
-        names += [
-            f"{name}.{below.name}" for name, top in tops for below in top.body if isinstance(below, ast.FunctionDef)
-        ]
-        known |= {f"{path.relative_to(HOOKS)}:{name}" for name in names}
-    assert {function for parser in PARSERS.values() for function in parser.covers} - known == set()
-
-
 @pytest.mark.parametrize("name", PARSERS)
 def test_every_sample_is_taken(name: str) -> None:
-    """They are what the parser is made for: changes of anything else would not come far."""
     parser = PARSERS[name]
     for sample in parser.samples:
         parser.parse(sample)
 
 
 def test_what_once_failed() -> None:
-    """`make fuzz` keeps here what it finds."""
     for path in sorted(CORPUS.glob("*/*")):
         check(PARSERS[path.parent.name], path.read_bytes())
-
-
-# The standard library's own (CPython, Lib/test/test_json: test_fail.py, test_decode.py, test_recursion.py);
-# the first and the 18th are JSON, and nothing that is decoded here.
-BAD_JSON = [
-    '"A JSON payload should be an object or array, not a string."',
-    '["Unclosed array"',
-    '{unquoted_key: "keys must be quoted"}',
-    '["extra comma",]',
-    '["double extra comma",,]',
-    '[   , "<-- missing value"]',
-    '["Comma after the close"],',
-    '["Extra close"]]',
-    '{"Extra comma": true,}',
-    '{"Extra value after close": true} "misplaced quoted value"',
-    '{"Illegal expression": 1 + 2}',
-    '{"Illegal invocation": alert()}',
-    '{"Numbers cannot have leading zeroes": 013}',
-    '{"Numbers cannot be hex": 0x14}',
-    '["Illegal backslash escape: \\x15"]',
-    '[\\naked]',
-    '["Illegal backslash escape: \\017"]',
-    '[[[[[[[[[[[[[[[[[[[["Too deep"]]]]]]]]]]]]]]]]]]]]',
-    '{"Missing colon" null}',
-    '{"Double colon":: null}',
-    '{"Comma instead of colon", null}',
-    '["Colon instead of comma": false]',
-    '["Bad value", truth]',
-    "['single quote']",
-    '["\ttab\tcharacter\tin\tstring\t"]',
-    '["tab\\   character\\   in\\  string\\  "]',
-    '["line\nbreak"]',
-    '["line\\\nbreak"]',
-    '[0e]',
-    '[0e+]',
-    '[0e+-1]',
-    '{"Comma instead if closing brace": true,',
-    '["mismatch"}',
-    '["A\x1fZ control characters in string"]',
-    "", " ", "{", '{"spam"', '{"spam":', '{"spam":42', '{"spam":42,', "[", "[42", "[42,", '["', '["spam', '["spam"',
-    '["spam",', "[,", '{"spam":[}', "[42:", '[42 "spam"', "[42,]", '{"spam":[42}', '{"spam" ,', '{"spam":,',
-    "{,", "1 2", '"', '"spam', '"\\', '"\\u12', '"\\ud800\\', "-", "nul", "Na", "-Infinit", "\ufeff[]", "\0",
-]  # fmt: skip
-BAD_BYTES = [*(text.encode() for text in BAD_JSON), b"\xff", b'"\xc3', b"[" * 100_000, b'{"":' * 100_000, b"9" * 10_000]
-
-
-def test_torn_and_bad_json_is_refused_by_a_bare_interpreter_too(tmp_path: Path) -> None:
-    """Where nothing has loaded `json`, as pytest has. Torn is each beginning of what a decoder takes."""
-    decoding = {"json.loads", "json.load", "loads", "wire.parse"}
-    functions = {function for function, calls in parsing_functions().items() if calls & decoding}
-    names = {name for name, parser in PARSERS.items() if functions & {*parser.covers}}
-    names.remove("metrics")  # the command line's, which has loaded it
-    assert names == bare_decoders.DECODERS.keys() | bare_decoders.OF_FILES.keys() | OF_WINGS.keys()
-    inputs = {name: BAD_BYTES + [s[:end] for s in PARSERS[name].samples for end in range(len(s))] for name in names}
-    ran = subprocess.run(
-        [sys.executable, "-IS", bare_decoders.__file__],
-        input=marshal.dumps((str(HOOKS.parent), inputs, OF_WINGS)),
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
-    refusals = {name: {kind.__name__ for kind in PARSERS[name].refusals} for name in names}
-    results = marshal.loads(ran.stdout)
-    assert len({name for name, *_ in results}) > len(names) / 4
-    assert [
-        (name, inputs[name][number][:80], kinds) for name, number, kinds in results if not refusals[name] & {*kinds}
-    ] == []

@@ -54,13 +54,11 @@ def opened(prefix: Path, then: str = "") -> set[str]:
 
 
 def test_hooks_read_one_file(prefix: Path) -> None:
-    """Not one more of our own than the one that reads it, also for what a step of a warm job needs."""
     steps = "import warmstart.steps.seed, warmstart.seed.overlay, warmstart.steps.image, warmstart.run_end"
     assert opened(prefix, steps) == {"hot"}
 
 
 def test_other_modules_are_found_as_usual(prefix: Path) -> None:
-    """Beside the packages that come from the file; tracebacks name and show the source."""
     show = (
         "import warmstart.audit.line; import traceback, warmstart.policy.match as m\n"
         "try: m.serves_repository(None, '', '')\n"
@@ -76,7 +74,6 @@ def test_other_modules_are_found_as_usual(prefix: Path) -> None:
 
 @pytest.mark.parametrize("content", [None, b"", b"another Python's"])
 def test_without_the_file_hooks_work(prefix: Path, content: bytes | None) -> None:
-    """Removed, cut off, or of a Python that was replaced."""
     file = prefix / "lib/warmstart/python" / hot.NAME
     before = file.read_bytes()
     file.unlink()
@@ -110,7 +107,6 @@ def _flipped(content: bytes, at: int) -> bytes:
     ids=["cut in the table", "cut", "zeros", "all zeros", "length", "table", "code"],
 )
 def test_a_damaged_file_switches_nothing_off(prefix: Path, damage: Callable[[bytes], bytes]) -> None:
-    """What cannot be read of it is found as usual, and the hook does its work."""
     file = prefix / "lib/warmstart/python" / hot.NAME
     before = file.read_bytes()
     file.write_bytes(damage(before))

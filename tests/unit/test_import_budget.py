@@ -54,26 +54,22 @@ def imported(*modules: str, then: str = "") -> set[str]:
 
 @pytest.mark.parametrize("case", sorted(WARM))
 def test_the_hot_path_imports_almost_nothing(case: str) -> None:
-    """None of the slow modules is loaded, on any warm way through a hook."""
     assert not imported(*WARM[case]) & NEVER_WARM
 
 
 def test_a_job_without_an_earlier_run_loads_nothing_to_remove_it() -> None:
-    """That is every job but a requeued one."""
     first = "import types; warmstart.entry.prolog._supersede(types.SimpleNamespace(earlier_record=lambda: None), None)"
     for case in ("a warm image", "seeding", "a board"):
         assert "warmstart.run_end" not in imported(*WARM[case], then=first)
 
 
 def test_a_cache_that_is_all_mounted_starts_no_programs() -> None:
-    """What extracts runs unsquashfs; the modules for that cost as much as the mounts."""
     mounted = "import types; warmstart.steps.seed._Seeding.extract(types.SimpleNamespace(_sources=[]))"
     modules = ("warmstart.steps.seed", "warmstart.seed.overlay", "warmstart.seed.node_cache")
     assert "subprocess" not in imported(*modules, then=mounted)
 
 
 def test_an_epilog_publishes_without_them(tmp_path: Path) -> None:
-    """Judging and packing load more; the lock, the hashes and the name of what is published do not."""
     (tmp_path / "file").write_bytes(b"x")
     published = "; ".join(
         [
@@ -89,7 +85,6 @@ def test_an_epilog_publishes_without_them(tmp_path: Path) -> None:
 
 
 def test_a_hook_that_waits_loads_nothing_that_imports() -> None:
-    """Imports are for a process of their own."""
     loaded = imported("warmstart.steps.image", "warmstart.images.imports.waiting")
     assert not loaded & {"warmstart.images.imports.making", "warmstart.images.imports.verify"}
 
@@ -102,5 +97,4 @@ def test_a_hook_that_waits_loads_nothing_that_imports() -> None:
     ],
 )
 def test_only_the_command_line_needs_its_libraries(program: str) -> None:
-    """Hooks and the importer find none of them: those are installed beside the command line alone."""
     assert not imported(f"warmstart.{program}") & {"click", "rich", "prometheus_client"}

@@ -17,18 +17,15 @@ SLURM = {
 
 
 def test_nothing_but_slurms_own_variables_is_needed() -> None:
-    """A hook runs by hand with what 22.05 sets, and unset things are empty."""
     job = from_environment({**SLURM, "SLURM_JOB_ACCOUNT": "(null)", "SLURM_NODELIST": "n[1-2]"})
     assert (job.id, job.user, job.account, job.nodelist, job.view_id) == (7, "a", "", "n[1-2]", 7)
 
 
 def test_tasks_of_a_heterogeneous_job_know_the_leaders_id() -> None:
-    """The view is named after the id that the tasks see."""
     assert from_environment({**SLURM, "SLURM_JOB_ID": "8", "SLURM_HET_JOB_ID": "7"}).view_id == 7
 
 
 def test_what_tells_runs_and_shared_nodes_apart() -> None:
-    """As Slurm writes them; a first run's count is 0, as is that of a hook by hand."""
     told = {"SLURM_JOB_RESTART_COUNT": "2", "SLURM_JOB_CPUS_PER_NODE": "4(x2),2"}
     shared = {"SLURM_JOB_OVERSUBSCRIBE": "NO", "SLURM_JOB_EXCLUSIVE": "NODE"}
     job = from_environment({**SLURM, **told, **shared})
@@ -37,7 +34,6 @@ def test_what_tells_runs_and_shared_nodes_apart() -> None:
 
 
 def test_the_plugins_options_are_taken_as_they_come() -> None:
-    """They are claims; `request` judges them."""
     job = from_environment({**SLURM, "SPANK_WARM_IMAGE": "a:1", "SPANK_WARM_PROFILE": "numba", "SPANK_NO_WARM": "1"})
     assert (job.warm_image, job.warm_profile, job.no_warm) == ("a:1", "numba", True)
     plain = from_environment(SLURM)
@@ -45,7 +41,6 @@ def test_the_plugins_options_are_taken_as_they_come() -> None:
 
 
 def test_what_slurmd_does_not_tell_is_not_known() -> None:
-    """Not the same as "none": the QOS before 26.05, job name and array never; the comment since 22.05."""
     job = from_environment(SLURM)
     assert (job.qos, job.job_name, job.array, job.comment_known) == (None, None, None, False)
     job = from_environment({**SLURM, "SLURM_JOB_QOS": "(null)", "SLURM_JOB_RESTART_COUNT": "0"})
@@ -66,21 +61,18 @@ def test_what_slurmd_does_not_tell_is_not_known() -> None:
     ],
 )
 def test_what_slurm_never_sets_is_refused(variable: str, value: str) -> None:
-    """Ids and names become paths: anything odd names its variable."""
     with pytest.raises(JobUnreadable, match=variable):
         from_environment({**SLURM, variable: value})
 
 
 @pytest.mark.parametrize("variable", sorted(SLURM.keys() - {"SLURM_JOB_PARTITION"}))
 def test_a_missing_variable_is_named(variable: str) -> None:
-    """Without one of these there is no job."""
     with pytest.raises(JobUnreadable, match=f"{variable} is not set"):
         from_environment({name: value for name, value in SLURM.items() if name != variable})
 
 
 @given(st.dictionaries(st.sampled_from(sorted(SLURM)), st.text()))
 def test_no_environment_raises_anything_else(changes: dict[str, str]) -> None:
-    """Any text is a job or a JobUnreadable."""
     try:
         job = from_environment({**SLURM, **changes})
     except JobUnreadable:

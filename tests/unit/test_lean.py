@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from warmstart import lean
@@ -55,7 +55,6 @@ class Nothing(lean.NamedTuple):
 
 
 def test_named_tuples_are_made_as_usual() -> None:
-    """By position, by name and with defaults; they compare as tuples, and cannot be changed."""
     made: Any = Ours(1, c=(2,))
     assert made == (1, "b", (2,))
     assert (made.a, made.b, made.c, made.doubled()) == (1, "b", (2,), 2)
@@ -74,7 +73,6 @@ def test_named_tuples_are_made_as_usual() -> None:
 
 @pytest.mark.parametrize("arguments", [((), {}), ((1, "", (), 4), {}), ((1,), {"a": 1}), ((1,), {"d": 1})])
 def test_a_wrong_call_is_a_type_error(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
-    """A field too few, too many, twice, or of another name."""
     values, named = arguments
     for made in (Ours, Theirs):
         with pytest.raises(TypeError):
@@ -83,7 +81,6 @@ def test_a_wrong_call_is_a_type_error(arguments: tuple[tuple[Any, ...], dict[str
 
 @given(JSON)
 def test_json_is_that_of_the_library(value: object) -> None:
-    """To the byte; sorted and without spaces, too."""
     assert lean.dumps(value) == json.dumps(value)
     options: dict[str, Any] = {"sort_keys": True, "separators": (",", ":")}
     assert lean.dumps(value, **options) == json.dumps(value, **options)
@@ -92,7 +89,6 @@ def test_json_is_that_of_the_library(value: object) -> None:
 
 
 def test_numbers_that_json_lacks_are_written_as_the_library_does() -> None:
-    """As Infinity and NaN; objects go through `default`."""
     values = [float("inf"), float("-inf"), float("nan"), 1e300]
     assert lean.dumps(values) == json.dumps(values)
     assert repr(lean.loads(lean.dumps(values))) == repr(json.loads(json.dumps(values)))
@@ -101,21 +97,27 @@ def test_numbers_that_json_lacks_are_written_as_the_library_does() -> None:
         lean.dumps(Path("/a"))
 
 
-@given(st.text(alphabet='[]{}",:0-1.eE \\nulltrefas') | st.text())
-@example("")
-@example("[1,]")
-@example("NaN")
-@example("1 2")
-@example('"\n"')
-def test_what_is_no_json_is_a_value_error(text: str) -> None:
-    """Whatever it is; nothing else is raised."""
-    try:
-        expected = json.loads(text)
-    except ValueError:
-        with pytest.raises(ValueError):
-            lean.loads(text)
-    else:
-        assert repr(lean.loads(text)) == repr(expected)  # NaN equals nothing
+TORN = [
+    *("", " ", "{", '{"a"', '{"a":', '{"a":1', "[", "[1", "[1,", '["', '["a', "[1,]"),
+    *("nul", "-", "1 2", '"\\u12', '"\n"'),
+]
+
+
+def test_what_is_no_json_is_a_value_error_in_a_hook_too() -> None:
+    """The scanner knows its own error only where `json` is loaded, as pytest has it and a hook has not."""
+    code = f"""if True:
+        import sys; sys.path.insert(0, {str(HOOKS)!r})
+        import warmstart.lean as lean
+        for text in {TORN!r}:
+            try:
+                lean.loads(text)
+            except ValueError:
+                print("refused")
+            else:
+                print(repr(text))
+    """
+    done = subprocess.run([sys.executable, "-ISc", code], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["refused"] * len(TORN)
 
 
 Contextmanager = Callable[[Callable[[], Iterator[int]]], Callable[[], AbstractContextManager[int]]]
@@ -127,7 +129,6 @@ Contextmanager = Callable[[Callable[[], Iterator[int]]], Callable[[], AbstractCo
 def test_context_managers_pass_errors_on(
     contextmanager: Contextmanager, error: BaseException | None, *, catches: bool
 ) -> None:
-    """Those that the generator does not catch, as they are."""
     ended = []
 
     @contextmanager
@@ -153,7 +154,6 @@ def test_context_managers_pass_errors_on(
 
 
 def test_errors_are_suppressed() -> None:
-    """Of these classes and their subclasses, and no others."""
     with lean.suppress(KeyError, OSError):
         raise FileNotFoundError
     with pytest.raises(ValueError, match="x"), lean.suppress(KeyError):
@@ -161,13 +161,11 @@ def test_errors_are_suppressed() -> None:
 
 
 def test_hashes_are_those_of_hashlib() -> None:
-    """Whichever module they come from."""
     for digest in (lean.sha256(b"x"), lean.sha256(b"x", more=1 << 20)):
         assert digest.hexdigest() == hashlib.sha256(b"x").hexdigest()
 
 
 def test_the_c_library_is_called() -> None:
-    """With integers and bytes; errors have the errno and the subject."""
     assert lean.libc("getpid") == os.getpid()
     assert lean.libc("access", b"/", os.R_OK) == 0
     with pytest.raises(OSError, match="No such file") as raised:
@@ -176,7 +174,6 @@ def test_the_c_library_is_called() -> None:
 
 
 def test_it_loads_none_of_them() -> None:
-    """That is its purpose."""
     code = f"import sys; sys.path.insert(0, {str(HOOKS)!r}); import warmstart.lean as l; l.libc('getpid'); l.sha256()"
     argv = [sys.executable, "-IS", "-c", f"{code}; print(*sys.modules)"]
     found = set(subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split())
@@ -186,5 +183,4 @@ def test_it_loads_none_of_them() -> None:
 
 @given(st.text(st.sampled_from("ab-.[]*?!^é\n"), max_size=8), st.text(st.sampled_from("ab-.*!^é\n"), max_size=6))
 def test_a_glob_fits_what_it_usually_does(name: str, glob: str) -> None:
-    """If it has no special character but `*`, as all of the policy's."""
     assert lean.fnmatchcase(name, glob) == fnmatch.fnmatchcase(name, glob)

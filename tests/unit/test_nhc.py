@@ -26,7 +26,6 @@ wrong     policy.off   off
     ],
 )
 def test_the_status_decides(tmp_path: Path, status: int, said: str, reason: str) -> None:
-    """As NHC calls it: `die` marks the node offline with a reason."""
     program = tmp_path / "warmstart"
     program.write_text(f"#!/bin/sh\n[ \"$*\" = doctor ] || exit 99\ncat <<'END'\n{said}\nEND\nexit {status}\n")
     program.chmod(0o755)

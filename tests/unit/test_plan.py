@@ -47,7 +47,6 @@ def test_profiles_bound_to_one_path_need_it(
     constant_path: str,
     used: bool,
 ) -> None:
-    """Where a node has none, or a link that the tool sees through, they are left out, whoever asks for them."""
     profile = numba.PROFILE._replace(relocation=relocation, follows_links=follows_links)  # type: ignore[arg-type]
     monkeypatch.setattr(registry, "get", lambda name, _defined: {"numba": profile}[name])
     policy = a_policy(tmp_path, constant_path=constant_path)
@@ -57,7 +56,6 @@ def test_profiles_bound_to_one_path_need_it(
 
 
 def test_files_are_declared_by_name(tmp_path: Path) -> None:
-    """`files=NAME` brings the profile; no rule and no other word does."""
     files = DefinedProfile("files", {"WARMSTART_FILES": "{dir}"}, "relocatable", ["image"], ["**"], [], [], {}, 1)
     policy = a_policy(tmp_path, profiles=(files,))
 
@@ -71,7 +69,6 @@ def test_files_are_declared_by_name(tmp_path: Path) -> None:
 
 
 def test_only_pyxis_image_may_name_a_user(tmp_path: Path) -> None:
-    """As enroot's USER@REGISTRY#NAME; the registry must be allowed as for any other image."""
     policy = a_policy(tmp_path, rules=(a_rule(),))
     for text in ("al.ice@reg.example.com#a:1", "docker://$oauthtoken@reg.example.com#a:1"):
         job = a_job()._replace(pyxis_image=text)
@@ -100,7 +97,6 @@ def test_groups_of_a_user_whom_the_node_does_not_know() -> None:
 
 
 def test_a_job_that_gets_nothing_is_not_told_off_for_its_comment() -> None:
-    """Its request is not even parsed."""
     job = a_job(comment="warmstart: nonsense")
     with pytest.raises(RequestInvalid):
         plan.request_of(defaults(), job, GRANT)
@@ -130,37 +126,29 @@ def test_only_those_who_ask_are_told_that_no_rule_matches(
     assert plan.notice_of(job, GRANT) == ""
 
 
-def test_the_preview_of_a_request_that_nobody_understands(tmp_path: Path) -> None:
-    """The verdict, no steps, and of the job's own images none."""
+def test_the_preview_tells_of_each_profile_and_of_what_is_left_out(tmp_path: Path) -> None:
+    own = DefinedProfile("mytool", {"MYTOOL": "{dir}/v1"}, "relocatable", ["image"], ["**"], [], [], {}, 1)
+    policy = a_policy(tmp_path, profiles=(own,), rules=(a_rule(),))
+    shown = preview(policy, a_job(comment="warmstart: profiles=mytool,deepgemm,torch-extensions"))
+    assert shown["profiles"][0] == {
+        "name": "mytool",
+        "from": "job",
+        "variables": {"MYTOOL": "$WARMSTART_CACHE/mytool/v1"},
+        "experimental": False,
+    }
+    assert [(row["name"], row["experimental"]) for row in shown["profiles"][1:]] == [("deepgemm", True)]
+    assert shown["left_out"] == {"torch-extensions": plan.NO_CONSTANT_PATH}
+
+
+def test_the_preview_of_a_wish_that_is_refused_has_no_steps(tmp_path: Path) -> None:
     policy = a_policy(tmp_path, rules=(a_rule(),))
     shown = preview(policy, a_job(comment="warmstart: image=reg.example.com/a:1 nonsense"))
     assert shown["verdict"]["code"] == "request-invalid"
     assert (shown["steps"], shown["images"]) == ({"prolog": [], "epilog": []}, [])
-
-
-def test_the_preview_knows_the_sites_own_profiles(tmp_path: Path) -> None:
-    """Their variables stand beside those of the others."""
-    own = DefinedProfile("mytool", {"MYTOOL": "{dir}/v1"}, "relocatable", ["image"], ["**"], [], [], {}, 1)
-    policy = a_policy(tmp_path, profiles=(own,), rules=(a_rule(),))
-    shown = preview(policy, a_job(comment="warmstart: profiles=mytool"))
-    assert shown["profiles"] == [
-        {
-            "name": "mytool",
-            "from": "job",
-            "variables": {"MYTOOL": "$WARMSTART_CACHE/mytool/v1"},
-            "experimental": False,
-        }
-    ]
-
-
-def test_the_preview_says_what_was_never_run_with_its_tool(tmp_path: Path) -> None:
-    """A profile that was never run with its tool."""
-    shown = preview(a_policy(tmp_path, rules=(a_rule(),)), a_job(comment="warmstart: profiles=deepgemm,numba"))
-    assert [(row["name"], row["experimental"]) for row in shown["profiles"]] == [("deepgemm", True), ("numba", False)]
+    assert preview(policy, a_job(comment="warmstart: profiles=nope"))["left_out"] == {}
 
 
 def test_a_failed_job_gives_nothing_that_needs_success(tmp_path: Path) -> None:
-    """The controller is asked only where a profile, or the policy, wants to know."""
     seeded = {name: Seeded("ns", []) for name in ("numba", "own", "gone")}
     record = a_record(head=True, publish_scope="user-1-a", cache="/c", seeded=seeded)
     own = DefinedProfile("own", {"X": "{dir}"}, "relocatable", ["image"], ["**"], [], [], {}, 1, after_success=True)
@@ -171,20 +159,6 @@ def test_a_failed_job_gives_nothing_that_needs_success(tmp_path: Path) -> None:
     assert options.failure
     (step, *_) = plan.epilog(a_policy(tmp_path), record)
     assert step.run.keywords["options"].failure is None  # type: ignore[attr-defined]
-
-
-def test_a_job_without_profiles_loads_no_harvest(tmp_path: Path) -> None:
-    """An image is all that it wanted."""
-    record = a_record(head=True, publish_scope="user-1-a", cache="/c", seeded={})
-    assert [step.name for step in plan.epilog(a_policy(tmp_path), record)] == ["release", "spool"]
-
-
-def test_the_preview_names_what_is_left_out(tmp_path: Path) -> None:
-    """`warmstart plan` says so; of a wish that can't be met it tells the verdict instead."""
-    policy = a_policy(tmp_path, rules=(a_rule(),))
-    left_out = preview(policy, a_job(comment="warmstart: profiles=torch-extensions"))["left_out"]
-    assert left_out == {"torch-extensions": plan.NO_CONSTANT_PATH}
-    assert preview(policy, a_job(comment="warmstart: profiles=nope"))["left_out"] == {}
 
 
 def test_every_node_harvests_but_for_what_one_node_has_to_say(tmp_path: Path) -> None:
@@ -245,7 +219,6 @@ def agreed(policy: Policy, job: Job, words: str = "image=reg.example.com/a:1") -
 
 
 def test_the_nodes_of_a_job_agree_on_its_images(tmp_path: Path) -> None:
-    """On what tags mean: a digest means one thing, and a job on one node asks nobody."""
     policy, on_two = a_policy(tmp_path, rules=(a_rule(),)), a_job(node="n2", nodelist="n[1-2]")
     digest = f"image=reg.example.com/a@sha256:{'ab' * 32}"
     assert agreed(policy, on_two) == {"reg.example.com/a:1"}
@@ -265,7 +238,6 @@ def test_nobody_waits_for_a_head_node_that_does_not_look(tmp_path: Path) -> None
 
 
 def test_a_step_for_a_word_is_planned_where_a_job_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other job loads the wing."""
     loaded: list[str] = []
     part = SimpleNamespace(planned=lambda *_: Step("show", lambda _: Outcome("changed")))
 

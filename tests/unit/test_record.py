@@ -21,7 +21,6 @@ from warmstart.record import CacheSet, JobBusy, Record, RecordUnreadable, Seeded
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    """Every field survives, the nested ones too, and only root can read it."""
     written = a_record(
         seeded={"numba": Seeded("ab12", [SeededBundle("site", "b", "ab", ["x", "y"])])}, images={"a:1": "/i"}
     )
@@ -36,7 +35,6 @@ SET = CacheSet("0a1b2c3d", "c0ffee00", "sha256:" + "ab" * 32, seeded={"numba": S
 
 
 def test_each_set_has_a_file_of_its_own(tmp_path: Path) -> None:
-    """A run is read with all of its sets, but for those of an earlier run; all go with the record, which goes last."""
     state, written = str(tmp_path), a_record(image="sha256:" + "cd" * 32)
     with records.job_lock(state, 7, after(1)):
         records.save(state, written)
@@ -62,7 +60,6 @@ def _sets_of(state: str) -> list[CacheSet]:
 
 
 def test_the_record_of_a_set_is_the_runs_with_other_caches() -> None:
-    """One that is being made is nobody's yet. But for its nodes, a set has no field that a record lacks."""
     making = SET._replace(key="11111111", seeded={})
     run = a_record(
         seeded={"triton": Seeded("cd34")}, deferred=["triton"], sets=[SET._replace(deferred=["numba"]), making]
@@ -88,15 +85,7 @@ def test_a_record_of_an_earlier_release_has_no_cache(tmp_path: Path) -> None:
     assert [step.name for step in plan.epilog(a_policy(tmp_path), found)] == ["release", "spool"]
 
 
-def test_no_record_is_none_and_leaves_nothing(tmp_path: Path) -> None:
-    """An epilog without a prolog finds none, and its lock is gone afterwards."""
-    with records.job_lock(str(tmp_path), 7, after(1)):
-        assert records.load(str(tmp_path), 7) is None
-    assert os.listdir(tmp_path) == []
-
-
 def test_a_second_hook_of_the_job_waits_no_longer_than_its_deadline(tmp_path: Path) -> None:
-    """Two epilogs at once: the second one leaves the job to the first."""
     with (
         records.job_lock(str(tmp_path), 7, after(1)),
         pytest.raises(JobBusy, match="job 7"),
@@ -105,20 +94,10 @@ def test_a_second_hook_of_the_job_waits_no_longer_than_its_deadline(tmp_path: Pa
         pytest.fail("two hooks hold one job")
 
 
-def test_a_forgotten_record_leaves_nothing(tmp_path: Path) -> None:
-    """After release even the directory is gone; forgetting twice is fine."""
-    with records.job_lock(str(tmp_path), 7, after(1)):
-        records.save(str(tmp_path), a_record())
-        records.forget(str(tmp_path), 7)
-        records.forget(str(tmp_path), 7)
-    assert os.listdir(tmp_path) == []
-
-
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"format": 1}', '{"format": 99}', "\x00", '{"seeded": 3, "format": 1}']
 )
 def test_a_damaged_record_is_an_error_that_names_it(tmp_path: Path, text: str) -> None:
-    """Half a file or another version's is never taken for a job."""
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "record.json").write_text(text)
     with pytest.raises(RecordUnreadable, match=r"record\.json"):
@@ -126,7 +105,6 @@ def test_a_damaged_record_is_an_error_that_names_it(tmp_path: Path, text: str) -
 
 
 def test_a_link_in_the_records_place_is_not_followed(tmp_path: Path) -> None:
-    """The state directory is root's, and even there links are not followed."""
     (tmp_path / "7").mkdir()
     (tmp_path / "elsewhere").write_text(json.dumps({"format": 1}))
     (tmp_path / "7" / "record.json").symlink_to(tmp_path / "elsewhere")
@@ -139,8 +117,6 @@ def test_a_link_in_the_records_place_is_not_followed(tmp_path: Path) -> None:
 def test_state_that_cannot_be_read_is_no_bug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, number: int, expected: type[WarmstartError]
 ) -> None:
-    """A failing disk is the node's fault; what users can use up is not."""
-
     def fails(*_: object) -> NoReturn:
         raise OSError(number, os.strerror(number))
 

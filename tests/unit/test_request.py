@@ -19,7 +19,6 @@ from warmstart.request import Request, RequestInvalid
     ],
 )
 def test_the_token_in_the_comment(comment: str, images: tuple[str, ...], profiles: tuple[str, ...]) -> None:
-    """Words before the token are the user's own; after it come wishes, each once."""
     assert request.of(a_job(comment=comment)) == Request(images, profiles)
 
 
@@ -27,7 +26,6 @@ def test_the_token_in_the_comment(comment: str, images: tuple[str, ...], profile
     "asked", ["warmstart:fresh", "Warmstart: fresh", "WARMSTART : Fresh", "a: b, warmstart:  FRESH"]
 )
 def test_capitals_and_blanks_do_not_matter(asked: str) -> None:
-    """Values stay as they are written."""
     assert request.of(a_job(comment=f"{asked} Image=a/B:1")) == Request(("a/B:1",), (), fresh=True)
     assert not request.slip(a_job(comment=asked))
 
@@ -46,7 +44,6 @@ def test_capitals_and_blanks_do_not_matter(asked: str) -> None:
     ],
 )
 def test_a_colon_that_is_missing_is_told_and_asks_for_nothing(comment: str, told: str) -> None:
-    """What looks like a request; other text of the user's is none of our business."""
     assert request.slip(a_job(comment=comment), ("ports",)) == told
     if told:
         assert not request.asks(a_job(comment=comment))
@@ -65,14 +62,12 @@ def test_a_semicolon_ends_a_request(after: str) -> None:
 
 @pytest.mark.report
 def test_words_of_others_without_a_semicolon_are_refused_with_a_hint() -> None:
-    """The user learns how to part them from the request."""
     with pytest.raises(RequestInvalid, match="rule_train") as caught:
         request.of(a_job(comment="warmstart: tree=/x rule_train"), ("tree",))
     assert ";" in caught.value.hint
 
 
 def test_a_comment_that_says_off_is_left_alone() -> None:
-    """As with --no-warm, whatever else it says."""
     assert request.wants_nothing(a_job(comment="warmstart: off"))
     assert request.wants_nothing(a_job(comment="Warmstart: image=a OFF"))
     assert request.wants_nothing(a_job(no_warm=True))
@@ -81,7 +76,6 @@ def test_a_comment_that_says_off_is_left_alone() -> None:
 
 
 def test_words_of_wings_come_with_their_values() -> None:
-    """Those that the policy knows; the wing checks the value."""
     asked = request.of(a_job(comment="warmstart: ports=4 profiles=numba"), ("ports",))
     assert (asked.words, asked.profiles) == ({"ports": "4"}, ("numba",))
     for words in ((), ("port",)):
@@ -92,7 +86,6 @@ def test_words_of_wings_come_with_their_values() -> None:
 
 
 def test_files_have_a_name() -> None:
-    """One plain word; it is a directory of nothing, but part of a namespace."""
     assert request.of(a_job(comment="warmstart: files=llama-70b_v1.2")).files == "llama-70b_v1.2"
     for word in ("files=", "files=a/b", "files=a,b", f"files={'a' * 65}"):
         with pytest.raises(request.RequestInvalid):
@@ -100,7 +93,6 @@ def test_files_have_a_name() -> None:
 
 
 def test_a_cache_has_one_name() -> None:
-    """By a word in the comment or by --warm-cache; both may say it, but not two names."""
     assert request.of(a_job(comment="warmstart: cache=spec_2.0")).cache == "spec_2.0"
     assert request.of(a_job(warm_cache="a")).cache == "a"
     assert request.of(a_job(warm_cache="a", comment="warmstart: cache=a")).cache == "a"
@@ -115,37 +107,25 @@ def test_a_cache_has_one_name() -> None:
 
 
 def test_pyxis_names_its_image_first() -> None:
-    """The image that the containers will start from leads."""
     job = a_job(comment="warmstart: image=b", pyxis_image="docker://a")
     assert request.of(job).images == ("docker://a", "b")
 
 
 @pytest.mark.parametrize("image", ["/home/alice/own.sqsh", "./own.sqsh", "dockerd://local/a:1", "podman://a"])
 def test_what_is_in_no_registry_is_left_to_pyxis(image: str) -> None:
-    """It is no wish."""
     assert request.of(a_job(pyxis_image=image)) == Request((), ())
 
 
-def test_a_job_can_ask_to_start_cold() -> None:
-    """By a word in the comment or by --warm-fresh; the word takes no value."""
-    assert request.of(a_job(comment="warmstart: fresh image=a")).fresh
-    assert request.of(a_job(warm_fresh=True)).fresh
-    assert not request.of(a_job(comment="fresh warmstart: profiles=fresh")).fresh
-    with pytest.raises(RequestInvalid, match="fresh="):
-        request.of(a_job(comment="warmstart: fresh=numba"))
-
-
-def test_a_job_can_ask_what_a_tag_means_now() -> None:
-    """By a word in the comment or by --warm-refresh; the word takes no value."""
-    assert request.of(a_job(comment="warmstart: refresh image=a")).refresh
-    assert request.of(a_job(warm_refresh=True)).refresh
-    assert not request.of(a_job(comment="refresh warmstart: image=a")).refresh
-    with pytest.raises(RequestInvalid, match="refresh="):
-        request.of(a_job(comment="warmstart: refresh=a"))
+@pytest.mark.parametrize("word", ["fresh", "refresh"])
+def test_a_job_can_start_cold_and_can_ask_what_a_tag_means_now(word: str) -> None:
+    asked = [request.of(a_job(comment=f"warmstart: {word} image=a")), request.of(a_job(**{f"warm_{word}": True}))]
+    assert [getattr(one, word) for one in asked] == [True, True]
+    assert not getattr(request.of(a_job(comment=f"{word} warmstart: profiles={word}")), word)
+    with pytest.raises(RequestInvalid, match=f"{word}="):
+        request.of(a_job(comment=f"warmstart: {word}=numba"))
 
 
 def test_the_plugins_options_are_wishes_like_the_comments() -> None:
-    """--warm-image and --warm-profile come before the comment's words."""
     job = a_job(comment="warmstart: image=b profiles=numba", warm_image="c", warm_profile="inductor,numba")
     wished = request.of(job)
     assert (wished.images, wished.profiles) == (("c", "b"), ("inductor", "numba"))
@@ -160,7 +140,6 @@ def test_forged_options_are_refused(changes: dict[str, str]) -> None:
 
 @given(st.text())
 def test_no_comment_raises_anything_else(text: str) -> None:
-    """Whatever a user writes is a request or its own error."""
     try:
         wished = request.of(a_job(comment=f"warmstart: {text}"))
     except RequestInvalid:

@@ -9,7 +9,6 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -118,7 +117,6 @@ WAYS: dict[str, Callable[[Ending], None]] = {"release": released, "supersede": s
 
 @pytest.mark.parametrize("way", sorted(WAYS))
 def test_nothing_is_left_of_a_run(runs: Runs, way: str) -> None:
-    """Neither of what it has on the node, nor of what says so; again finds nothing, and that is fine."""
     ending = runs.make()
     for _ in range(2):
         WAYS[way](ending)
@@ -128,7 +126,6 @@ def test_nothing_is_left_of_a_run(runs: Runs, way: str) -> None:
 
 @pytest.mark.parametrize("way", sorted(WAYS))
 def test_a_run_is_known_until_it_is_gone(runs: Runs, way: str) -> None:
-    """Killed before any call: the record names what is left, and whoever comes next finishes."""
     for turn in count(1):
         ending = runs.make(run_id=f"{turn:08x}")
         died = vanishes(lambda ending=ending: WAYS[way](ending), turn, "before")  # type: ignore[misc]
@@ -152,7 +149,6 @@ def busy_disk(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 @pytest.mark.parametrize("way", sorted(WAYS))
 def test_what_takes_long_to_remove_is_left_to_the_background(runs: Runs, busy_disk: list[list[str]], way: str) -> None:
-    """Where only root finds it, and the run is over for the hook; the next run of the job does not matter."""
     ending = runs.make()
     WAYS[way](ending)
     name = ending.record.run_name
@@ -191,31 +187,11 @@ def test_only_roots_own_directory_is_moved(
     assert runs.left() == []
 
 
-@pytest.mark.parametrize("way", sorted(WAYS))
-def test_a_run_that_is_left_is_known_until_it_is_gone(runs: Runs, busy_disk: list[list[str]], way: str) -> None:
-    """Killed before any call, of the hook or of the background: the record names it, or the list of removals."""
-    for turn in count(1):
-        ending = runs.make(run_id=f"{turn:08x}")
-        record = ending.record
-        died = vanishes(partial(WAYS[way], ending), turn, "before")
-        assert runs.recorded() == ending.record or runs.waiting() == [record.run_name]
-        WAYS[way](ending)
-        assert (runs.recorded(), runs.waiting()) == (None, [record.run_name])
-        died |= vanishes(partial(run_end.finish_removal, runs.paths, record, after(SOON)), turn, "before")
-        assert runs.left() == [] or runs.waiting() == [record.run_name]
-        assert run_end.finish_removal(runs.paths, record, after(SOON))
-        assert (runs.left(), runs.recorded(), runs.waiting()) == ([], None, [])
-        if not died:
-            break
-    assert turn > 10
-
-
 @pytest.mark.threat(43)
 @pytest.mark.parametrize("why", ["number", "space"])
 def test_not_everything_may_wait_to_be_removed(
     runs: Runs, busy_disk: list[list[str]], monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    """A user's runs beyond a number, and none where space is short: the hook removes these itself, and others' wait."""
     most = REMOVALS.most if why == "number" else 0
     if why == "space":
         monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: True)
@@ -259,7 +235,6 @@ def written(dir_fd: int, name: str, data: bytes, mode: int, reserve: str = "") -
 def test_a_state_that_takes_no_file_keeps_the_record(
     runs: Runs, busy_disk: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It names the run until somebody can go on."""
     ending = runs.make()
 
     def full(*_args: object, **_kwargs: object) -> None:
@@ -275,7 +250,6 @@ def test_a_state_that_takes_no_file_keeps_the_record(
 
 
 def test_a_run_that_cannot_be_removed_is_still_known(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its view is gone, and its record stays for whoever comes next; a requeued job starts all the same."""
     ending = runs.make()
     with monkeypatch.context() as patch:
         patch.setattr(run_end, "remove_tree", fails)
@@ -301,7 +275,6 @@ def test_a_cache_is_hidden_before_it_is_removed(runs: Runs, monkeypatch: pytest.
 
 
 def test_a_run_of_which_a_set_is_deferred_stays(runs: Runs) -> None:
-    """With the caches of all sets; what its other sets agreed on is taken down."""
     other = records.CacheSet("0a1b2c3d", "c0ffee00", "sha256:ab", topics=["test.7.0/more"], deferred=["numba"])
     ending = runs.make()
     ending = ending._replace(record=ending.record._replace(sets=[other]))
@@ -317,7 +290,6 @@ def test_a_run_of_which_a_set_is_deferred_stays(runs: Runs) -> None:
 def test_a_view_that_cannot_be_removed_costs_nothing_else(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """The workspace goes, the step reports a resource error, and the record names what is left for the next attempt."""
     ending = runs.make(topics=["test.7.0/caches"])
     with monkeypatch.context() as patch:
         patch.setattr(view, "remove_tree", fails)
@@ -336,7 +308,6 @@ def test_a_view_that_cannot_be_removed_costs_nothing_else(
 def test_one_deferred_harvest_that_cannot_be_dropped_costs_no_other(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others beyond the limit go, and so does the record of the run that has just ended."""
     policy = a_policy(runs.root)
     policy = policy._replace(harvest=policy.harvest._replace(deferred=1))
     for number in (1, 2):
@@ -362,7 +333,6 @@ def fails(*_: object) -> None:
 
 
 def test_a_store_that_is_away_keeps_nothing_on_the_node(runs: Runs) -> None:
-    """The board is the last thing: its failure is the epilog's to tell, and the prolog goes on."""
     ending = runs.make(topics=["test.7.0/caches"])  # the store's directory is not there
     (failure,) = run_end.release(ending, after(SOON))
     assert isinstance(failure, StoreError)
@@ -375,7 +345,6 @@ def test_a_store_that_is_away_keeps_nothing_on_the_node(runs: Runs) -> None:
 
 @pytest.mark.parametrize("way", sorted(WAYS))
 def test_only_this_run_ends(runs: Runs, way: str) -> None:
-    """Another run of the same job, and everything beside it, stays."""
     other = runs.make(run_id="ffffffff", restarts=1)
     ending = runs.make()
     for _ in range(2):
@@ -404,17 +373,7 @@ def test_what_was_at_its_place_before_it_stays(runs: Runs, way: str, died: bool)
     assert stat.S_IMODE(os.stat(other.run_directory).st_mode) == 0o711
 
 
-def test_what_a_prolog_made_that_died_before_it_marked_it_goes(runs: Runs) -> None:
-    """There is nothing in it."""
-    ending = runs.make()
-    released(ending)
-    os.mkdir(ending.record.run_directory)
-    released(ending)
-    assert os.listdir(runs.workspace) == []
-
-
 def test_a_deferred_harvest_leaves_the_cache(runs: Runs) -> None:
-    """Closed to the job's user, and known without a record; maintenance removes the rest, and twice is fine."""
     ending = runs.make(deferred=["numba"])
     released(ending)
     run = Path(ending.record.run_directory)
@@ -429,7 +388,6 @@ def test_a_deferred_harvest_leaves_the_cache(runs: Runs) -> None:
 
 
 def test_finishing_leaves_the_jobs_next_run_alone(runs: Runs) -> None:
-    """The job was requeued meanwhile: its view and its record are of another run."""
     first = runs.make(deferred=["numba"])
     released(first)
     second = runs.make(run_id="ffffffff", restarts=1)
@@ -438,21 +396,7 @@ def test_finishing_leaves_the_jobs_next_run_alone(runs: Runs) -> None:
     assert runs.recorded() == second.record
 
 
-def test_deferring_that_dies_leaves_the_run_known(runs: Runs) -> None:
-    """By its record, or as one to finish; a repeated epilog that has time harvests it, and nothing is left."""
-    for turn in count(1):
-        ending = runs.make(run_id=f"{turn:08x}", deferred=["numba"])
-        died = vanishes(lambda ending=ending: released(ending), turn, "before")  # type: ignore[misc]
-        assert runs.recorded() == ending.record or ending.record.run_name in runs.deferred()
-        released(ending._replace(record=ending.record._replace(deferred=[])))
-        assert (runs.left(), runs.recorded()) == ([], None)
-        if not died:
-            break
-    assert turn > 10
-
-
 def test_the_oldest_deferred_harvests_make_room(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the policy's number, and on a disk without space; what is dropped is gone from the node, and audited."""
     policy = a_policy(runs.root)
     policy = policy._replace(harvest=policy.harvest._replace(deferred=2))
     for number in (1, 2, 3):
@@ -476,7 +420,6 @@ def test_the_oldest_deferred_harvests_make_room(runs: Runs, monkeypatch: pytest.
 
 
 def test_nothing_is_dropped_while_maintenance_is_at_it(runs: Runs) -> None:
-    """Whoever has the lock may be harvesting what would be removed."""
     policy = a_policy(runs.root)
     policy = policy._replace(harvest=policy.harvest._replace(deferred=0))
     with at_work(runs.paths, HARVESTS.name) as is_ours:
@@ -513,7 +456,6 @@ def orphan(runs: Runs) -> Orphans:
 
 
 def test_an_orphan_goes_when_its_job_is_over_for_sure(orphan: Orphans) -> None:
-    """Not before, and then with an event; nothing of the job's state stays for it."""
     assert not orphan.end(is_over=False)
     assert orphan.end(is_over=True, kind="stage")
     assert orphan.kinds() == ["stage"]
@@ -521,13 +463,11 @@ def test_an_orphan_goes_when_its_job_is_over_for_sure(orphan: Orphans) -> None:
 
 
 def test_an_orphan_of_an_earlier_run_goes_while_the_job_runs(orphan: Orphans) -> None:
-    """The record is of another run, so this one is over."""
     orphan.runs.make(run_id="ffffffff", restarts=1)
     assert orphan.end(is_over=False)
 
 
 def test_what_something_names_is_no_orphan(orphan: Orphans) -> None:
-    """The record, a record that can't be read, or a deferred harvest; nor while a hook of the job is at work."""
     paths, record = orphan.runs.paths, orphan.record
     state = Path(paths.state, "7")
     state.mkdir(mode=0o700, exist_ok=True)
@@ -544,17 +484,8 @@ def test_what_something_names_is_no_orphan(orphan: Orphans) -> None:
     assert orphan.end(is_over=True)
 
 
-def test_an_orphan_that_is_held_stays(orphan: Orphans, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names it, and it is not audited as removed."""
-    monkeypatch.setattr(run_end, "remove_tree", fails)
-    with pytest.raises(WorkspaceBusy, match=orphan.record.place):
-        orphan.end(is_over=True)
-    assert orphan.kinds() == []
-
-
 @pytest.mark.threat(27)
 def test_nobody_drops_the_deferred_harvests_of_others(runs: Runs) -> None:
-    """Who has most gives way, for the number and for space."""
     policy = runs.context.policy
     limited = policy._replace(harvest=policy.harvest._replace(deferred=3))
     for job_id, uid in ((1, 11), (2, 22), (3, 22), (4, 22), (5, 22)):

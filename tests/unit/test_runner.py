@@ -61,7 +61,6 @@ def events(root: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("error", [OfStore(), OfResource()])
 def test_what_is_nobodys_fault_here_degrades(context: Context, error: WarmstartError) -> None:
-    """Later steps run, and the job's output says what is missing."""
     ran: list[str] = []
     prepared = run_prolog(context, [step("seed", ran, error), step("environment", ran)])
     assert ran == ["seed", "environment"]
@@ -70,7 +69,6 @@ def test_what_is_nobodys_fault_here_degrades(context: Context, error: WarmstartE
 
 @pytest.mark.parametrize("error", [OfUser(), OfNode()])
 def test_verdicts_and_drains_stop_a_prolog(context: Context, error: WarmstartError) -> None:
-    """What the user or the node is to blame for ends the preparation at once."""
     ran: list[str] = []
     with pytest.raises(type(error)):
         run_prolog(context, [step("workspace", ran, error), step("seed", ran)])
@@ -85,15 +83,7 @@ def test_a_missing_image_is_a_verdict_unless_the_policy_says_otherwise(context: 
     assert run_prolog(context._replace(policy=lenient), [step("image", [], OfStore())]).notices
 
 
-def test_bugs_pass_through(context: Context) -> None:
-    """Only `entry` decides about those."""
-    broken = Step("seed", lambda _: Outcome("changed", record={"no_such_field": 1}))  # type: ignore[typeddict-unknown-key]
-    with pytest.raises((ValueError, TypeError)):
-        run_prolog(context, [broken])
-
-
 def test_a_job_is_told_once(context: Context) -> None:
-    """Two profiles that are cold for one reason are one line of the job's output, and two of the audit."""
     both = step("seed", [], degraded=[OfStore(), OfStore(), OfResource()])
     assert [notice.partition(";")[0] for notice in run_prolog(context, [both]).notices] == [
         "warmstart: the store's fault",
@@ -102,7 +92,6 @@ def test_a_job_is_told_once(context: Context) -> None:
 
 
 def test_steps_hand_on_what_they_found_out(context: Context) -> None:
-    """Through the record, which is on disk before the next step runs."""
     seen: list[records.Record | None] = []
 
     def look(context: Context) -> Outcome:
@@ -117,28 +106,15 @@ def test_steps_hand_on_what_they_found_out(context: Context) -> None:
 
 
 def test_steps_for_a_workspace_are_left_out_where_there_is_none(context: Context) -> None:
-    """After a full disk there is nothing to seed."""
     ran: list[str] = []
     run_prolog(context, [step("workspace", ran, OfResource()), step("seed", ran)._replace(in_workspace=True)])
     assert ran == ["workspace"]
-
-
-def test_no_variable_decides_which_steps_run(context: Context) -> None:
-    """The record's `cache` does; what the job will find in its environment is output."""
-    ran: list[str] = []
-    named = step("workspace", ran, environment={"WARMSTART_CACHE": "/c"})
-    in_cache = step("seed", ran)._replace(in_workspace=True)
-    run_prolog(context, [named, in_cache])
-    assert ran == ["workspace"]
-    run_prolog(context, [step("workspace", ran, record={"cache": "/c"}), in_cache])
-    assert ran == ["workspace", "workspace", "seed"]
 
 
 @pytest.mark.parametrize("order", [(OfNode, OfStore), (OfStore, OfNode)])
 def test_an_epilog_runs_every_step_and_reports_the_worst(
     context: Context, order: tuple[Callable[[], WarmstartError], ...]
 ) -> None:
-    """One failure keeps nothing else from being released."""
     ran: list[str] = []
     steps = [step(str(number), ran, make()) for number, make in enumerate(order)]
     worst = run_epilog(context, [*steps, step("release", ran)]).failure
@@ -147,7 +123,6 @@ def test_an_epilog_runs_every_step_and_reports_the_worst(
 
 
 def test_every_step_leaves_one_event(context: Context, tmp_path: Path) -> None:
-    """What failed beside the rest of a step is an event of its own."""
     partly = step("seed", [], detail={"entries": 3}, degraded=[OfStore()])
     assert run_prolog(context, [partly, step("image", [])]).notices
     named = [(event["event"], event["step"], event.get("error", {}).get("code")) for event in events(tmp_path)]

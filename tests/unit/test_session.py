@@ -18,7 +18,6 @@ from warmstart.store.layout import StoreFailed
 
 
 def test_a_session_has_what_maintenance_needs(node: Node) -> None:
-    """Its events are in the log afterwards, and the journal is gone."""
     with open_session(node.installation, "maintain", "n1") as session:
         assert (session.policy, session.node, session.paths) == (node.policy, "n1", node.paths)
         assert session.store.writer == f"n1-{session.run_id}"
@@ -30,7 +29,6 @@ def test_a_session_has_what_maintenance_needs(node: Node) -> None:
 
 
 def test_a_session_in_which_a_part_failed_has_failed(node: Node) -> None:
-    """Its last event agrees with the exit status; the rest was done all the same."""
     with open_session(node.installation, "maintain", "n1") as session:
         session.failed("x", StoreFailed(what="w", problem="p"))
         session.audit.emit(events.ENTRY_PROMOTED)
@@ -39,8 +37,6 @@ def test_a_session_in_which_a_part_failed_has_failed(node: Node) -> None:
 
 
 def test_a_session_that_fails_says_so(node: Node) -> None:
-    """The lock of the store is free again."""
-
     def fail() -> None:
         with open_session(node.installation, "maintain") as session:
             assert session.node == os.uname().nodename.partition(".")[0]
@@ -78,7 +74,6 @@ def test_a_session_that_is_told_to_end_is_no_crash(node: Node) -> None:
 
 
 def test_only_root_has_one(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is written for anybody else."""
     monkeypatch.setattr(sessions, "os", OsAs(1000))
     with pytest.raises(NotRoot, match="warmstart cache"), open_session(node.installation, "cache"):
         pytest.fail("not root")
@@ -86,7 +81,6 @@ def test_only_root_has_one(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_policy_there_is_none(node: Node) -> None:
-    """It is raised as it is."""
     os.unlink(node.installation.compiled_policy)
     with pytest.raises(PolicyError), open_session(node.installation, "cache"):
         pytest.fail("no policy")

@@ -18,7 +18,6 @@ UNITS = Path(__file__).resolve().parents[2] / "packaging" / "systemd"
 
 @pytest.mark.parametrize("unit", ["warmstart-maintain.service", "warmstart-maintain-store.service"])
 def test_a_failed_run_is_a_failed_unit(unit: str) -> None:
-    """`systemctl --failed` and monitoring see it."""
     assert "SuccessExitStatus" not in (UNITS / unit).read_text()
 
 
@@ -44,7 +43,6 @@ def test_jobs_that_run_are_harvested_where_there_are_any() -> None:
 
 
 def test_the_audit_is_current_whatever_a_node_is_called() -> None:
-    """The unit waits for what hooks of any node make."""
     unit = (UNITS / "warmstart-audit.path").read_text()
     marks = Installation("/p").node("any").unflushed.removesuffix("/any").replace(Installation("/p").var, "@VAR@")
     assert f"DirectoryNotEmpty={marks}\nMakeDirectory=yes\n" in unit

@@ -19,8 +19,6 @@ def line(target: str) -> Shown:
 
 
 def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What would be half a line is none, so that the next one is read as it is."""
-
     def fills(fd: int, data: bytes) -> None:
         os.write(fd, data[:9])
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -54,7 +52,6 @@ def test_whose_the_list_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_
 
 @pytest.mark.parametrize("target", ["/a\tb", "/a\nb", ""])
 def test_a_path_that_a_line_cannot_have(tmp_path: Path, target: str) -> None:
-    """Whoever reads the list would take it for something else."""
     with opened_dir(str(tmp_path)) as fd, pytest.raises(OSError, match="a tab or a newline"):
         view.show(fd, line(target), os.getuid())
     assert view.shown(str(tmp_path)) == []

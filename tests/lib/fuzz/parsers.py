@@ -497,13 +497,9 @@ PARSERS: dict[str, Parser] = {
         ((13).to_bytes(4, "big") + b'{"value": []}',),
     ),
 }
-# Those of wings that read JSON: file, module, function of directory and file; without a file a function of bytes
-# (tests/lib/bare_decoders.py).
-OF_WINGS: dict[str, tuple[str, str, str]] = {}
 OWN_OF_WINGS: dict[str, str] = {}  # as OWN in tests/unit/test_foreign_bytes.py
 for _name in wing.found():
     if (Path(__file__).parents[1] / "wings" / _name / "parsers.py").exists():
         _parsers = import_module(f"tests.lib.wings.{_name}.parsers")
         PARSERS |= _parsers.PARSERS
-        OF_WINGS |= _parsers.BARE
         OWN_OF_WINGS |= getattr(_parsers, "OWN", {})

@@ -5,5 +5,4 @@ from __future__ import annotations
 from tests.lib.fuzz import parsers
 
 PARSERS: dict[str, parsers.Parser] = {}
-BARE: dict[str, tuple[str, str, str]] = {}
 OWN = {"wings/models/shelf.py:sets": "root's file on the shelf"}

@@ -16,4 +16,3 @@ PARSERS = {
         (json.dumps(_HOLDER._asdict()).encode(),),
     ),
 }
-BARE = {"port": ("28000", "wings.ports.ledger", "_read")}

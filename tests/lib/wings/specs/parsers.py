@@ -16,4 +16,3 @@ PARSERS = {
         (json.dumps({"format": 1, **_SPEC._asdict()}).encode(),),
     ),
 }
-BARE = {"spec": ("", "wings.specs.stored", "_decode")}

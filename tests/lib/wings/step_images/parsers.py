@@ -13,5 +13,4 @@ PARSERS = {
         (asking.Answer(asking.FAILED, "/a", "user", "code", "text", "hint").encode(),),
     ),
 }
-BARE = {"step-answer": ("", "wings.step_images.asking", "_decode")}
 OWN = {"wings/step_images/asking.py:peer": "the kernel's answer"}

@@ -35,5 +35,4 @@ PARSERS = {
         (_TREE,),
     ),
 }
-BARE: dict[str, tuple[str, str, str]] = {}
 OWN = {"wings/trees/step.py:_fetched": "root's file in a bundle"}

@@ -19,7 +19,6 @@ def drawn(svg: str) -> ET.Element:
 
 
 def test_columns_are_stacked() -> None:
-    """The second series on the first; each column says its values."""
     series = [Series("warm", "a", [30, 0]), Series("cold", "b", [10, 20])]
     chart = drawn(charts.columns(["mon", "tue"], series, lambda value: f"{value:.0f}", HOSTILE))
     first, second, third = chart.iter("rect")
@@ -31,7 +30,6 @@ def test_columns_are_stacked() -> None:
 
 
 def test_labels_are_thinned() -> None:
-    """So that they stay readable."""
     labels = [str(number) for number in range(100)]
     chart = drawn(charts.columns(labels, [Series("x", "a", [1.0] * 100)], str, "x"))
     assert len([text for text in chart.iter("text") if text.get("text-anchor") == "middle"]) <= 8
@@ -50,17 +48,14 @@ def test_labels_are_thinned() -> None:
     ],
 )
 def test_ticks_are_round(largest: float, base: int, ticks: list[int]) -> None:
-    """In the unit that the values have; whole where these are."""
     assert charts._ticks(largest, base) == pytest.approx([tick * (1 << 30 if base == 1024 else 1) for tick in ticks])
 
 
 def test_no_values_are_no_error() -> None:
-    """A period without any."""
     assert drawn(charts.columns([], [Series("x", "a", [])], str, "x")).get("role") == "img"
     assert "rect" in charts.bar([("a", 0)], 0)
 
 
 def test_a_spread_is_logarithmic() -> None:
-    """A mark for the middle; what is beyond an end is at the end."""
     found = re.findall(r'class="(\w+)" x="([\d.]+)"', charts.spread(0.01, 0.1, 1000, (0.001, 10)))
     assert found == [("track", "0"), ("a", "25.00"), ("b", "50.00")]

@@ -10,7 +10,6 @@ from warmstart.paths import Installation
 
 
 def test_a_page(tmp_path: Path) -> None:
-    """One file; one that can't be written is status 2."""
     nowhere, path = Installation(str(tmp_path / "prefix")), tmp_path / "report.html"
     sample_log.write(tmp_path / "audit.jsonl", 20)
     options = ("report", "--from", str(tmp_path / "audit.jsonl"), "--since", "2026-02-01")

@@ -60,7 +60,6 @@ def test_it_is_self_contained(week: str) -> None:
 
 
 def test_it_has_every_section(week: str) -> None:
-    """Light, dark and print."""
     for heading in (
         "Job starts",
         "Hit rate by profile",
@@ -87,14 +86,12 @@ def test_names_are_text() -> None:
 
 
 def test_what_nobody_knows_is_no_bar() -> None:
-    """A profile that no job used is neither a hit nor a miss."""
     run = Run("epilog", "0b", "n1", user="alice", harvests=[Harvest("numba", 0, 0, 0, 0, 0.1, use="untouched")])
     bars = re.findall(r'class="[ab]" x="[^"]*" y="0" width="(\d+\.\d\d)"', page(summarize([run]), "now"))
     assert set(bars) == {"0.00"}
 
 
 def test_whose_it_is() -> None:
-    """The cluster by its name; one user is no users."""
     run = Run("prolog", "0a", "n1", cluster="hpc<1>", user="alice", first="2026-01-31", last="2026-01-31", head=True)
     text = page(summarize([run]), "now")
     for words in ("of 1 user<", "1 run on 1 node<", "<title>warmstart report: hpc&lt;1&gt;</title>"):
@@ -122,12 +119,10 @@ def test_who_reads_it_need_not_know_our_names(table: str) -> None:
 
 
 def test_nothing_to_show_is_a_page() -> None:
-    """With empty tables."""
     assert "none" in page(summarize([]), "now")
 
 
 def test_what_wings_count_is_shown() -> None:
-    """Bytes in their units."""
     text = page(summarize([])._replace(of_wings=(Counted("things made: new", 3), Counted("thing bytes", 4096))), "now")
     for words in ("things made: new", "thing bytes", "4KiB"):
         assert words in text

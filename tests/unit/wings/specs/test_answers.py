@@ -13,7 +13,6 @@ from warmstart.slurm.slurmctld import LookUpFailed
 
 
 def test_pyslurm_of_the_running_release_is_asked_instead(tmp_path: Path) -> None:
-    """Scontrol only tells the release, once."""
     install(tmp_path / "libraries")
     slurmctld = controller(tmp_path, "25.11.1")
     assert [slurmctld.job(7, after(60)), slurmctld.job(7, after(60))] == [JOB, JOB]
@@ -22,7 +21,6 @@ def test_pyslurm_of_the_running_release_is_asked_instead(tmp_path: Path) -> None
 
 
 def test_pyslurm_tells_of_the_configuration(tmp_path: Path) -> None:
-    """Settings that are in force, beside another job."""
     install(tmp_path / "libraries")
     slurmctld = controller(tmp_path, "25.11.1")
     assert slurmctld.job(8, after(60)) == JOB._replace(job_id=8)
@@ -48,7 +46,6 @@ def test_pyslurm_of_another_release_is_never_loaded(tmp_path: Path, version: str
 
 
 def test_pyslurm_that_can_not_be_loaded_is_as_none(tmp_path: Path) -> None:
-    """Libslurm went with an upgrade."""
     install(tmp_path / "libraries", broken="raise ImportError('libslurmfull.so: cannot open shared object file')")
     slurmctld = controller(tmp_path, "25.11.1")
     assert slurmctld.job(7, after(60)) == BY_COMMANDS
@@ -56,7 +53,6 @@ def test_pyslurm_that_can_not_be_loaded_is_as_none(tmp_path: Path) -> None:
 
 
 def test_a_job_that_pyslurm_does_not_know(tmp_path: Path) -> None:
-    """Slurm's error number says that it is gone; with another one nothing is known."""
     install(tmp_path / "libraries")
     assert controller(tmp_path, "25.11.1").job(99, after(60)) is None
 

@@ -23,7 +23,6 @@ def path(tmp_path: Path) -> str:
 
 
 def test_a_spec_is_what_the_environment_says() -> None:
-    """Name and array are the environment's, the rest is the job's; what Slurm does not tell is unknown."""
     told = controller.spec_of(a_job(cluster="c1", comment="x", restarts=2), {"SLURM_JOB_NAME": "a b\n", **ARRAY})
     assert told[:4] == ("c1", 7, 64201, 2)
     assert (told.job_name, told.array, told.comment, told.qos) == ("a b\n", "7_3", "x", None)
@@ -36,14 +35,12 @@ def test_a_text_too_long_to_be_true_is_unknown() -> None:
 
 
 def test_a_spec_is_readable_for_all_and_writable_for_its_owner(path: str) -> None:
-    """The nodes' store account reads it; nothing but the file is left in the directory."""
     controller.publish(path, "{}")
     assert os.stat(path).st_mode & 0o7777 == 0o644
     assert os.listdir(os.path.dirname(path)) == ["c1.7.json"]
 
 
 def test_a_full_disk_leaves_what_was_there(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers see the old spec or the new one, whole."""
     controller.publish(path, '{"old": 1}')
 
     def full(fd: int, data: bytes) -> int:
@@ -57,7 +54,6 @@ def test_a_full_disk_leaves_what_was_there(path: str, monkeypatch: pytest.Monkey
 
 
 def test_removing_takes_this_job_s_files_only(path: str) -> None:
-    """The spec and what killed hooks of the job left go, another job's stay; a second time is fine."""
     directory = Path(path).parent
     controller.publish(path, "{}")
     for name in (".c1.7.json.123.tmp", ".c1.77.json.123.tmp", "c1.77.json", ".c1.7.json.kept"):
@@ -75,6 +71,5 @@ def test_nothing_is_written_where_no_node_would_believe_it(path: str) -> None:
 
 
 def test_any_name_can_be_written_and_read_again() -> None:
-    """A job's name is bytes of the user's choice."""
     told = controller.spec_of(a_job(cluster="c1"), {"SLURM_JOB_NAME": 'a"\udcff\x1b\n'})
     assert json.loads(stored.as_json(told))["job_name"] == 'a"\udcff\x1b\n'

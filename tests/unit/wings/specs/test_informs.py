@@ -18,7 +18,6 @@ from warmstart.wings.specs.stored import SpecUnusable
 
 
 def test_a_spec_is_read_as_the_stores_owner(node: Node) -> None:
-    """One of another run is none."""
     directory = node.base / "specs"
     directory.mkdir(mode=0o755)
     found = {"cluster": "c1", "job_id": 7, "uid": os.getuid(), "restarts": 0, "written": time.time()}

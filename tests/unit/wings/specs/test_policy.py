@@ -28,20 +28,17 @@ CONTROLLER = "slurmctld: {spec_directory: /shared/specs}\n"
     ],
 )
 def test_what_cannot_hold_is_refused(site: Site, text: str, refusal: str) -> None:
-    """With its place."""
     (found,) = refusals(site, f"{MINIMAL}{text}\n")
     assert found.startswith(refusal)
 
 
 def test_a_right_on_what_a_user_writes_is_refused(site: Site) -> None:
-    """A spec is the controller's, but the job's name in it is the user's."""
     rule = "{name: a, scope: site, match: {job_name: ci}}"
     problems = refusals(site, f"{MINIMAL}{CONTROLLER}rules:\n  - {rule}\n")
     assert [problem.split(": ")[1] for problem in problems] == ["rules[0].match.job_name"]
 
 
 def test_the_compiled_policy_has_the_keys(compiled_of: Compile, tmp_path: Path) -> None:
-    """And says that the site uses the wing, and which module tells what slurmd does not."""
     policy = compiled_of(f"{MINIMAL}{CONTROLLER}")
     assert keys.of(policy) == ("/shared/specs", ("slurm", 904, 904), 2, None)
     used = {known.name: (known.used, known.informs) for known in policy.wings}
@@ -51,7 +48,6 @@ def test_the_compiled_policy_has_the_keys(compiled_of: Compile, tmp_path: Path) 
 
 
 def test_rules_match_on_it(compiled_of: Compile) -> None:
-    """As on anything else."""
     rule = "rules:\n  - {name: a, match: {job_name: 'night*'}, env: {A: '1'}}\n"
     policy = compiled_of(f"{MINIMAL}{CONTROLLER}{rule}")
     assert policy.unseen == ("job_name",)

@@ -83,7 +83,6 @@ def audited(root: Path) -> list[dict[str, object]]:
 
 
 def test_a_job_s_spec_comes_and_goes(root: Path) -> None:
-    """Written before the job starts, removed after it, and audited by both hooks in the controller's own log."""
     assert prolog_slurmctld.main(str(root)) == 0
     assert (told(root)["job_name"], told(root)["qos"]) == ("nightly", None)
     assert epilog_slurmctld.main(str(root)) == 0
@@ -100,14 +99,12 @@ def test_a_job_s_spec_comes_and_goes(root: Path) -> None:
 
 
 def test_an_epilog_without_a_prolog_or_a_second_one_is_fine(root: Path) -> None:
-    """Slurm runs either of them any number of times."""
     assert [hook(str(root)) for hook in (epilog_slurmctld.main,) * 2] == [0, 0]
     assert [hook(str(root)) for hook in (prolog_slurmctld.main,) * 2] == [0, 0]
     assert told(root)["job_id"] == 7
 
 
 def test_the_controller_is_asked_only_where_a_rule_needs_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a rule on the QOS, unless Slurm (25.11) passed it."""
     write_policy(root, match="qos")
     answer(root, "echo '7|CONFIGURING|high|7|N/A|1795333348|'")
     prolog_slurmctld.main(str(root))
@@ -120,7 +117,6 @@ def test_the_controller_is_asked_only_where_a_rule_needs_it(root: Path, monkeypa
 
 
 def test_a_look_up_that_fails_costs_the_qos_alone(root: Path) -> None:
-    """The nodes still get job name and array, and the audit has the reason."""
     write_policy(root, match="qos")
     answer(root, "echo 'Unable to contact slurm controller' >&2; exit 1")
     assert prolog_slurmctld.main(str(root)) == 0
@@ -130,7 +126,6 @@ def test_a_look_up_that_fails_costs_the_qos_alone(root: Path) -> None:
 
 
 def test_the_spec_is_there_before_the_controller_is_asked(root: Path) -> None:
-    """A hook killed in the look-up leaves a whole spec."""
     write_policy(root, match="qos")
     answer(root, f"cp {root}/specs/c1.7.json {root}/seen; exit 1")
     prolog_slurmctld.main(str(root))
@@ -151,7 +146,6 @@ def broken_policy(root: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_audited_and_no_status(root: Path, spoil: Callable[[Path], None], event: str) -> None:
-    """A status other than 0 would requeue the job for ever."""
     spoil(root)
     assert prolog_slurmctld.main(str(root)) == 0
     assert event in {line["event"] for line in audited(root)}
@@ -160,7 +154,6 @@ def test_what_is_wrong_is_audited_and_no_status(root: Path, spoil: Callable[[Pat
 def test_without_slurms_variables_or_with_the_switch_off_nothing_happens(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Started by hand or by mistake they end with 0, too."""
     Path(Controller(str(root)).off_switch).touch()
     assert prolog_slurmctld.main(str(root)) == 0
     Path(Controller(str(root)).off_switch).unlink()
@@ -170,7 +163,6 @@ def test_without_slurms_variables_or_with_the_switch_off_nothing_happens(
 
 
 def test_no_directory_of_its_own_is_no_reason_to_fail(root: Path) -> None:
-    """The policy is then compiled each time, and Slurm's log gets the audit."""
     own = Path(Controller(str(root)).own)
     own.rmdir()
     own.parent.chmod(0o555)
@@ -182,8 +174,6 @@ def test_no_directory_of_its_own_is_no_reason_to_fail(root: Path) -> None:
 
 
 def test_a_bug_is_audited_and_no_status(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug does not requeue a job either."""
-
     def bug(*_: object) -> None:
         raise ZeroDivisionError("division by zero")
 

@@ -75,7 +75,6 @@ def refusal(specs: Path, job: Job = JOB, owner: int | None = None) -> str:
 
 
 def test_a_good_spec_tells_what_slurmd_does_not(specs: Path) -> None:
-    """QOS, job name and array come from it; the comment stays slurmd's."""
     write(specs, a_spec())
     path = stored.path_of(str(specs), JOB.cluster, JOB.id)
     with StoreClient(ME, str(specs), "n1-test", ("warmstart.wings.specs.stored:",)) as store:
@@ -91,7 +90,6 @@ def test_what_slurmd_tells_itself_is_its_own(specs: Path) -> None:
 
 
 def test_what_the_controller_did_not_know_stays_unknown(specs: Path) -> None:
-    """A look-up that failed is not the same as a job without a QOS."""
     write(specs, a_spec(qos=None))
     assert informed(specs).qos is None
     write(specs, a_spec(qos=""))
@@ -123,7 +121,6 @@ def test_a_spec_of_something_else_is_not_this_jobs(specs: Path, changes: dict[st
     ("off", "problem"), [(-2 * stored.STALE_S, "was written 7"), (2 * stored.SKEW_S, "was written -")]
 )
 def test_a_spec_of_another_time_is_not_this_jobs(specs: Path, off: float, problem: str) -> None:
-    """Neither an old one nor one of a clock that is far ahead."""
     write(specs, a_spec(), written=time.time() + off)
     assert problem in refusal(specs)
 
@@ -186,12 +183,10 @@ def test_a_directory_that_a_link_leads_to_is_not_the_one(specs: Path) -> None:
 
 @pytest.mark.parametrize("cluster", ["", "../c1", "c1/x", "c.1"])
 def test_a_cluster_s_name_can_not_lead_elsewhere(specs: Path, cluster: str) -> None:
-    """It becomes a part of the file's name."""
     assert "is not the name of a cluster" in refusal(specs, JOB._replace(cluster=cluster))
 
 
 def test_a_dead_file_system_costs_the_deadline_and_no_more(specs: Path) -> None:
-    """What never answers is a StoreError, which a prolog takes as `no spec`."""
     path = stored.path_of(str(specs), JOB.cluster, JOB.id)
     with StoreClient(ME, str(specs), "n1-test", ("warmstart.wings.specs.stored:",)) as store:
         store.worker._start()
@@ -210,7 +205,6 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from([*Spec._fields, "format", "more"]), JSON))
 def test_no_content_raises_anything_else(specs: Path, changes: dict[str, object]) -> None:
-    """Whatever the file says, it is believed or unusable."""
     write(specs, a_spec(), **changes)
     try:
         job = informed(specs)
