@@ -13,6 +13,7 @@ import pytest
 from tests.lib import processes, shared_directory, spank
 from tests.lib.accounts import ALICE, BOB, CAROL
 from tests.lib.cluster import JobResult
+from tests.lib.namespaces import JOBS, a_namespace, as_alice, mounts, run_hook
 from tests.lib.site import Site
 
 SHOW = """\
@@ -184,3 +185,29 @@ def test_the_site_has_one_copy_of_a_tree_of_roots(site: Site) -> None:
         site.cluster.wait_idle()
         assert site.leftovers() == []
     site.write_policy()
+
+
+@pytest.mark.threat(51)
+def test_a_tree_in_a_home_that_root_cannot_enter(site: Site) -> None:
+    """The first job sees the tree itself, read-only, the second the copy, which it keeps when its epilog has run."""
+    ways, left = [], ""
+    with shared(site, "tree.namespace", "namespace") as (target, source):
+        make_environment(site, source / "env")
+        tree = target / "env"
+        marker = tree / "lib/python3.11/site-packages/one/__init__.py"
+        for job_id in (next(JOBS), next(JOBS)):
+            variables = site.variables(job_id, SLURM_JOB_COMMENT=f"warmstart: tree={tree}")
+            assert site.run_hook("prolog", variables).returncode == 0
+            with a_namespace(site) as namespace:
+                assert run_hook(site, job_id, namespace) == []
+                (options,) = mounts(site, namespace, tree)
+                assert {"ro", "nosuid", "nodev"} <= set(options.split(","))
+                kind = as_alice(site, namespace, "/usr/bin/stat", "-f", "-c", "%T", marker)
+                ways.append(kind.strip().removesuffix("blk"))
+                site.wait_imports()
+                (source / "env/lib/python3.11/site-packages/one/__init__.py").write_text("edited\n")
+                assert site.run_hook("epilog", variables).returncode == 0
+                left = as_alice(site, namespace, "/bin/cat", marker)
+        assert site.leftovers() == []
+    site.constant.rmdir()
+    assert (ways, left) == (["fuse", "squashfs"], "one\n")
