@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.lib.accounts import Accounts
 from tests.lib.image_place import Place, Store, opened_place
 from tests.lib.requirements import unavailable
 from tests.unit.conftest import context, node
@@ -20,6 +21,14 @@ def as_root() -> None:
     """Skip, or fail in CI, what a plain user runs."""
     if os.geteuid() != 0:
         unavailable("needs root")
+
+
+@pytest.fixture(scope="session")
+def accounts(capable_host: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Accounts]:
+    """Have the accounts of tests' users, for what looks them up."""
+    made = Accounts(tmp_path_factory.mktemp("homes"))
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -91,6 +91,7 @@ def test_a_jobs_own_version_takes_the_place(node: Node) -> None:
         assert seen(other) == {}
 
 
+@pytest.mark.usefixtures("accounts")
 def test_a_users_change_of_the_sites_entry_is_that_users_alone(base: Path) -> None:
     """Others, the publisher too, go on with the site's."""
     node = with_rules(base, SHARED)

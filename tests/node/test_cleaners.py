@@ -14,7 +14,7 @@ from tests.lib.accounts import ALICE, BOB
 from tests.lib.node import Node
 from tests.lib.node_jobs import NodeJob, a_run, with_rules
 
-pytestmark = pytest.mark.report
+pytestmark = [pytest.mark.report, pytest.mark.usefixtures("accounts")]
 
 POLICY = f"""\
 profiles:

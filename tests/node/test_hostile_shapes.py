@@ -70,6 +70,7 @@ def test_a_job_cannot_move_what_is_roots(place: Place) -> None:
 
 
 @pytest.mark.threat(13)
+@pytest.mark.usefixtures("accounts")
 def test_a_mount_in_the_workspace(place: Place) -> None:
     """The user's FUSE mount in TMPDIR: the epilog detaches it without entering it, and removes the workspace."""
     with fuse_for_all(), a_run(place.node) as job:
