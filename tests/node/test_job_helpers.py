@@ -160,6 +160,6 @@ def unsquashfs() -> int:
 def test_a_worker_under_the_jobs_uid(cache: int) -> None:
     """The process that restores times and rewrites paths; it works for the job and belongs to nobody."""
     with Worker(JOB, rooms=(__name__,), keep=(cache,), real_uid=VALIDATOR.uid) as worker:
-        pid = worker.run(after(5), get_pid)
-        assert worker.run(after(5), make, cache) == JOB.uid
+        pid = worker.run(after(60), get_pid)
+        assert worker.run(after(60), make, cache) == JOB.uid
         assert reached(pid) == []

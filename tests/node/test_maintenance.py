@@ -234,7 +234,7 @@ def fetch(node: Host, offer: Offer) -> Path:
     with node.client() as store:
         where = node.namespace()
         copy = node_cache.local_copy(
-            node.paths.bundles, where, offer, store=store, most_bytes=1 << 30, deadline=after(20)
+            node.paths.bundles, where, offer, store=store, most_bytes=1 << 30, deadline=after(60)
         )
         return Path(copy.path)
 
@@ -334,7 +334,7 @@ def test_the_store_is_maintained_by_one_host(node: Host) -> None:
     stamp = node.store / "artifacts" / "maintained"
     stamp.unlink()
     with node.client() as other:
-        assert other.lock(after(5))
+        assert other.lock(after(60))
         assert node.command("maintain", "--store").exit_code == 1
     (event,) = node.events("step.failed")
     assert event["error"]["code"] == "maintenance-busy"

@@ -88,12 +88,12 @@ def test_names_that_another_user_took_keep_nobody_from_importing(alice: Worker, 
     target = str(Path(shared).parent / "bobs")
     Path(target).mkdir(mode=0o777)
     stem = f"{notes.FOLDER}-{ALICE.uid}"
-    bob.run(after(5), squat, shared, [stem, *(f"{stem}-{number}" for number in range(9))], target)
-    path = alice.run(after(5), import_directory, shared)
+    bob.run(after(60), squat, shared, [stem, *(f"{stem}-{number}" for number in range(9))], target)
+    path = alice.run(after(60), import_directory, shared)
     status = os.lstat(path)
     assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (ALICE.uid, 0o700)
-    bob.run(after(5), squat, shared, [f"{stem}-a", f"{stem}-b", f"{stem}-c", f"{stem}-0a"], target)
-    assert alice.run(after(5), import_directory, shared) == path
+    bob.run(after(60), squat, shared, [f"{stem}-a", f"{stem}-b", f"{stem}-c", f"{stem}-0a"], target)
+    assert alice.run(after(60), import_directory, shared) == path
     assert os.listdir(target) == []
 
 
@@ -102,17 +102,17 @@ def test_the_name_cannot_be_guessed(alice: Worker, base: Path) -> None:
     for number in range(3):
         (base / str(number)).mkdir()
         (base / str(number)).chmod(0o1777)
-        names.add(os.path.basename(alice.run(after(5), import_directory, str(base / str(number)))))
+        names.add(os.path.basename(alice.run(after(60), import_directory, str(base / str(number)))))
     assert len(names) == 3
 
 
 def test_release_finds_what_the_step_has(alice: Worker, bob: Worker, shared: str) -> None:
-    bobs = bob.run(after(5), import_directory, shared)
-    path = alice.run(after(5), import_directory, shared)
-    alice.run(after(5), write, f"{path}/a.sqsh")
-    bob.run(after(5), write, f"{bobs}/a.sqsh")
+    bobs = bob.run(after(60), import_directory, shared)
+    path = alice.run(after(60), import_directory, shared)
+    alice.run(after(60), write, f"{path}/a.sqsh")
+    bob.run(after(60), write, f"{bobs}/a.sqsh")
     for step in ("7.1", "7.0", "7.0"):
-        alice.run(after(5), release, shared, step)
+        alice.run(after(60), release, shared, step)
         assert os.path.exists(path) == (step == "7.1")
     assert os.listdir(bobs) == ["a.sqsh"]
 
@@ -137,7 +137,7 @@ def test_doctor_tells_of_a_workspace_root_that_a_user_has_made_or_could_make(
     root = f"{shared}/warmstart"
     ((status, found),) = workspace_findings(base, root)
     assert (status, "anybody can create" in found) == ("wrong", True)
-    bob.run(after(5), make, root)
+    bob.run(after(60), make, root)
     ((status, found),) = workspace_findings(base, root)
     assert (status, f"{root} (uid {BOB.uid}" in found) == ("wrong", True)
     ((status, found),) = workspace_findings(base, shared)
@@ -151,7 +151,7 @@ def test_a_job_and_an_import_hear_that_the_workspace_is_not_roots(
     """And whose it is, or that all may write in it: free space would not help. Nothing is made there."""
     root = f"{shared}/warmstart" if squatted else shared
     if squatted:
-        bob.run(after(5), make, root)
+        bob.run(after(60), make, root)
     context = a_context(base)._replace(record=a_record(workspace=root))
     whose = f"it belongs to uid {BOB.uid}" if squatted else "it can be written by others"
     said = f"nothing is made in {root}, which is not root's: {whose}"
@@ -173,7 +173,7 @@ def test_the_packaged_line_makes_the_root_roots(bob: Worker, base: Path, shared:
     config = base / "warmstart.conf"
     root = f"{shared}/warmstart"
     config.write_text(text.replace(default, root).replace("@VAR@", f"{base}/state"))
-    bob.run(after(5), make, root)
+    bob.run(after(60), make, root)
     subprocess.run([tmpfiles, "--create", str(config)], check=True)
     status = os.lstat(root)
     assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o755)

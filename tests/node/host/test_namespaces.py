@@ -42,7 +42,7 @@ def test_a_directory_shown_in_a_namespace(base: Path, further: list[str]) -> Non
         namespace = f"/proc/{process.pid}/ns/mnt"
         for _ in range(2):
             shown = [Shown("rw", "root", "cache", NOTHING, str(target), NOTHING)]
-            assert show_in_namespace(namespace, str(source.parent), owner, shown, after(5)) == {}
+            assert show_in_namespace(namespace, str(source.parent), owner, shown, after(60)) == {}
         output, _ = process.communicate("\n")
     assert output == "warm1\n"
     assert os.listdir(target) == []
@@ -77,7 +77,7 @@ def test_a_file_shown_over_a_file_of_the_users(base: Path, case: str) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         shown = [Shown("ro", "job", "mounted/0", NOTHING, str(target), NOTHING)]
-        failed = show_in_namespace(f"/proc/{process.pid}/ns/mnt", str(base / "run"), owner, shown, after(5))
+        failed = show_in_namespace(f"/proc/{process.pid}/ns/mnt", str(base / "run"), owner, shown, after(60))
         output, _ = process.communicate("\n")
     expected = {"a file": "copy", "a FIFO": "copy", "a link on the way": "original writable\n"}
     expected["a link"] = expected["a link on the way"]
@@ -109,7 +109,7 @@ def test_many_files_shown_over_files(base: Path) -> None:
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
         try:
-            failed = show_in_namespace(f"/proc/{process.pid}/ns/mnt", str(base / "run"), owner, shown, after(30))
+            failed = show_in_namespace(f"/proc/{process.pid}/ns/mnt", str(base / "run"), owner, shown, after(60))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         output, _ = process.communicate("\n")
@@ -140,11 +140,11 @@ def test_a_mount_that_is_made_later_is_attached_where_it_is_not_seen(base: Path,
             subprocess.run(["/usr/bin/mount", "--bind", place / "merged", mounted], check=True)
             namespace = os.open(f"/proc/{process.pid}/ns/mnt", os.O_RDONLY)
             for _ in range(2):
-                attach_in_namespace(namespace, str(place), ["cache/numba"], after(5))
+                attach_in_namespace(namespace, str(place), ["cache/numba"], after(60))
             (place / "cache" / "triton").rmdir()
             (place / "cache" / "triton").symlink_to("/")
             with pytest.raises(NotADirectoryError):
-                attach_in_namespace(namespace, str(place), ["cache/triton"], after(5))
+                attach_in_namespace(namespace, str(place), ["cache/triton"], after(60))
             os.close(namespace)
             output, _ = process.communicate("\n")
         assert output == "warm1\n"

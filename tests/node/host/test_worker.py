@@ -33,13 +33,13 @@ def test_an_identity_that_can_not_be_taken_is_a_bug_that_says_so() -> None:
         Worker(Identity("nobody-ever", -2, 65534), rooms=(__name__,)) as worker,
         pytest.raises(WorkerBug, match="become"),
     ):
-        worker.run(after(5), ids)
+        worker.run(after(60), ids)
 
 
 @pytest.mark.threat(6)
 def test_the_identity_is_taken_for_good() -> None:
     with Worker(NOBODY, rooms=(__name__,)) as worker:
-        assert worker.run(after(5), ids) == [65534] * 6
+        assert worker.run(after(60), ids) == [65534] * 6
 
 
 @pytest.mark.threat(7)
@@ -49,7 +49,7 @@ def test_a_confined_worker_has_no_network_and_writes_nothing(base: Path) -> None
     open_to_all.touch()
     open_to_all.chmod(0o666)
     with Worker(NOBODY, rooms=(__name__,), confine=True) as worker:
-        assert worker.run(after(5), network_interfaces) in ([], ["lo"])
+        assert worker.run(after(60), network_interfaces) in ([], ["lo"])
         with pytest.raises((OSError, WorkerSilent)):
-            worker.run(after(5), grow, str(open_to_all))
+            worker.run(after(60), grow, str(open_to_all))
     assert open_to_all.read_text() == ""

@@ -283,7 +283,7 @@ def test_a_record_of_another_release_is_told_and_stays(node: Host) -> None:
 def test_a_job_whose_hook_is_at_work_is_left(node: Host) -> None:
     node.recorded(node.run())
     node.over[7] = True
-    with records.job_lock(node.site.paths.state, 7, after(5)):
+    with records.job_lock(node.site.paths.state, 7, after(60)):
         assert node.maintain().finished == 0
     assert node.maintain().finished == 1
 
@@ -294,9 +294,9 @@ def test_another_store_in_its_place_is_told(node: Host) -> None:
     assert node.maintain().failed == ()
     assert not known.exists()
     with node.site.client() as client:
-        assert client.lock(after(5))
-        first = client.run(after(5), identify)
-        assert client.run(after(5), identify) == client.run(after(5), identity) == first
+        assert client.lock(after(60))
+        first = client.run(after(60), identify)
+        assert client.run(after(60), identify) == client.run(after(60), identity) == first
     assert node.maintain().failed == ()
     assert known.read_text() == first
     store_id.chmod(0o600)

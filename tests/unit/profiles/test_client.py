@@ -46,7 +46,7 @@ def test_only_known_answers_for_the_asked_entries_are_believed(
     put_in_place(monkeypatch, judge, "judge", lie)
     monkeypatch.setenv(ANSWER, json.dumps(answer))
     asked = {"a": ["x"], "b": ["y"]}
-    assert dict(VALIDATOR.judge("numba", stage_fd, asked, defined=(), deadline=after(30))) == believed
+    assert dict(VALIDATOR.judge("numba", stage_fd, asked, defined=(), deadline=after(60))) == believed
 
 
 def test_entries_of_shipped_and_defined_profiles_are_judged_in_a_confined_child(stage: Path, stage_fd: int) -> None:
@@ -72,7 +72,7 @@ def hang(profile_name: str, stage: int, entries: dict[str, list[str]], defined: 
 
 def test_what_was_judged_before_the_deadline_stands(stage_fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     put_in_place(monkeypatch, judge, "judge", hang)
-    verdicts = VALIDATOR.judge("numba", stage_fd, {"a": ["x"], "b": ["y"]}, defined=(), deadline=after(3))
+    verdicts = VALIDATOR.judge("numba", stage_fd, {"a": ["x"], "b": ["y"]}, defined=(), deadline=after(5))
     assert next(verdicts) == ("a", None)
     with pytest.raises(WorkerSilent):
         next(verdicts)
