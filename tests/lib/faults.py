@@ -303,6 +303,18 @@ class Faults:
         return next((part for part, top in self._domains if path == top or path.startswith(f"{top}/")), ELSEWHERE)
 
 
+def dies(act: Callable[[], object], call: int, where: Path) -> bool:
+    """Run `act` in a child that is killed before its n-th change below a directory; return whether it got that far."""
+
+    def done() -> int:
+        act()
+        return 0
+
+    ended = Faults({"here": str(where)}, stop_at=call).run(done, dict(os.environ))
+    assert ended.status in {0, None}, ended.stderr
+    return ended.status is None
+
+
 def _any_lives(group: int) -> bool:
     """Say whether a process of the group has not ended; one that nobody has waited for yet has."""
     for process in filter(str.isdecimal, os.listdir("/proc")):

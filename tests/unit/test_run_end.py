@@ -9,15 +9,16 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import pytest
 
+from tests.lib.faults import dies
 from tests.lib.left_runs import damage, runs_left
 from tests.lib.privileges import make_removable
 from tests.lib.runs import a_context, a_policy
-from tests.lib.vanish import vanishes
 from warmstart import errand, run_end, view
 from warmstart import record as records
 from warmstart.errand import Errands, at_work
@@ -128,7 +129,7 @@ def test_nothing_is_left_of_a_run(runs: Runs, way: str) -> None:
 def test_a_run_is_known_until_it_is_gone(runs: Runs, way: str) -> None:
     for turn in count(1):
         ending = runs.make(run_id=f"{turn:08x}")
-        died = vanishes(lambda ending=ending: WAYS[way](ending), turn, "before")  # type: ignore[misc]
+        died = dies(partial(WAYS[way], ending), turn, runs.root)
         there = os.path.exists(f"{ending.record.run_directory}/cache") or os.path.exists(f"{runs.paths.view}/7")
         assert not there or runs.recorded() == ending.record
         WAYS[way](ending)

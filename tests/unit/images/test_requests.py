@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.vanish import WHENS, vanishes
+from tests.lib.faults import dies
 from warmstart.errand import Errand, Errands, is_at_work
 from warmstart.host import detached
 from warmstart.images.imports import requests
@@ -113,8 +113,7 @@ def test_notes_of_failures_go(paths: NodePaths) -> None:
     assert (requests.failures(paths), left.exists(), asked(paths)) == ([], False, [request])
 
 
-@WHENS
-def test_a_hook_that_dies_at_any_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+def test_a_hook_that_dies_at_any_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
     monkeypatch.setattr(detached, "start", lambda argv, unit: started.append(f"{' '.join(argv)} {unit}"))
     for turn in count(1):
@@ -126,7 +125,7 @@ def test_a_hook_that_dies_at_any_point(tmp_path: Path, monkeypatch: pytest.Monke
             requests.submit(paths, request)
             Errands(paths, IMPORTS).start_due()
 
-        died = vanishes(ask, turn, when)
+        died = dies(ask, turn, root)
         ask()
         assert started == [f"/nowhere/background imports {turn} warmstart-import@{turn}.service"]
         assert (asked(paths), is_at_work(paths, IMPORTS.name)) == ([request], False)
