@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.lib.privileges import drop_to
+from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect_overlay
 from warmstart.harvest.pack import pack
 from warmstart.host import linux
 from warmstart.host.deadline import after
@@ -116,6 +117,22 @@ class Run(NamedTuple):
         if "failed" in answer:
             raise AssertionError(answer["failed"])
         return answer["value"]
+
+    def harvest(
+        self, stage: Path, entry_of: Callable[[str], str], skip: Collection[str], *, seconds: float = 5.0
+    ) -> Collected:
+        """Collect what the job made into a new stage, as root."""
+        stage.mkdir(mode=0o700)
+        limits = HarvestLimits(1 << 30, 1000, after(20))
+        with (
+            opened_dir(str(self.path)) as base,
+            opened_dir(str(stage)) as fd,
+            overlay.opened_overlay(base, SUBDIR, after(seconds)) as frozen,
+        ):
+            assert frozen is not None
+            return collect_overlay(
+                frozen, owner=self.job.uid, entry_of=entry_of, skip=skip, stage=Stage(fd), limits=limits
+            )
 
     def take_down(self) -> list[str]:
         """Unmount and remove it as the epilog does. Return what was still in use."""

@@ -22,12 +22,9 @@ import pytest
 from tests.lib.meddling import meddling, stopped
 from tests.lib.overlay_place import JOB, SUBDIR, Node, Run, a_node, content, tried
 from tests.lib.privileges import drop_to
-from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect_overlay
+from warmstart.harvest.collect import Collected
 from warmstart.host import linux, untrusted
-from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
-from warmstart.seed import overlay
 from warmstart.seed.node_cache import Copy
 from warmstart.seed.overlay import CacheBusy
 
@@ -100,17 +97,7 @@ def refuses(*_: object) -> None:
 def harvested(run: Run) -> Collected:
     """Harvest as root. Asserts that every staged file is a regular file of root's, and none is the secret."""
     stage = run.node.base / "stage"
-    stage.mkdir(mode=0o700)
-    with (
-        opened_dir(str(run.path)) as base,
-        opened_dir(str(stage)) as fd,
-        overlay.opened_overlay(base, SUBDIR, after(5)) as frozen,
-    ):
-        assert frozen is not None
-        found = collect_overlay(
-            frozen, owner=JOB.uid, entry_of=lambda path: path, skip=SEEDED, stage=Stage(fd),
-            limits=HarvestLimits(1 << 20, 1000, after(20)),
-        )  # fmt: skip
+    found = run.harvest(stage, lambda path: path, SEEDED)
     for path in stage.rglob("*"):
         assert path.is_dir() or (stat.S_IMODE(path.lstat().st_mode), path.lstat().st_uid) == (0o644, 0)
         assert path.is_dir() or SECRET not in path.read_bytes()

@@ -10,7 +10,6 @@ import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 
 from tests.lib.overlay_place import JOB, MTIME_NS, SUBDIR, Node, Run, a_node, content, tried
 from tests.lib.whiteouts import PATHS, RULES, grouped, merged
-from warmstart.harvest.collect import HarvestLimits, Stage, collect_overlay
 from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
@@ -328,18 +326,9 @@ def test_another_namespace_that_copied_the_mounts(node: Node) -> None:
         other.communicate()
 
 
-def harvested(run: Run, stage: Path, seeded: set[str], seconds: float = 5.0, most: int = 1000) -> dict[str, set[str]]:
+def harvested(run: Run, stage: Path, seeded: set[str], seconds: float = 5.0) -> dict[str, set[str]]:
     """Harvest an overlay. Return the contents of the stage, by entry."""
-    stage.mkdir(mode=0o700)
-    limits = HarvestLimits(1 << 30, most, after(20))
-    with (
-        opened_dir(str(run.path)) as base,
-        opened_dir(str(stage)) as fd,
-        overlay.opened_overlay(base, SUBDIR, after(seconds)) as frozen,
-    ):
-        assert frozen is not None
-        rule: dict[str, Any] = {"entry_of": lambda path: path.partition(".")[0], "skip": seeded}
-        found = collect_overlay(frozen, owner=JOB.uid, **rule, stage=Stage(fd), limits=limits)
+    found = run.harvest(stage, lambda path: path.partition(".")[0], seeded, seconds=seconds)
     assert (found.rejected, found.truncated) == ({}, "")
     assert {path for files in found.entries.values() for path in files} == set(content(stage))
     return {entry: set(files) for entry, files in found.entries.items()}

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.lib import packed
-from tests.lib.cache_files import NUMBA_BASE, numba_files
 from tests.lib.node import SCOPE, Node, OsAs, one
 from warmstart import session as sessions
 from warmstart.host.deadline import Deadline, after
@@ -21,24 +20,12 @@ from warmstart.store.bundles import Published
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Merger
 
-OTHER = NUMBA_BASE.replace("mod.outer", "mod.other")
-
 
 @pytest.fixture
 def site(node: Node) -> Node:
-    for base in (NUMBA_BASE, OTHER):
-        publish(node, base)
+    for entry in "ab":
+        node.publish(one(entry, b"x" * 5000), scope=SCOPE)
     return node
-
-
-def publish(site: Node, base: str, scope: str = SCOPE) -> str:
-    """Publish a real function of numba's under another name; return the bundle."""
-    files = {name.replace(NUMBA_BASE, base): content for name, content in numba_files().items()}
-    if base != NUMBA_BASE:
-        files = {name: content.replace(b"mod.outer", b"mod.other") for name, content in files.items()}
-    made = packed.publish(site.base, Namespace(str(site.store), scope, "numba", "ns"), {base: files})
-    assert made.bundle
-    return made.bundle
 
 
 def written_over(site: Node, name: str, change: Callable[[bytes], bytes]) -> Path:
@@ -66,7 +53,7 @@ def test_bundles_are_listed(site: Node) -> None:
 def test_a_bundle_is_shown(site: Node) -> None:
     bundle = site.json("cache", "list")[0]["bundle"]
     found = site.json("cache", "show", bundle)
-    assert (found["producer"]["user"], list(found["entries"])) in (("a", [NUMBA_BASE]), ("a", [OTHER]))
+    assert (found["producer"]["user"], len(found["entries"])) == ("a", 1)
     assert "producer.node:" in site.command("cache", "show", bundle).stdout
     gone = site.command("cache", "show", "20200101T000000.000000Z-0123456789abcdef")
     assert (gone.exit_code, "there is no bundle" in gone.stderr) == (1, True)
@@ -94,7 +81,7 @@ def test_a_bundle_that_supersedes_is_shown_and_its_marks_outlive_it(node: Node) 
     [
         (".sqsh", lambda data: data[:200] + bytes([data[200] ^ 1]) + data[201:]),
         (".json", lambda data: data[:-2]),
-        (".json", lambda data: data.replace(b'.nbi":[', b'.nbi":[1')),
+        (".json", lambda data: data.replace(b"5000", b"5001")),
     ],
 )
 def test_a_damaged_bundle_is_quarantined(site: Node, suffix: str, change: Callable[[bytes], bytes]) -> None:

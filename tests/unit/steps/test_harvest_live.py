@@ -27,7 +27,6 @@ from warmstart.repack import rewrite
 from warmstart.steps import harvest
 from warmstart.store import parts
 from warmstart.store.client import StoreClient
-from warmstart.store.layout import StoreFailed
 from warmstart.store.manifest import File
 
 NODELIST = "n[1-2]"
@@ -96,19 +95,6 @@ def test_a_run_adds_one_layer(job: LiveJob) -> None:
     assert (sorted(job.readers()), job.layers()) == ([*ENTRIES], 1)
     replaced = [one["replaces"] for one in events(job.context, "bundle.compacted")]
     assert [len(names) for names in replaced] == [2, 2, 2]
-
-
-def test_a_store_that_fails_loses_nothing(job: LiveJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise StoreFailed(what="x", problem="y")
-
-    job.write("a", "1")
-    with monkeypatch.context() as patch:
-        patch.setattr(StoreClient, "publish", refuse)
-        assert [type(error) for error in job.look().degraded] == [StoreFailed]
-    assert not os.path.lexists(job.context.paths.spool)
-    assert job.look().detail == {"entries": 1}
-    assert sorted(job.readers()) == ["a"]
 
 
 @pytest.mark.parametrize("seeded", ["toy", "toy and other"])

@@ -79,11 +79,6 @@ def test_the_board_goes_with_its_last_topic_and_who_is_late_says_nothing(store: 
         board.say(store, TOPIC, "vote.n2", "late")
 
 
-def test_a_store_that_is_away_is_never_made(store: str) -> None:
-    with pytest.raises(StoreFailed, match="writing proposal"):
-        board.begin(f"{store}/away", TOPIC, "proposal", "a")
-
-
 class Word(NamedTuple):
     """A notice of a meeting."""
 

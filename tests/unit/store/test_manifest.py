@@ -45,12 +45,6 @@ def test_a_manifest_of_a_merged_bundle_says_where_each_entry_is_from() -> None:
     assert json.loads(data)["origins"]["a/k"] == {**PRODUCER._asdict(), "scope": "site", "bundle": BUNDLE}
 
 
-def test_a_newer_format_is_refused_by_name() -> None:
-    """The message names both formats, so that an administrator knows what to upgrade."""
-    with pytest.raises(ManifestUnreadable, match="its format is 2, known is 1"):
-        manifest.decode(BUNDLE, changed(format=2, something="new"))
-
-
 def test_what_a_newer_release_added_is_ignored() -> None:
     bundle = json.loads(changed())["bundle"]
     added = changed(extra=1, producer=PRODUCER._asdict() | {"more": 1})
