@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import shutil
@@ -81,11 +82,13 @@ def change_all() -> None:
 
 
 @WAYS
-def test_what_a_job_does_to_its_cache_reaches_no_shared_copy(node: Node, way: bool) -> None:
+def test_what_a_job_does_to_its_cache_reaches_neither_another_job_nor_the_shared_copy(node: Node, way: bool) -> None:
     copy = node.bundle(SEEDED)
-    run = node.run("1.aaaaaaaa")
-    assert run.show(copy) == way
+    run, other = node.run("1.aaaaaaaa"), node.run("2.bbbbbbbb")
+    assert run.show(copy) == other.show(copy) == way
+    assert node.mounts().count(f"layers/{copy.offer.sha256}") == 1
     run.as_job(change_all)
+    assert content(other.cache) == SEEDED
     assert content(run.cache) == {"file": b"abcdedmore", "d/one": b"", "d/two": b"new", "e/f/new": b"y"}
     assert run.take_down() == []
     shared = Path(node.layers, copy.offer.sha256)
@@ -105,18 +108,6 @@ def test_whose_the_files_look(node: Node, way: bool) -> None:
     assert {stat.S_IMODE((run.cache / path).stat().st_mode) for path in ("e", "e/f")} == {0o777}
     run.as_job(each(lambda: write("file", b"x"), lambda: write("e/f/new", b"y")))
     assert run.as_job(lambda: os.listdir("d")) == ["one"]
-
-
-@WAYS
-def test_two_jobs_see_nothing_of_each_other(node: Node, way: bool) -> None:
-    copy = node.bundle(SEEDED)
-    one, two = node.run("1.aaaaaaaa"), node.run("2.bbbbbbbb")
-    for run in (one, two):
-        run.show(copy)
-    one.as_job(each(lambda: os.unlink("file"), lambda: write("d/one", b"changed"), lambda: write("mine", b"x")))
-    assert content(two.cache) == SEEDED
-    assert content(one.cache) == {"d/one": b"changed", "d/two": b"2", "e/f/g": b"deep", "mine": b"x"}
-    assert node.mounts().count(f"layers/{copy.offer.sha256}") == 1
 
 
 @pytest.mark.threat(5)
@@ -189,6 +180,15 @@ def test_eight_prologs_mount_a_bundle_once(node: Node) -> None:
         assert node.mounts() == [f"layers/{copy.offer.sha256}"]
         node_cache.unmount(node.layers, copy.offer.sha256, after(5))
         assert node.mounts() == []
+
+
+def test_a_prolog_waits_for_another_that_mounts_until_its_deadline(node: Node) -> None:
+    copy = node.bundle(SEEDED)
+    os.mkdir(node.layers)
+    with opened_dir(node.layers) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(OSError, match="still mounting"):
+            node_cache.mounted(node.layers, [copy.path], after(0.02))
 
 
 def loop_devices(copy: Copy) -> list[str]:

@@ -35,9 +35,6 @@ class Site(Node):
     def breaks(self, *names: str, scope: str = OWN, at: At = "read") -> None:
         self._broken.enter_context(mounts.broken(self.base, self.directory(scope), *names, at=at))
 
-    def heals(self) -> None:
-        self._broken.close()
-
 
 @pytest.fixture
 def site(base: Path) -> Iterator[Site]:

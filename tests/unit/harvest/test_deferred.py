@@ -15,7 +15,7 @@ from warmstart.errand import Errands
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS, REMOVALS, DeferredHarvest
 from warmstart.paths import NodePaths
-from warmstart.record import CacheSet, StateFull
+from warmstart.record import StateFull
 
 NAME = "7.0a1b2c3d"
 
@@ -38,13 +38,6 @@ def test_the_oldest_comes_first_and_one_whose_harvest_took_long_after_all_that_n
     assert [item.owner for item in found] == [str(records[0].uid)] * 3
     assert deferred.read(paths, HARVESTS, found[1]) == DeferredHarvest("7.00000000", 5.5, records[0])
     assert runs_left(paths, REMOVALS) == []
-
-
-def test_a_run_is_there_once_with_all_its_sets(paths: NodePaths) -> None:
-    other = CacheSet("0a1b2c3d", "c0ffee00", "sha256:ab", deferred=["numba"], judged={"numba": "1x"})
-    for since in (1.0, 2.0):  # a repeated epilog defers it again
-        deferred.defer(paths, HARVESTS, a_record(sets=[other]), since)
-    assert runs_left(paths, HARVESTS) == [DeferredHarvest(NAME, 2.0, a_record(sets=[other]))]
 
 
 def test_a_disk_without_room_is_no_fault_of_the_nodes(paths: NodePaths) -> None:

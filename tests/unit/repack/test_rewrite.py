@@ -35,14 +35,6 @@ def listed(
     return made._replace(weight=weight)
 
 
-def test_only_first_publishers_entries_are_merged() -> None:
-    found = [listed(1, "x", "y"), listed(2, "z", user="b"), listed(3, "z", "w"), listed(4, "x")]
-    (merger,) = maintenance.mergers(found, 2, 1 << 30)
-    assert merger.user == "a"
-    assert merger.sources == [found[0].bundle, found[2].bundle, found[3].bundle]
-    assert merger.entries == {found[0].bundle: ["x", "y"], found[2].bundle: ["w"]}
-
-
 def test_a_merged_bundle_has_bounds() -> None:
     found = [listed(1, "a", size=9), listed(2, "b", size=4), listed(3, "c", size=5)]
     (merger,) = maintenance.mergers(found, 2, 10)

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 from tests.lib.alone import run_alone
 from tests.lib.live_jobs import TOY, LiveJob
-from tests.lib.runs import events
+from tests.lib.runs import a_policy, a_record, events
 from warmstart.errands import merges
 from warmstart.harvest import live
 from warmstart.harvest.collect import Stage
+from warmstart.harvest.live import Taken
 from warmstart.host import process
-from warmstart.record import Seeded
+from warmstart.record import Record, Seeded
 from warmstart.repack import rewrite
 from warmstart.steps import harvest
 from warmstart.store import parts
@@ -303,3 +304,46 @@ def test_rounds_and_the_end_bring_what_the_end_alone_brings(doings: list[tuple[s
         for job in jobs:
             job.head.close()
         shutil.rmtree(root)
+
+
+# Which jobs are harvested while they run, of what, and what is remembered of it.
+
+NAMES = ("numba", "inductor", "triton", "trt-rtx", "files", "vllm", "no-more")
+
+
+def test_which_profiles_wait_for_the_end(tmp_path: Path) -> None:
+    policy = a_policy(tmp_path)
+    record = a_record(seeded={name: Seeded("ns") for name in NAMES})
+    assert live.profiles(policy, record) == ["numba", "triton", "inductor", "vllm"]
+
+
+def test_which_jobs_wait_for_the_end(tmp_path: Path) -> None:
+    policy, record = a_policy(tmp_path), a_record(publish_scope="user-1-a")
+    choosy = policy._replace(harvest=policy.harvest._replace(only_successful=True))
+    told = [
+        live.why_not(policy, record._replace(fresh=True)),
+        live.why_not(choosy, record),
+        live.why_not(policy, record._replace(publish_scope="")),
+    ]
+    assert (live.why_not(policy, record), all(told), len({*told})) == ("", True, 3)
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Record:
+    made = a_record(workspace=str(tmp_path))
+    os.makedirs(made.set_directory)
+    return made
+
+
+def test_what_was_taken_is_remembered(begun: Record) -> None:
+    files = {"a": {"a/f": File(3, "ab" * 32, 7)}}
+    live.note(begun, "toy", whole := Taken("b", files, {"c": {"c/f": File(4, "cd" * 32, 8)}}))
+    assert (live.taken(begun, "toy"), live.taken(begun, "other")) == (whole, Taken())
+    (name,) = os.listdir(begun.set_directory)
+    assert os.stat(f"{begun.set_directory}/{name}").st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"entries": 3}'])
+def test_what_cannot_be_read_was_not_taken(begun: Record, content: bytes) -> None:
+    Path(begun.set_directory, ".taken-toy").write_bytes(content)
+    assert live.taken(begun, "toy") == Taken()

@@ -89,12 +89,6 @@ def test_a_thousand_names_of_caches_are_enough(tmp_path: Path, monkeypatch: pyte
     assert publish_in(5, draft("a")).bundle
 
 
-def test_a_manifest_writes_an_entrys_name_once(tmp_path: Path) -> None:
-    publish(tmp_path, long_names(100))
-    (path,) = Path(namespace(tmp_path).path).glob("2*.json")
-    assert path.stat().st_size < 100 * 1_200
-
-
 def test_a_full_harvest_of_ordinary_names_has_room() -> None:
     entry = "f" * 64
     weight = manifest.entry_weight(entry, [f"{entry}/{'k' * 60}.{suffix}" for suffix in ("json", "cubin")])

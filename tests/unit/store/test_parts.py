@@ -45,6 +45,26 @@ def test_a_run_is_due_when_all_its_nodes_have_handed_in_or_the_first_part_has_wa
     assert due(run) == [run.name]
 
 
+def test_a_run_that_made_nothing_leaves_nothing(run: RunParts) -> None:
+    assert finish(run, "n1", "n2").missing == ["n3"]
+    assert finish(run, "n3")[1:3] == ([], 0)
+    assert os.listdir(f"{run.store}/parts") == due(run) == []
+    assert parts.listing(run) is None
+
+
+def test_one_process_merges_a_run(run: RunParts) -> None:
+    with pytest.raises(ValueError, match="not a run's name"):
+        parts.lock(RunParts(run.store, "../x"))
+    assert not parts.lock(run)  # of what is not there
+    bundle = hand_in(run, "a")
+    assert parts.lock(run)
+    assert not parts.lock(run)
+    parts.remove(run, [bundle])
+    parts._held.pop().release()
+    parts.unlock(run)
+    assert not os.path.exists(run.path)
+
+
 def test_a_part_comes_back_as_it_was_handed_in_with_what_the_job_found_stale(run: RunParts) -> None:
     made = draft("a")._replace(based_on={"a": Base("site", "ab" * 32), "gone": Base("user-1", "cd" * 32)}, fresh=True)
     bundle = hand_in(run, made=made)

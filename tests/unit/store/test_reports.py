@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from warmstart.host import files
 from warmstart.store import reports
-from warmstart.store.layout import StoreFailed, StoreFull
+from warmstart.store.layout import StoreFailed
 
 UID = 64201
 
@@ -31,16 +30,6 @@ def test_each_run_has_one(store: str) -> None:
     assert [*reports.read(store, UID)] == [b"7\n", b"12\n"]
     assert [*reports.read(store, UID, 7)] == [b"7\n"]
     assert [*reports.read(store, UID, 1)] == []
-
-
-def test_on_a_full_disk_nothing_is_left(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(files, "write_all", refuse)
-    with pytest.raises(StoreFull):
-        left(store, 7)
-    assert os.listdir(Path(store, reports.FOLDER, str(UID))) == []
 
 
 def test_what_a_killed_writer_left_goes_before_reports_do(store: str) -> None:
