@@ -78,17 +78,11 @@ def test_ten_minutes(debian: Suite, packages: Path) -> None:
         assert " passed" in root.pytest("ten_minutes.py", packages)
 
 
-def test_the_audit_log_is_current(debian: Suite, packages: Path) -> None:
-    with debian.fresh() as root:
-        root.apt("systemd", "python3", "procps", "passwd", *packages.glob("warmstart_*.deb"))
-        assert " passed" in root.pytest("current_audit.py", packages)
-
-
 @pytest.mark.report
-def test_a_restarted_slurmd_finishes_a_prolog(debian: Suite, packages: Path) -> None:
+def test_its_units_and_drop_in_do_their_work(debian: Suite, packages: Path) -> None:
     with debian.fresh() as root:
         root.apt("systemd", *NODE, "passwd", *packages.glob("warmstart_*.deb"))
-        assert " passed" in root.pytest("slurmd_stop.py", packages)
+        assert " passed" in root.pytest("under_systemd.py", packages)
 
 
 @pytest.mark.parametrize("path", OF_WINGS)
