@@ -37,12 +37,19 @@ class LayerRegistry:
         self._content[digest] = (kind, content)
         return digest
 
-    def add_image(self, layers: Sequence[bytes], tag: str, sizes: Mapping[str, int] | None = None) -> str:
-        """Serve an image; return its digest. `sizes` are lies about layers, by digest."""
+    def add_image(
+        self,
+        layers: Sequence[bytes],
+        tag: str,
+        sizes: Mapping[str, int] | None = None,
+        architecture: str = GOARCH[os.uname().machine],
+        **more: object,
+    ) -> str:
+        """Serve an image; return its digest. `sizes` are lies about layers, by digest; `more` is said of each."""
         digests = [self.add(layer) for layer in layers]
         unpacked = [f"sha256:{hashlib.sha256(gzip.decompress(layer)).hexdigest()}" for layer in layers]
         config = {
-            "architecture": GOARCH[os.uname().machine],
+            "architecture": architecture,
             "os": "linux",
             "config": {"Labels": {"tag": tag}},
             "rootfs": {"type": "layers", "diff_ids": unpacked},
@@ -52,7 +59,7 @@ class LayerRegistry:
         manifest = {
             "schemaVersion": 2,
             "config": {"mediaType": CONFIG, "digest": self.add(data, CONFIG), "size": len(data)},
-            "layers": [{"mediaType": LAYER, "digest": digest, "size": sizes[digest]} for digest in digests],
+            "layers": [{"mediaType": LAYER, "digest": digest, "size": sizes[digest], **more} for digest in digests],
         }
         return self.add(json.dumps(manifest).encode(), MANIFEST)
 

@@ -95,28 +95,6 @@ def test_refresh_asks_the_registry_again(site: Installation, place: Place, tmp_p
     assert answer(site, "images", "import", reference)["digest"] == second["digest"]
 
 
-def test_import_says_whose_fault_it_is(site: Installation, place: Place) -> None:
-    missing = run(site, "images", "import", f"{place.registry.url}/team/none:1", "--json")
-    assert missing.exit_code == 1
-    assert '"code": "image-not-found"' in missing.stdout
-    assert run(site, "images", "import", "evil.example.com/a:1").exit_code == 2
-    assert run(site, "images", "import", "NO SUCH THING").exit_code == 2
-    said = run(site, "images", "import", f"{place.registry.url}/team/none:1")
-    assert (said.exit_code, "does not exist" in said.stderr) == (1, True)
-
-
-@pytest.mark.usefixtures("ready")
-def test_maintenance_of_the_store_looks_after_images(site: Installation, place: Place, store: Store) -> None:
-    imported(site, place)
-    images = store.source / "images"
-    left = images / ".tmp-dead"
-    left.touch()
-    os.utime(left, (0, 0))
-    assert answer(site, "maintain", "--store")["evicted"] == 0
-    assert not left.exists()
-    assert len(answer(site, "images", "list")) == 1
-
-
 @pytest.mark.usefixtures("ready")
 def test_root_sees_and_keeps_private_images(site: Installation, place: Place, store: Store) -> None:
     public = imported(site, place)
@@ -139,12 +117,3 @@ def test_root_sees_and_keeps_private_images(site: Installation, place: Place, st
     assert len(answer(site, "images", "rm", other, "--force")["removed"]) == 1
     assert not store.file(other).exists()
     assert store.file(public["path"]).exists()
-
-
-def test_a_store_that_is_not_there_is_no_empty_one(place: Place) -> None:
-    policy = POLICY.format(
-        base=place.base, path=place.base / "no", store=STORE, importer=IMPORT, validator=VALIDATE, registry="a.b"
-    )
-    prefix = place.base / "prefix-of-no-store"
-    assert run(installed(prefix, policy), "images", "list").exit_code == 2
-    shutil.rmtree(prefix)

@@ -15,9 +15,13 @@ from tests.lib.superblocks import image
 from warmstart import session as sessions
 from warmstart.cli import image_store
 from warmstart.images.choice import recipe
-from warmstart.images.imports import requests
+from warmstart.images.importers.base import ImageNotFound
+from warmstart.images.imports import making, requests
 from warmstart.images.imports.requests import ImportRequest
+from warmstart.images.query import Missing, Obtained, Site
+from warmstart.images.reference import Reference
 from warmstart.images.store import published
+from warmstart.images.store.layout import NOBODY
 from warmstart.images.store.published import ImageProducer
 
 HEX, OTHER, PRIVATE = "ab" * 32, "cd" * 32, "ef" * 32
@@ -104,6 +108,25 @@ def test_a_damaged_image_is_put_away(site: Node) -> None:
     assert (result.exit_code, names(site)) == (1, [OTHER])
     (damaged,) = site.events("image.damaged")
     assert "SHA-256" in damaged["reason"]
+
+
+def test_an_image_is_brought_into_the_store_by_hand(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of no job, and in nobody's quota. Status 1 for one that does not exist, 2 for one that jobs may not have."""
+
+    def obtain(reference: Reference, here: Site, _deadline: object) -> Obtained:
+        assert (here.requester.job_id, here.charged.uid) == (0, NOBODY.uid)
+        if reference.repository == "none":
+            raise ImageNotFound(image=reference.canonical())
+        return Obtained("x", "/store/x.sqsh", f"sha256:{HEX}", 5, "imported", 0.0, Missing(lockless="odd"))
+
+    monkeypatch.setattr(making, "obtain", obtain)
+    found = site.json("images", "import", REFERENCE)
+    assert (found["path"], found["bytes"], found["how"]) == ("/store/x.sqsh", 5, "imported")
+    assert len(site.events("image.imported")) == len(site.events("image.lockless")) == 1
+    gone = site.command("images", "import", "reg.example.com/none:1")
+    assert (gone.exit_code, "does not exist" in gone.stderr) == (1, True)
+    for refused in ("evil.example.com/a:1", "NO SUCH THING"):
+        assert site.command("images", "import", refused).exit_code == 2
 
 
 @pytest.mark.parametrize(

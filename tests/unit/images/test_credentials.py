@@ -101,14 +101,3 @@ def test_is_lent_for_as_long_as_it_is_needed(tmp_path: Path) -> None:
         assert os.listdir(tmp_path) == []
     finally:
         os.close(fd)
-
-
-def test_the_forms(tmp_path: Path) -> None:
-    login = Login("reg.io:5000", "$oauthtoken", SECRET)
-    path = tmp_path / "auth.json"
-    path.write_text(credentials.for_skopeo(login))
-    path.chmod(0o600)
-    assert login_at(str(path), "reg.io:5000") == login
-    assert credentials.for_enroot(login) == (
-        f"machine reg.io login $oauthtoken password {SECRET}\ndefault login $oauthtoken password {SECRET}\n"
-    )

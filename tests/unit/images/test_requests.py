@@ -59,24 +59,6 @@ def test_one_user_has_a_bounded_number(paths: NodePaths) -> None:
     assert requests.submit(paths, asked_for("a0")) == requests.submit(paths, asked_for("a0", uid=2002)) == ""
 
 
-def test_a_failed_import_may_be_tried_at_once(paths: NodePaths) -> None:
-    request, errands = asked_for("a"), Errands(paths, IMPORTS)
-    requests.submit(paths, request)
-    begun = errands.begin(errands.all()[0])
-    assert begun
-    requests.submit(paths, request)
-    assert errands.due() == []
-    requests.remember_failure(paths, request.image, FAILURE)
-    requests.submit(paths, request)
-    (again,) = errands.due()
-    assert again.attempts == 1
-    errands.begin(again)
-    note = Path(paths.imports, f"{request.image}.failed")
-    note.write_text(note.read_text().replace('"at": ', '"at": 1.0, "x": '))  # it is older
-    requests.submit(paths, request)
-    assert errands.due() == []
-
-
 @pytest.mark.parametrize("content", ["", "{"])
 def test_a_request_whose_time_is_over_is_made_anew(paths: NodePaths, content: str) -> None:
     old, new, errands = asked_for("a", ago_s=IMPORT_S + 1), asked_for("a"), Errands(paths, IMPORTS)
@@ -86,17 +68,6 @@ def test_a_request_whose_time_is_over_is_made_anew(paths: NodePaths, content: st
     assert requests.submit(paths, new) == ""
     assert asked(paths) == [new]
     assert errands.all()[0].attempts == 0
-
-
-@pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
-def test_a_clock_that_steps_stops_nothing(paths: NodePaths, monkeypatch: pytest.MonkeyPatch, step_s: float) -> None:
-    request, errands = asked_for("a"), Errands(paths, IMPORTS)
-    requests.submit(paths, request)
-    errands.begin(errands.all()[0])
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + step_s)
-    assert len(errands.due()) == 1
-    assert request.is_expired() == (step_s < 0)
 
 
 def test_notes_of_failures_go(paths: NodePaths) -> None:

@@ -19,18 +19,6 @@ from warmstart.images.scratch import Caps, Exceeded, Watch
 ME = Identity("me", os.geteuid(), os.getegid())
 
 
-def test_is_private_and_gone_afterwards(tmp_path: Path) -> None:
-    with scratch.opened(str(tmp_path), "r1", ME, CAPS) as work:
-        path = Path(work.path)
-        assert path.stat().st_mode & 0o7777 == 0o700
-        assert path.parent.stat().st_mode & 0o7777 == 0o710
-        assert path.parent.name.startswith("import.r1.")
-        (path / "deep").mkdir()
-        (path / "deep" / "file").touch()
-        (path / "link").symlink_to("/etc")
-    assert os.listdir(tmp_path) == []
-
-
 def test_removes_what_dead_hooks_left_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "import.dead.00" / "x").mkdir(parents=True)
     (tmp_path / "7.r0").mkdir()

@@ -288,13 +288,6 @@ def test_requests_that_cannot_be_written_or_read(
         single_flight.obtain(WANTED, site, after(5))
 
 
-def test_waiters_probe_seldom(site: Site) -> None:
-    """Looking is cheap and frequent; whether somebody is at work is asked once in a second or two."""
-    expired(site, 1.9)
-    calls: list[str] = site.store.worker.calls  # type: ignore[attr-defined]
-    assert calls.count("is_at_work") == 2 < calls.count("find")  # the second one for the message
-
-
 @pytest.mark.usefixtures("at_work")
 def test_a_job_that_is_over_waits_no_longer(site: Site) -> None:
     """The import goes on. An image that is there is given in any case."""
@@ -392,11 +385,6 @@ def test_the_end_of_the_wait_for_what_a_tag_means_now(old: Site, digest: str) ->
             assert "still missing" in found.reason
     finally:
         published.end(old.store.path, lock)
-
-
-def test_a_full_state_disk_fails_no_job_whose_image_is_there(old: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errand, "replace_file", refusing(errno.ENOSPC))
-    assert single_flight.obtain(TAG, old, after(5)).how == "stale"
 
 
 def test_a_last_image_that_is_damaged_is_none(old: Site, started: Deeds) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.lib.image_configs import CASES, Tree, recorded, tree_at
 from tests.lib.layer_stacks import archive, write_layout
-from warmstart.images.importers import flatten, image_config, oci_layout, unpacked
+from warmstart.images.importers import flatten, image_config, unpacked
 from warmstart.images.importers.layer_reader import ImageBounds, InvalidImage
 
 RC = recorded()["nothing"]["etc/rc"][2]
@@ -68,10 +68,6 @@ def test_the_tree_is_enroots(tmp_path: Path, name: str, make: Callable[[Path], P
     assert enroots(tree_at(make(tmp_path / "layout"))) == expected
 
 
-def test_nothing_is_different_for_no_reason() -> None:
-    assert DIFFERENT.keys() <= CASES.keys() == recorded().keys()
-
-
 def added(config: dict[str, object], mount_point: str = "") -> image_config.Additions:
     return image_config.additions(json.dumps({"config": config}).encode(), mount_point)
 
@@ -124,15 +120,6 @@ def test_a_document_that_is_no_configuration_is_malformed(document: bytes) -> No
         image_config.additions(document, "")
 
 
-def test_a_program_may_be_a_string_as_docker_takes_it() -> None:
-    assert b"exec  'run me'\n" in added({"Cmd": "run me"}).files[b"etc/rc"]
-
-
-def test_a_lone_surrogate_can_be_stored() -> None:
-    document = b'{"config": {"Env": ["A=\\ud800"], "WorkingDir": "/\\ud800"}}'
-    assert image_config.additions(document, "").files[b"etc/environment"] == b"A=?\n"
-
-
 @pytest.mark.parametrize(
     "path", ["/..", "/../x", "/a/../b", "/a/..", "a", "/a b", "/a\nb", "/$HOME", "/a\\040b", "/", ""]
 )
@@ -150,9 +137,3 @@ def test_no_directory_is_made_outside() -> None:
     assert added({"WorkingDir": "/../../x"}, "/var/cache/w").directories == (b"var/cache/w",)
     assert added({"WorkingDir": "//a/./b/"}).directories == (b"a/b",)
     assert added({}).directories == ()
-
-
-def test_oci_layout_has_the_document(tmp_path: Path) -> None:
-    write_layout(tmp_path / "layout", [archive([])], config={"Env": ["A=b"]})
-    config = oci_layout.read(str(tmp_path / "layout"), "import").config
-    assert image_config.additions(config, "").files[b"etc/environment"] == b"A=b\n"

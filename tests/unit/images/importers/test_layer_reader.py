@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import tarfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +25,6 @@ from tests.lib.tar_headers import (
 )
 from warmstart.images.importers import layer_reader
 from warmstart.images.importers.layer_reader import (
-    BoundsExceeded,
     Budget,
     Entry,
     ImageBounds,
@@ -133,24 +131,3 @@ def test_a_node_without_the_library_says_so(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(layer_reader, "ZSTD_LIBRARY", "libzstd.so.0")
     with pytest.raises(OSError, match=r"libzstd\.so\.0: this node has none"):
         read(tmp_path, END, zstd(END))
-
-
-def test_what_counts(tmp_path: Path) -> None:
-    data = header(size=2000) + padded(bytes(2000)) + header(b"g") + END
-    assert len(read(tmp_path, data, bounds=ImageBounds(len(data), 2))) == 2
-    for bounds in (ImageBounds(len(data) - 1, 2), ImageBounds(len(data), 1)):
-        with pytest.raises(BoundsExceeded):
-            read(tmp_path, data, bounds=bounds)
-    with pytest.raises(BoundsExceeded):
-        read(tmp_path, header(size=BOUNDS.size + 1))
-
-
-def test_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = 5.0
-    monkeypatch.setattr(time, "process_time", lambda: seconds)
-    budget = Budget(ImageBounds(1 << 40, 100))
-    seconds += layer_reader.LEAST_CPU_S + 100
-    budget.take(1 << 30)
-    seconds += 8
-    with pytest.raises(InvalidImage, match="more time"):
-        budget.take(1)
