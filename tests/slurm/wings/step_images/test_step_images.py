@@ -6,7 +6,6 @@ The importer is called in real steps, as pyxis calls it; with the real pyxis `to
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,14 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.lib.accounts import ALICE, BOB, CAROL
-from tests.lib.hand_jobs import HandJob, a_job
-from tests.lib.numba_entries import numba_entries, write_as
 from tests.lib.processes import wait_until
 from tests.lib.registry import Registry, layers
 from tests.lib.site import Site
 from tests.lib.wings.step_images.steps import answering, importer, naming
 
-JOB = 7401
 ENDS = ("hook.finished", "hook.crashed")
 
 
@@ -143,59 +139,3 @@ def test_steps_of_a_heterogeneous_job_are_served(asked: Site, fresh_image: Calla
         events = [event for kind in ("waited", "reused") for event in asked.events(job_id, f"image.{kind}")]
         assert {event["hook"] for event in events} == {"step-images"}
         assert images[group] in {event["image"] for event in events}
-
-
-def container(job: HandJob, step: str) -> dict[str, str]:
-    """Run enroot's hook as for a container of a step; return the container's variables, and where they lead outside."""
-    site, account = job.site, job.site.cluster.account(job.user)
-    hook = site.cluster.prefix / "share/warmstart/enroot/40-warmstart.sh"
-    files = {name: account.home / f"{job.job_id}.{step}.{name}" for name in ("MOUNTS", "ENVIRON")}
-    for path in files.values():
-        path.write_text("")
-        os.chown(path, account.uid, account.gid)
-    slurm = {"SLURM_JOB_ID": str(job.job_id), "SLURMD_NODENAME": job.node, "SLURM_STEP_ID": step}
-    enroot = {f"ENROOT_{name}": str(path) for name, path in files.items()}
-    given = {**job.variables, **slurm, **enroot}
-    done = site.cluster.run(["/bin/sh", str(hook)], job.user, env=given, node=job.node)
-    assert done.returncode == 0, done.stderr
-    mounted = [line.split()[:2] for line in files["MOUNTS"].read_text().splitlines()]
-    variables = dict(line.split("=", 1) for line in files["ENVIRON"].read_text().splitlines())
-    for name, value in variables.items():
-        for source, target in mounted:
-            if source != "tmpfs" and f"{value}/".startswith(f"{target}/"):
-                variables[name] = str(site.on_host(job.node, source + value.removeprefix(target)))
-    return variables
-
-
-def compile_in(job: HandJob, step: str, number: int) -> dict[str, str]:
-    """Write an entry of numba's as a tool in a container of the step does; return the container's variables."""
-    account, variables = job.site.cluster.account(job.user), container(job, step)
-    write_as(account.uid, account.gid, Path(variables["NUMBA_CACHE_DIR"]), numba_entries(number))
-    return variables
-
-
-def get(job: HandJob, image: str, step: str) -> subprocess.CompletedProcess[str]:
-    """Call the importer for a step, as pyxis does before enroot's hook runs."""
-    slurm = {"SLURM_JOB_ID": str(job.job_id), "SLURMD_NODENAME": job.node, "SLURM_STEP_ID": step}
-    argv = [str(importer(job.site)), "get", f"docker://{image}"]
-    return job.site.cluster.run(argv, job.user, env=slurm, node=job.node)
-
-
-def test_what_a_container_compiles_does_not_land_in_the_hosts_namespace(site: Site) -> None:
-    """The prolog knew no image, so the job's caches are the host's; numba has its own."""
-    with a_job(site, JOB) as job:
-        found = container(job, "0")
-    assert job.published() == 0
-    assert (found["WARMSTART_CACHE"], found["NUMBA_CACHE_DIR"]) == ("", "")
-    assert "NUMBA_CACHE_DIR" in found["WARMSTART_UNSET"].split()
-
-
-def test_a_container_of_the_jobs_own_image_has_the_jobs_caches(site: Site, fresh_image: Callable[[], str]) -> None:
-    image = fresh_image()
-    with a_job(site, JOB + 1, comment=f"warmstart: image={image}") as job:
-        path = get(job, image, "0").stdout.strip()
-        digest = f"sha256:{Path(path).name.partition('.')[0]}"
-        assert get(job, f"{image.rpartition(':')[0]}@{digest}", "1").stdout.strip() == path
-        for step in ("0", "1"):
-            assert compile_in(job, step, 743)["WARMSTART_CACHE"] != ""
-    assert job.published() == 1

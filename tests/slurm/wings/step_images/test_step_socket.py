@@ -95,25 +95,6 @@ def test_what_is_in_no_step_is_told_nothing(asked: Site, registry: Registry, fre
     assert registry.requests("GET", image.partition("/")[2].partition(":")[0]) == 0
 
 
-def test_a_line_that_is_none(asked: Site) -> None:
-    """No answer and no more than the line's bound read, or a sentence of the reference's; then others are served."""
-    for text in ("", "half a line", "x" * 700, "x" * 100_000, "a\0b\n", "\xff\n"):
-        with connected(asked) as line:
-            try:
-                line.sendall(text.encode("latin-1"))
-                line.shutdown(socket.SHUT_WR)
-                said = line.recv(8192)
-                while said and (piece := line.recv(8192)):
-                    said += piece
-            except (BrokenPipeError, ConnectionResetError):
-                said = b""
-        said = said.removeprefix(HEARD)
-        assert said == b"" or json.loads(said)[0] in ("alone", "busy"), text
-    with connected(asked) as line:  # which says nothing, and is not waited for
-        assert line.recv(8192) == b""
-    assert answer_in_a_step(asked, BOB, "127.0.0.1:1/a:1\\n127.0.0.1:1/b:1\\n")[3] == "image-reference-invalid"
-
-
 def test_descriptors_are_not_taken(asked: Site) -> None:
     """What is sent along is closed as it arrives, while the line is still open: nobody at the other end holds it."""
     with connected(asked) as line:
