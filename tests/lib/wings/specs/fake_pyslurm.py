@@ -1,6 +1,6 @@
 """A stand-in for pyslurm 25.11.2: the names of its API that warmstart uses, and how they behave.
 
-`API` is what integration/test_pyslurm_contract.py looks for in the released source; nothing of that is here.
+tests/slurm/wings/specs/test_pyslurm_real.py shows that the real one behaves so.
 """
 
 from __future__ import annotations
@@ -10,42 +10,6 @@ from pathlib import Path
 from warmstart.slurm.facts import JobFacts
 
 VERSION = "25.11.2"
-# Names that must be there: in which file of the source, and the line that says so (a regular expression).
-API = {
-    "pyslurm/version.py": [rf'^__version__ = "{VERSION}"$'],
-    "pyslurm/__init__.py": [
-        r"^from pyslurm\.core\.job import \($",
-        r"^    Job,$",
-        r"^    RPCError,$",
-        r"^    slurm_init\(\)$",
-    ],
-    "pyslurm/core/job/job.pyx": [
-        r"    @staticmethod\n    def load\(job_id\):",
-        r"verify_rpc\(slurm_load_job\(&info, job_id, ",
-        r"wrap = Job\.from_ptr\(&info\.job_array\[0\]\)",
-        r"    @property\n    def id\(self\):\n        return self\.ptr\.job_id\n",
-        r"    @property\n    def qos\(self\):\n        return cstr\.to_unicode\(self\.ptr\.qos\)\n",
-        r"    def state\(self\):\n        return cstr\.to_unicode\(slurm_job_state_string\(self\.ptr\.job_state\)\)\n",
-        r"    def array_id\(self\):\n        return u32_parse\(self\.ptr\.array_job_id\)\n",
-        r"    def array_task_id\(self\):\n        return u32_parse\(self\.ptr\.array_task_id\)\n",
-        r"    def array_tasks_waiting\(self\):",
-        r"    def eligible_time\(self\):\n        return _raw_time\(self\.ptr\.eligible_time\)\n",
-    ],
-    "pyslurm/core/slurmctld/config.pyx": [
-        r"    def accounting_storage_enforce\(self\):",
-        r"    def prolog\(self\):\n        return cstr\.to_list_with_count",
-        r"    def epilog\(self\):\n        return cstr\.to_list_with_count",
-        r"    def prolog_slurmctld\(self\):\n        return cstr\.to_list_with_count",
-        r"    def epilog_slurmctld\(self\):\n        return cstr\.to_list_with_count",
-    ],
-    "pyslurm/core/error.pyx": [
-        r"^class PyslurmError\(Exception\):$",
-        r"^class RPCError\(PyslurmError\):$",
-        r"def __init__\(self, errno=slurm\.SLURM_ERROR, msg=None\):",
-        r"self\.errno = errno",
-    ],
-    "pyslurm/utils/cstr.pyx": [r"^cdef to_unicode\(char \*_str, default=None\):$"],
-}
 
 JOB = JobFacts(7, "RUNNING", "high", "5_2", 1795333348)  # that it tells of; 8 is another one
 
