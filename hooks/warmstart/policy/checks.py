@@ -15,7 +15,7 @@ from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
 from warmstart.paths import LONGEST_WORKSPACE, Installation
 from warmstart.policy.document import Fault, Loc, dotted, nearest
-from warmstart.policy.schema import PLAIN, DefinedProfile, Images, Match, PolicyModel, Rule
+from warmstart.policy.schema import PLAIN, DefinedProfile, Images, Match, PolicyModel, Rule, Section
 from warmstart.profiles.defined import FILES, is_whole
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
@@ -65,8 +65,8 @@ FindUser = Callable[[str], "Identity | None"]
 class PolicyPart(Protocol):
     """`policy.py` of a wing."""
 
-    SECTIONS: Mapping[str, tuple[object, object]]  # top-level key → type, pydantic's field
-    RULE_KEYS: Mapping[str, tuple[object, object]]  # key of a rule → the same
+    SECTIONS: Mapping[str, type[Section]]  # by their keys at the top
+    RULE_KEYS: Mapping[str, tuple[object, object]]  # key of a rule → type, pydantic's field
 
     def faults(self, model: PolicyModel, find_user: FindUser) -> Iterator[Fault]:
         """Yield what is wrong with the wing's sections."""

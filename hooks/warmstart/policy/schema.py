@@ -559,7 +559,7 @@ def whole() -> type[PolicyModel]:
     sections: dict[str, Any] = {}
     for module in wing.with_part("policy"):
         keys |= wing.load(module).RULE_KEYS
-        sections |= wing.load(module).SECTIONS
+        sections |= {key: (kind, Field(default_factory=kind)) for key, kind in wing.load(module).SECTIONS.items()}
     rule = create_model("Rule", __base__=Rule, __doc__=Rule.__doc__, **keys)
     rules: Any = (list[rule], PolicyModel.model_fields["rules"])  # type: ignore[valid-type]
     return create_model("PolicyModel", __base__=PolicyModel, __doc__=PolicyModel.__doc__, rules=rules, **sections)

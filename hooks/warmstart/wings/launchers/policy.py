@@ -26,7 +26,7 @@ class Launchers(Section):
     )
 
 
-SECTIONS = {KEY: (Launchers, Launchers())}
+SECTIONS = {KEY: Launchers}
 RULE_KEYS: dict[str, tuple[object, object]] = {}
 
 

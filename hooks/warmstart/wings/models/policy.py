@@ -29,7 +29,7 @@ class SharedModel(SharedDirectory):
     """Models with one copy for many ([models](../wings/models.md#whose-copies))."""
 
 
-SECTIONS: dict[str, tuple[object, object]] = {KEY: (Models, Models())}
+SECTIONS = {KEY: Models}
 RULE_KEYS: dict[str, tuple[object, object]] = {
     KEY: (
         list[SharedModel],

@@ -38,7 +38,7 @@ class Rendezvous(Section):
     )
 
 
-SECTIONS: dict[str, tuple[object, object]] = {}
+SECTIONS: dict[str, type[Section]] = {}
 RULE_KEYS = {
     step.KEY: (
         Rendezvous | None,

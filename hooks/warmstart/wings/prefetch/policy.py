@@ -17,7 +17,7 @@ class Prefetch(Section):
     images: list[Reference] = key([], "Images that `warmstart prefetch` keeps in the store. They count in no quota.")
 
 
-SECTIONS = {KEY: (Prefetch, Prefetch())}
+SECTIONS = {KEY: Prefetch}
 RULE_KEYS: dict[str, tuple[object, object]] = {}
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from warmstart.host.wire import Json
 from warmstart.policy.checks import FindUser
 from warmstart.policy.document import Fault
-from warmstart.policy.schema import PolicyModel, Rule
+from warmstart.policy.schema import PolicyModel, Rule, Section
 
 KEY = "ready_roots"
-SECTIONS: dict[str, tuple[object, object]] = {}
+SECTIONS: dict[str, type[Section]] = {}
 RULE_KEYS: dict[str, tuple[object, object]] = {}
 
 

@@ -25,7 +25,7 @@ class Slurmctld(Section):
     conf: Path | None = key(None, "`slurm.conf` on the controller, if Slurm does not find it by itself.")
 
 
-SECTIONS = {KEY: (Slurmctld, Slurmctld())}
+SECTIONS = {KEY: Slurmctld}
 RULE_KEYS: dict[str, tuple[object, object]] = {}
 
 

@@ -22,7 +22,7 @@ class StepImages(Section):
     )
 
 
-SECTIONS = {KEY: (StepImages, StepImages())}
+SECTIONS = {KEY: StepImages}
 RULE_KEYS: dict[str, tuple[object, object]] = {}
 
 

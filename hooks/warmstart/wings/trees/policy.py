@@ -29,7 +29,7 @@ class Trees(Section):
     )
 
 
-SECTIONS: dict[str, tuple[object, object]] = {KEY: (Trees, Trees())}
+SECTIONS = {KEY: Trees}
 RULE_KEYS: dict[str, tuple[object, object]] = {
     KEY: (
         list[SharedDirectory],
