@@ -18,7 +18,7 @@ STEM = "uk/cuk" + "a" * 49
 # One kernel each of Triton 3.1 (sm_80), 3.2 and 3.4 (sm_90) and 3.9 (sm_120), compiled ahead of time without a GPU.
 TRITON = Path(__file__).parent / "data/triton-entries.zip"
 TRITON_RELEASES = ("3.1", "3.2", "3.4", "3.9")
-# Entries as other tools wrote them without a GPU; `tools/tried` says which releases, and made them.
+# Entries as other tools wrote them without a GPU, in the jobs of tests/tools/jobs.
 OF_TOOLS = Path(__file__).parent / "data/tool-entries.zip"
 
 
