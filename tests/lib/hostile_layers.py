@@ -31,12 +31,10 @@ def streamed(parts: Iterable[bytes]) -> tuple[bytes, str]:
 
 
 def zeros(mebibytes: int) -> Iterable[bytes]:
-    """Yield zeros."""
     return (bytes(MIB) for _ in range(mebibytes))
 
 
 def layer(*parts: bytes) -> tuple[bytes, str]:
-    """Return a layer."""
     return streamed(parts)
 
 

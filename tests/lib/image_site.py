@@ -50,7 +50,6 @@ class InlineWorker:
         return result
 
     def look(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function."""
         return self.run(deadline, function, *args, **kwargs)
 
     def close(self) -> None:
@@ -85,11 +84,9 @@ class Elsewhere(NamedTuple):
         self.seen.append("released")
 
     def show(self, reference: Reference, path: str, store: ImageStoreClient, deadline: Deadline) -> None:  # noqa: ARG002
-        """Note it."""
         self.seen.append(f"{reference.canonical()} is {os.path.basename(path)}")
 
     def forget(self, store: ImageStoreClient, deadline: Deadline) -> None:  # noqa: ARG002
-        """Note it."""
         self.seen.append("forgets")
 
 
@@ -115,7 +112,6 @@ def site(store: Path, workspace: Path) -> Site:
 
 
 def put_image(site: Site) -> None:
-    """Publish the sample image."""
     images = Path(site.store.path) / "images"
     images.mkdir(exist_ok=True)
     (images / f"{HEX}.{KIND}.sqsh").write_bytes(image())

@@ -76,7 +76,6 @@ class LayerRegistry:
             self._left = size
 
     def resume(self) -> None:
-        """Send whatever is asked for."""
         with self._free:
             self._left = float("inf")
             self._free.notify_all()
@@ -99,7 +98,6 @@ class LayerRegistry:
 
 @contextmanager
 def serving() -> Iterator[LayerRegistry]:
-    """Yield an empty registry."""
     registry = LayerRegistry()
 
     class Handler(BaseHTTPRequestHandler):

@@ -17,8 +17,6 @@ PAGE = b"<html><body>come back later</body></html>"
 
 
 def handler(how: str) -> type[BaseHTTPRequestHandler]:
-    """Return a request handler."""
-
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             word, _, rest = how.partition("=")

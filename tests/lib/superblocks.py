@@ -31,7 +31,6 @@ PADDED = 4096
 
 
 def packed(block: Superblock = GOOD) -> bytes:
-    """Return the superblock's 96 bytes."""
     return struct.pack("<5I6H8Q", *block)
 
 

@@ -72,7 +72,6 @@ def long_name(name: bytes, kind: bytes = b"L") -> bytes:
 
 
 def zstd(data: bytes) -> bytes:
-    """Return one frame of zstd."""
     library = ctypes.CDLL("libzstd.so.1")
     library.ZSTD_compressBound.restype = library.ZSTD_compress.restype = ctypes.c_size_t
     room = library.ZSTD_compressBound(ctypes.c_size_t(len(data)))

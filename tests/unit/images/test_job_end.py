@@ -11,7 +11,6 @@ from typing import NoReturn
 import pytest
 
 from tests.lib.runs import a_policy, a_record
-from tests.lib.worker_calls import answer_here
 from warmstart.host.deadline import Deadline
 from warmstart.images.imports.job_end import JobEnd
 from warmstart.slurm.facts import JobFacts
@@ -19,7 +18,6 @@ from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
 from warmstart.store import board
 from warmstart.store.board import Topic, Whose, run_of
 from warmstart.store.client import StoreClient
-from warmstart.store.layout import StoreFailed
 
 NODES = "n[1-64]"
 TOPIC = Topic(run_of("test", 7, 0), "over", "n1", Whose(os.getuid(), "test", NODES))
@@ -103,11 +101,6 @@ def test_slurmctld_is_asked_as_often_for_64_nodes_as_for_one(
         assert 5 <= controller.asked <= 16
 
 
-def test_nobody_asks_in_the_first_seconds(store: StoreClient, clock: Clock, controller: Controller) -> None:
-    assert seconds_until_known([watch(store)], clock, 4) == 4
-    assert controller.asked == 0
-
-
 @pytest.mark.threat(44)
 @pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "NODE_FAIL"])
 def test_all_nodes_hear_of_the_end(store: StoreClient, clock: Clock, controller: Controller, state: str) -> None:
@@ -156,16 +149,3 @@ def test_what_an_earlier_job_left_is_no_answer(store: StoreClient, clock: Clock,
     publish(own)
     assert seconds_until_known([watch(store, 2)], clock, 60) < 60
     assert controller.asked > 0
-
-
-def test_a_store_that_fails_keeps_nobody(
-    store: StoreClient, clock: Clock, controller: Controller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> NoReturn:
-        raise StoreFailed(what="x", problem="y")
-
-    for function in (board.begin, board.hear, board.take_down):
-        answer_here(monkeypatch, function, fail)
-    controller.state = "COMPLETING"
-    assert seconds_until_known([watch(store)], clock, 60) < 60
-    assert seconds_until_known([watch(store, 2)], clock, 60) == 60

@@ -42,17 +42,6 @@ def collect(store: Path, run: Path) -> int:
         os.close(fd)
 
 
-def test_a_note_becomes_a_use_and_protects(store: Path, run: Path) -> None:
-    assert not uses.is_protected(str(store), NAME, 600.0)
-    for name in (NAME, OTHER, NAME):
-        own_images.note_use(str(run / "tmp"), name)
-    assert collect(store, run) == 2
-    assert collect(store, run) == 0
-    assert set(uses.last(str(store), NAME)) == {f"n1~{os.getuid()}"}
-    assert uses.is_protected(str(store), NAME, 600.0)
-    assert not eviction.evict(str(store), NAME, 600.0)
-
-
 def test_a_use_that_is_about_to_end_protects_nothing(store: Path) -> None:
     week = 7 * DAY
     uses.record(str(store), NAME, "n1")

@@ -65,23 +65,16 @@ def test_takes_what_people_write(text: str, canonical: str) -> None:
 
 
 FILES = [
-    "/home/me/x.sqsh",
-    "./x.sqsh",
-    "../x.sif",
-    "~/x.sqsh",
-    "cont.sqsh",
-    "images/cont.sqsh",
-    "a.sif",
-    "Cont.squashfs",
-]
+    "/home/me/x.sqsh", "./x.sqsh", "../x.sif", "~/x.sqsh", "cont.sqsh", "images/cont.sqsh", "a.sif", "Cont.squashfs",
+]  # fmt: skip
 
 
 @pytest.mark.report
 @pytest.mark.parametrize("text", FILES)
 def test_a_file_is_told_so(text: str) -> None:
-    with pytest.raises(ImageReferenceInvalid) as raised:
+    """And not that Docker Hub does not have it, or that this cluster does not allow Docker Hub."""
+    with pytest.raises(ImageReferenceInvalid, match=r"a file's path begins with / or \./"):
         parse(text)
-    assert "a file's path begins with / or ./" in str(raised.value)
 
 
 @pytest.mark.report
@@ -124,14 +117,5 @@ def test_canonical_is_a_fixed_point(text: str) -> None:
 def test_allows_only_listed_registries() -> None:
     check_allowed(parse("reg.io:5000/a"), ["nvcr.io", "REG.io:5000"])
     for text in ("reg.io/a", "evil.reg.io:5000/a", "ubuntu"):
-        with pytest.raises(ImageRefused):
-            check_allowed(parse(text), ["reg.io:5000"])
-
-
-def test_the_refusal_names_what_is_allowed() -> None:
-    with pytest.raises(ImageRefused) as raised:
-        check_allowed(parse("ubuntu"), ["nvcr.io", "reg.io"])
-    assert str(raised.value) == (
-        "image docker.io/library/ubuntu:latest is refused: registry docker.io is not one that this cluster "
-        "allows (nvcr.io, reg.io)"
-    )
+        with pytest.raises(ImageRefused, match=r"not one that this cluster allows \(nvcr\.io, reg\.io:5000\)"):
+            check_allowed(parse(text), ["nvcr.io", "reg.io:5000"])

@@ -88,20 +88,6 @@ def directory(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
-def test_counts_bytes_and_files(directory: int, tmp_path: Path) -> None:
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "b" / "file").write_bytes(os.urandom(1 << 20))
-    (tmp_path / "hole").touch()
-    os.truncate(tmp_path / "hole", 1 << 40)
-    Watch(directory, ROOMY).look()
-    Watch(directory, ROOMY._replace(files=4)).look()
-    with pytest.raises(Exceeded):
-        Watch(directory, ROOMY._replace(files=3)).look()
-    with pytest.raises(Exceeded):
-        Watch(directory, ROOMY._replace(size=1 << 20)).look()  # the directories take some as well
-    Watch(directory, ROOMY._replace(size=2 << 20)).look()
-
-
 def test_leads_nowhere_else_and_ends(directory: int, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/usr")
     Watch(directory, ROOMY._replace(files=1)).look()

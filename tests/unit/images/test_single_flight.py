@@ -325,12 +325,6 @@ def test_a_failure_that_says_nothing_of_the_tag_leaves_the_last_image(
     assert started == []
 
 
-def test_what_one_node_heard_spares_the_others(old: Site, started: Deeds) -> None:
-    told(old, OUTAGE, lock=query_of(old, TAG).lock)
-    started.append(never)
-    assert single_flight.obtain(TAG, old, after(5)).how == "stale"
-
-
 @pytest.mark.parametrize(
     "error",
     [

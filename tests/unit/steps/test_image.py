@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -10,11 +11,12 @@ import pytest
 
 from tests.lib.image_site import RULES
 from tests.lib.runs import events
-from warmstart.errors import WarmstartError
+from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.images import private, single_flight
-from warmstart.images.agreed import HeadImage, Heads
+from warmstart.images import agreed, private, single_flight
+from warmstart.images.agreed import HeadHasNone, HeadImage, Heads
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound, RegistryUnreachable
+from warmstart.images.imports.job_end import JobOver
 from warmstart.images.private import JobOwner
 from warmstart.images.query import Missing, Obtained, Requester, Site
 from warmstart.images.reference import PyxisImage, Reference, parse
@@ -357,3 +359,54 @@ def test_where_the_head_node_is_silent_pyxis_imports_its_image(context: Context,
     assert "the head node n1 has named no image" in told.notices[0]
     with pytest.raises(HeadSilent):
         image.run(node, meeting)
+
+
+class Full(ResourceError):
+    """Of the head node alone."""
+
+    code = "full-for-a-test"
+    template = "no room on {disk}"
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (agreed.failed(Full(disk="/var")), "no room on /var"),
+        (HeadImage(code="of-a-later-release", text="who knows"), "who knows"),
+        (HeadImage(digest="../../etc/passwd"), "it named none"),
+        (None, "it did not look for it"),
+    ],
+)
+def test_a_failure_of_the_head_alone_leaves_the_others_without_the_image(
+    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch, said: HeadImage | None, problem: str
+) -> None:
+    """Nobody chooses an image of its own."""
+    flights = fly(monkeypatch)
+    monkeypatch.setattr(Heads, "word", lambda *_: {FIRST.canonical(): said} if said else {})
+    with pytest.raises(HeadHasNone, match=f"{problem}$"):
+        image.run(another(context), meeting)
+    assert flights.asked == []
+
+
+def test_who_waits_for_the_head_hears_that_the_job_is_over(
+    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head node may be gone with it, and its word removed. The watch begins once."""
+    monkeypatch.setattr(agreed, "ALONE_S", 0.0)
+    begun, answers = [], iter([False, False, True])
+
+    def job_end() -> Callable[[Deadline], bool]:
+        begun.append(0)
+        return lambda _: next(answers)
+
+    assert meeting.meeting
+    heads = Heads(context.store, another(context).record, meeting.meeting)
+    with pytest.raises(JobOver, match=r"while it waited for image reg\.example\.com/a:1"):
+        heads.word(FIRST.canonical(), job_end, after(30))
+    assert begun == [0]
+
+
+@pytest.mark.timed
+def test_the_head_gives_up_before_the_others_so_that_they_learn_why() -> None:
+    assert 214 < agreed.earlier(after(220)).left() <= 215
+    assert 0.8 < agreed.earlier(after(1)).left() <= 0.9

@@ -227,6 +227,32 @@ def test_a_list_names_the_manifest_that_is_fetched(
         OCI.import_image(IMAGE, digest_of(index), scratch._replace(caps=Caps(99, 9)), after(9))
 
 
+AMD, ARM = ({"os": "linux", "architecture": name} for name in ("amd64", "arm64"))
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {"manifests": [{"digest": DIGEST, "platform": ARM}] * 2},  # skopeo decides, which knows variants of CPUs
+        {"manifests": [{"digest": DIGEST, "platform": AMD}]},
+        {"manifests": [{"digest": "sha512:00", "platform": ARM}, {"digest": DIGEST, "platform": ARM | {"os": "x"}}]},
+        {"manifests": [1, {"platform": []}]},
+        {"layers": ["x", {"digest": "../../etc/passwd", "size": 1}]},
+        {"layers": [{"digest": DIGEST, "size": -1}]},
+        {"layers": [{"digest": DIGEST, "size": manifest.LARGEST + 1}]},
+    ],
+)
+def test_what_a_manifest_does_not_say_clearly_is_left_to_skopeo(
+    programs: Programs, scratch: Scratch, monkeypatch: pytest.MonkeyPatch, shown: object
+) -> None:
+    """The import goes on without knowing its layers."""
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="aarch64"))
+    text = json.dumps(shown).encode()
+    programs.answer = showing(text)
+    OCI.import_image(IMAGE, digest_of(text), scratch, after(9))
+    assert programs.started[1][-2:] == [f"docker://reg.io/a@{digest_of(text)}", "oci:layout:import"]
+
+
 @pytest.mark.threat(46)
 @pytest.mark.parametrize(
     ("image", "problem"),
@@ -414,7 +440,9 @@ def test_whose_fault_a_complaint_of_enroot_is(
     assert len(programs.started) == (3 if issubclass(kind, RegistryUnreachable) else 1)
 
 
-@pytest.mark.parametrize("answer", [b"", b"<html></html>", MANIFEST[:-1]])
+@pytest.mark.parametrize(
+    "answer", [b"", b"<html></html>", MANIFEST[:-1], b"[]", b"[" * 100_000, b'{"layers": 1}', b'{"fsLayers": []}']
+)
 def test_an_answer_that_is_no_manifest_has_no_digest(programs: Programs, scratch: Scratch, answer: bytes) -> None:
     """A maintenance page, or the beginning of a manifest that is too long."""
     programs.answer = lambda _: CompletedProgram(0, answer, b"")
