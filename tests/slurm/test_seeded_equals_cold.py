@@ -62,12 +62,6 @@ def Δ_einer_sehr_langen_größe(x):
 
 
 """
-EXTENSION = """\
-import ctypes, os
-from pathlib import Path
-from torch.utils.cpp_extension import load
-
-"""
 SOURCES = {
     "inductor": {
         "job.py": INDUCTOR
@@ -84,20 +78,9 @@ SOURCES = {
         + SHOWN,
         "helper.py": HELPER,
     },
-    "torch-extensions": {
-        "job.py": EXTENSION
-        + RANKS
-        + 'load("edited", [str(Path(__file__).with_name("edited.cpp"))], is_python_module=False)\n'
-        + 'library = ctypes.CDLL(os.path.join(os.environ["TORCH_EXTENSIONS_DIR"], "edited", "edited.so"))\n'
-        + "library.value.restype = ctypes.c_double\nvalue = library.value()\n"
-        + SHOWN,
-        "edited.cpp": '#include "helper.h"\nextern "C" double value() {{ return scaled(1.0) + {bias}; }}\n',
-        "helper.h": "const double scale = {scale};\nstatic double scaled(double x) {{ return x {operator} scale; }}\n",
-    },
 }
-# Odd, but for the one whose builder puts it into a makefile.
-DIRECTORIES = {"inductor": "x=1, größe@v1 [exp]", "jax": "my project", "torch-extensions": "größe@v1"}
-COLD = "TORCHINDUCTOR_CACHE_DIR JAX_COMPILATION_CACHE_DIR TORCH_EXTENSIONS_DIR"
+DIRECTORIES = {"inductor": "x=1, größe@v1 [exp]", "jax": "my project"}
+COLD = "TORCHINDUCTOR_CACHE_DIR JAX_COMPILATION_CACHE_DIR"
 # What the program is, and how many ranks run it: edits of the file, of the helper, of its constant, and all back.
 EDITS = [((1, 2, "*"), 2), ((3, 2, "*"), 4), ((3, 2, "+"), 2), ((3, 5, "+"), 2), ((1, 2, "*"), 2)]
 # Kills the program once it has saved so many files. A killed one says so; one that saves fewer ends by itself.
