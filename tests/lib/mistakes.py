@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -445,6 +446,7 @@ IN_DOCTOR: dict[str, list[Row]] = {
     "policy.compiled": [
         ("wrong", "damaged", file(f"{VAR}/policy.json", "{")),
         ("advice", "does not exist", gone(f"{VAR}/policy.json")),
+        ("ok", "no hook has run here", gone(f"{VAR}/policy.json"), lambda site: shutil.rmtree(site.base / VAR / "n1")),
     ],
     "policy.off": [("wrong", "has existed for 2h", file(OFF, ""), old(OFF))],
     "policy.mode": [
@@ -516,7 +518,11 @@ IN_DOCTOR: dict[str, list[Row]] = {
         ("wrong", "is mounted noexec", disk("workspace", "noexec")),
         ("wrong", "cannot use its workspace", mode("workspace", 0o700)),
     ],
-    "job.images": [("wrong", "cannot read images", Site.close_store)],
+    "job.images": [
+        ("wrong", "cannot read images", Site.close_store),
+        ("wrong", "cannot read images", file("store/images/x.sqsh", "", 0o600)),
+        ("ok", "can read images", file("store/images/x.sqsh", "")),
+    ],
     "store.mount": [("critical", "the store is not mounted", _unmounted)],
     "store.reachable": [
         ("critical", "No such file or directory", lambda site: site.store.rename(site.base / "x")),
@@ -554,6 +560,7 @@ IN_DOCTOR: dict[str, list[Row]] = {
         ("advice", "reverse order", conf("=@/prolog", "=@/pro*")),
         ("critical", "matches no file, which drains the node", conf("=@/prolog", "=@/none.d/*")),
         ("critical", "missing or not executable", gone(f"{LIBEXEC}/prolog")),
+        ("critical", "is missing", conf("=@/prolog", "=~/p"), script("p", "exec @/prolog"), gone(f"{LIBEXEC}/prolog")),
         ("wrong", "the last of 2 lines", LATER),
         ("ok", "runs", LATER, slurm("24.05.1")),
         ("unknown", "release", LATER, slurm("")),
