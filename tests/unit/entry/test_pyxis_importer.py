@@ -220,11 +220,7 @@ class Job:
 
     @property
     def note(self) -> str | None:
-        return self.told(0)
-
-    def told(self, step: int) -> str | None:
-        """Return what enroot's hook is told of a step."""
-        path = self.root / "cache/.steps" / str(step)
+        path = self.root / "cache/.steps/0"
         return path.read_text() if path.exists() else None
 
     def show(self, text: str) -> None:
@@ -303,16 +299,6 @@ def test_what_would_make_an_image_warm_is_noted(
         (job.root / "tmp/warmstart-images/.cold").write_text("first\n")
         assert step.get(uri.replace("/a", "/c"))[0] == 0
         assert job.left(".cold") == "first\n"
-
-
-def test_many_short_steps_ask_root_nothing(node: Node, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, job = stored(node), Job(node, monkeypatch)
-    job.show(f"0ddba11d {path}\n")
-    for number in range(1000):
-        node.environ(SLURM_JOB_ID="7", SLURM_STEP_ID=str(number))
-        assert step.get(BY_DIGEST)[1] == f"{path}\n"
-        assert job.told(number) == "0ddba11d\n"
-    assert (job.asked, step.imported, job.left(".cold")) == (0, [], None)
 
 
 @pytest.mark.parametrize("fails", [True, False])
