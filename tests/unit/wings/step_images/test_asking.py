@@ -82,8 +82,8 @@ def test_an_answer_may_take_its_time_once_root_has_heard(path: str, monkeypatch:
     with Root(path, [asking.HEARD + answer.encode()]):
         assert asking.ask(path, REFERENCE, 30) == answer
     Path(path).unlink()
-    monkeypatch.setattr(asking, "HEARD_S", 1.0)
-    with Root(path, [asking.HEARD, answer.encode()], pause=1.2):
+    monkeypatch.setattr(asking, "HEARD_S", 3.0)
+    with Root(path, [asking.HEARD, answer.encode()], pause=3.2):
         assert asking.ask(path, REFERENCE, 30) == answer
 
 
