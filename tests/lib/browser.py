@@ -23,19 +23,6 @@ def screenshot(page: Path, target: Path, size: tuple[int, int], scheme: str) -> 
     return _run(page, f"--screenshot={target}", f"--window-size={size[0]},{size[1]}", "--hide-scrollbars", scheme)
 
 
-def pdf(page: Path, target: Path) -> str:
-    """Print a page; return what the browser's console said."""
-    return _run(page, f"--print-to-pdf={target}")
-
-
-def content(page: Path, query: str = "") -> str:
-    """Return a page as its scripts have left it, as HTML; `query` is the part of its address after a `?`."""
-    with tempfile.TemporaryDirectory() as profile:
-        address = f"{page.as_uri()}?{query}" if query else page.as_uri()
-        argv = [*_ARGV, f"--user-data-dir={profile}", "--virtual-time-budget=20000", "--dump-dom", address]
-        return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=SECONDS).stdout
-
-
 def _run(page: Path, *options: str) -> str:
     with tempfile.TemporaryDirectory() as profile:
         argv = [*_ARGV, "--enable-logging=stderr", f"--user-data-dir={profile}", *options, page.as_uri()]

@@ -25,7 +25,6 @@ ALL = LineFilter()
 
 
 def need(program: str) -> str:
-    """Return a program's path."""
     return shutil.which(program, path="/usr/sbin:/usr/bin") or unavailable(f"{program} is not installed")
 
 
@@ -105,7 +104,6 @@ def test_rsyslog_takes_the_lines_of_dev_log(tmp_path: Path, monkeypatch: pytest.
 
 
 def until(done: Callable[[], bool]) -> None:
-    """Wait for rsyslog."""
     wait_until("rsyslog", done, 30)
 
 

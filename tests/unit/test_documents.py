@@ -11,7 +11,6 @@ from tools import documents
 from tools.documents import ROOT
 
 LINK = re.compile(r"(?:\]\(|\bsrc(?:set)?=\")(?!https?:|mailto:)([^)#\s\"]*)(?:#([^)\s\"]*))?[)\"]")
-LONGEST = 120
 DOCUMENTS = documents.documents()
 FOR_CONTAINERS = ("hooks.d/40-warmstart.sh", "mounts.d/50-warmstart.fstab")
 FORMS = sorted((ROOT / ".github").rglob("*.yml"))

@@ -30,7 +30,6 @@ KIND = Kind("wishes", most=3, backoff_s=60.0)
 
 @pytest.fixture
 def paths(tmp_path: Path) -> NodePaths:
-    """Return the directories of a node."""
     (tmp_path / "n1").mkdir()
     return NodePaths(str(tmp_path / "n1"), "/nowhere")
 
@@ -165,11 +164,6 @@ def test_an_attempt_may_be_hastened(errands: Errands) -> None:
     assert errands.all() == []
 
 
-def test_one_process_is_at_work(paths: NodePaths) -> None:
-    with errand.at_work(paths, "a") as first, errand.at_work(paths, "a") as second, errand.at_work(paths, "b") as third:
-        assert (first, second, third) == (True, False, True)
-
-
 def test_foreign_files_are_no_errands(errands: Errands) -> None:
     item = put(errands, "a")
     for name in ("a", "1,2,a", "1,x,0,a", f".{item.name}.7.tmp", "1,1,1,"):
@@ -182,10 +176,4 @@ def test_foreign_files_are_no_errands(errands: Errands) -> None:
 def test_a_damaged_one_says_nothing(errands: Errands, content: bytes) -> None:
     item = put(errands, "a")
     Path(errands.directory, item.name).write_bytes(content)
-    assert errands.read(item, Wish) is None
-
-
-def test_one_that_is_too_long_says_nothing(errands: Errands) -> None:
-    item = put(errands, "a")
-    os.truncate(f"{errands.directory}/{item.name}", 1 << 30)
     assert errands.read(item, Wish) is None

@@ -16,35 +16,34 @@ SLURM = {
 }
 
 
-def test_nothing_but_slurms_own_variables_is_needed() -> None:
-    job = from_environment({**SLURM, "SLURM_JOB_ACCOUNT": "(null)", "SLURM_NODELIST": "n[1-2]"})
-    assert (job.id, job.user, job.account, job.nodelist, job.view_id) == (7, "a", "", "n[1-2]", 7)
+TOLD = {  # in Slurm's words, and what becomes of it
+    "id": ("SLURM_JOB_ID", "8", 8),
+    "account": ("SLURM_JOB_ACCOUNT", "(null)", ""),
+    "nodelist": ("SLURM_NODELIST", "n[1-2]", "n[1-2]"),
+    "view_id": ("SLURM_HET_JOB_ID", "6", 6),  # the id that the tasks of a heterogeneous job see
+    "restarts": ("SLURM_JOB_RESTART_COUNT", "2", 2),
+    "cpus_per_node": ("SLURM_JOB_CPUS_PER_NODE", "4(x2),2", "4(x2),2"),
+    "oversubscribe": ("SLURM_JOB_OVERSUBSCRIBE", "NO", "NO"),
+    "exclusive": ("SLURM_JOB_EXCLUSIVE", "NODE", "NODE"),
+    "warm_image": ("SPANK_WARM_IMAGE", "a:1", "a:1"),
+    "warm_profile": ("SPANK_WARM_PROFILE", "numba", "numba"),
+    "no_warm": ("SPANK_NO_WARM", "1", True),
+    "qos": ("SLURM_JOB_QOS", "(null)", ""),
+}
 
 
-def test_tasks_of_a_heterogeneous_job_know_the_leaders_id() -> None:
-    assert from_environment({**SLURM, "SLURM_JOB_ID": "8", "SLURM_HET_JOB_ID": "7"}).view_id == 7
+def test_a_job_is_what_slurm_tells() -> None:
+    job = from_environment({**SLURM, **{variable: value for variable, value, _ in TOLD.values()}})
+    assert {field: getattr(job, field) for field in TOLD} == {field: meant for field, (*_, meant) in TOLD.items()}
 
 
-def test_what_tells_runs_and_shared_nodes_apart() -> None:
-    told = {"SLURM_JOB_RESTART_COUNT": "2", "SLURM_JOB_CPUS_PER_NODE": "4(x2),2"}
-    shared = {"SLURM_JOB_OVERSUBSCRIBE": "NO", "SLURM_JOB_EXCLUSIVE": "NODE"}
-    job = from_environment({**SLURM, **told, **shared})
-    assert (job.cpus_per_node, job.oversubscribe, job.exclusive) == ("4(x2),2", "NO", "NODE")
-    assert [job.restarts, from_environment(SLURM).restarts] == [2, 0]
-
-
-def test_the_plugins_options_are_taken_as_they_come() -> None:
-    job = from_environment({**SLURM, "SPANK_WARM_IMAGE": "a:1", "SPANK_WARM_PROFILE": "numba", "SPANK_NO_WARM": "1"})
-    assert (job.warm_image, job.warm_profile, job.no_warm) == ("a:1", "numba", True)
-    plain = from_environment(SLURM)
-    assert (plain.warm_image, plain.warm_profile, plain.no_warm) == ("", "", False)
-
-
-def test_what_slurmd_does_not_tell_is_not_known() -> None:
+def test_what_slurm_does_not_tell_is_empty_or_not_known() -> None:
+    """Not the same as "none": the QOS before 26.05, job name and array never; the comment since 22.05."""
     job = from_environment(SLURM)
+    assert (job.id, job.user, job.view_id, job.restarts) == (7, "a", 7, 0)
+    assert (job.warm_image, job.warm_profile, job.no_warm) == ("", "", False)
     assert (job.qos, job.job_name, job.array, job.comment_known) == (None, None, None, False)
-    job = from_environment({**SLURM, "SLURM_JOB_QOS": "(null)", "SLURM_JOB_RESTART_COUNT": "0"})
-    assert (job.qos, job.comment_known) == ("", True)
+    assert from_environment({**SLURM, "SLURM_JOB_RESTART_COUNT": "0"}).comment_known
 
 
 @pytest.mark.parametrize(

@@ -104,14 +104,6 @@ def test_a_damaged_record_is_an_error_that_names_it(tmp_path: Path, text: str) -
         records.load(str(tmp_path), 7)
 
 
-def test_a_link_in_the_records_place_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "7").mkdir()
-    (tmp_path / "elsewhere").write_text(json.dumps({"format": 1}))
-    (tmp_path / "7" / "record.json").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RecordUnreadable, match="symbolic"):
-        records.load(str(tmp_path), 7)
-
-
 @pytest.mark.parametrize(("number", "expected"), [(errno.EIO, StateUnusable), (errno.EMFILE, StateFull)])
 @pytest.mark.parametrize("function", ["opened_dir", "read_small", "is_at"])
 def test_state_that_cannot_be_read_is_no_bug(

@@ -8,26 +8,76 @@ from tests.lib.runs import a_job
 from warmstart import request
 from warmstart.request import Request, RequestInvalid
 
+NOTHING = Request((), ())
+WISHES: list[tuple[dict[str, object], Request]] = [  # what a job says, with a policy that has the word ports
+    ({}, NOTHING),
+    ({"comment": "nightly run"}, NOTHING),
+    ({"comment": "warmstart: image=reg.example.com/a:1"}, Request(("reg.example.com/a:1",), ())),
+    (
+        {"comment": "nightly; warmstart: profiles=numba,inductor image=a image=b image=a"},
+        Request(("a", "b"), ("numba", "inductor")),
+    ),
+    # Capitals and blanks do not matter but in values.
+    ({"comment": "warmstart:fresh Image=a/B:1"}, Request(("a/B:1",), (), fresh=True)),
+    ({"comment": "WARMSTART : Fresh Image=a/B:1"}, Request(("a/B:1",), (), fresh=True)),
+    ({"comment": "a: b, warmstart:  FRESH Image=a/B:1"}, Request(("a/B:1",), (), fresh=True)),
+    # By a word or by an option.
+    ({"warm_fresh": True}, NOTHING._replace(fresh=True)),
+    ({"comment": "warmstart: refresh"}, NOTHING._replace(refresh=True)),
+    ({"warm_refresh": True}, NOTHING._replace(refresh=True)),
+    ({"comment": "fresh refresh warmstart: profiles=fresh"}, Request((), ("fresh",))),
+    ({"comment": "warmstart: cache=spec_2.0"}, NOTHING._replace(cache="spec_2.0")),
+    ({"warm_cache": "a"}, NOTHING._replace(cache="a")),
+    ({"warm_cache": "a", "comment": "warmstart: cache=a"}, NOTHING._replace(cache="a")),
+    (
+        {"comment": "warmstart: image=b profiles=numba", "warm_image": "c", "warm_profile": "inductor,numba"},
+        Request(("c", "b"), ("inductor", "numba")),
+    ),
+    ({"comment": "warmstart: files=llama-70b_v1.2"}, NOTHING._replace(files="llama-70b_v1.2")),
+    ({"comment": "warmstart: files=a files=a"}, NOTHING._replace(files="a")),
+    ({"comment": "warmstart: ports=4 ports=4 profiles=numba"}, Request((), ("numba",), words={"ports": "4"})),
+    # Pyxis's image is the one that containers start from; what is in no registry is left to pyxis.
+    (
+        {"comment": "warmstart: image=b", "pyxis_image": "docker://a"},
+        Request(("docker://a", "b"), (), pyxis_image="docker://a"),
+    ),
+    ({"pyxis_image": "/home/alice/own.sqsh"}, NOTHING),
+    ({"pyxis_image": "./own.sqsh"}, NOTHING),
+    ({"pyxis_image": "dockerd://local/a:1"}, NOTHING),
+    ({"pyxis_image": "podman://a"}, NOTHING),
+]
+REFUSED: list[tuple[dict[str, object], str]] = [  # and a word of the refusal
+    ({"comment": "warmstart: fresh=numba"}, "fresh="),
+    ({"comment": "warmstart: refresh=a"}, "refresh="),
+    ({"comment": "warmstart: port=4"}, "port=4"),
+    ({"comment": "warmstart: ports="}, "ports="),
+    ({"comment": "warmstart: ports=1 ports=2"}, "ports=1 ports=2"),
+    ({"comment": "warmstart: files="}, "files="),
+    ({"comment": "warmstart: files=a/b"}, "files=a/b"),
+    ({"comment": "warmstart: files=a,b"}, "files=a,b"),
+    ({"comment": f"warmstart: files={'a' * 65}"}, "files=a"),
+    ({"comment": "warmstart: files=a files=b"}, "files=a files=b"),
+    ({"comment": "warmstart: cache=a/b"}, "cache=a/b"),
+    ({"comment": "warmstart: cache=a cache=b"}, "cache=a cache=b"),
+    ({"comment": "warmstart: cache=b", "warm_cache": "a"}, "cache"),
+    # A user can set the plugin's variables without the plugin.
+    ({"warm_cache": "a b"}, "--warm-"),
+    ({"warm_image": "a b"}, "--warm-"),
+    ({"warm_image": "a" * 513}, "--warm-"),
+    ({"warm_profile": "numba;x"}, "--warm-"),
+]
 
-@pytest.mark.parametrize(
-    ("comment", "images", "profiles"),
-    [
-        ("", (), ()),
-        ("nightly run", (), ()),
-        ("warmstart: image=reg.example.com/a:1", ("reg.example.com/a:1",), ()),
-        ("nightly; warmstart: profiles=numba,inductor image=a image=b image=a", ("a", "b"), ("numba", "inductor")),
-    ],
-)
-def test_the_token_in_the_comment(comment: str, images: tuple[str, ...], profiles: tuple[str, ...]) -> None:
-    assert request.of(a_job(comment=comment)) == Request(images, profiles)
+
+@pytest.mark.parametrize(("job", "asked"), WISHES)
+def test_a_jobs_wishes(job: dict[str, object], asked: Request) -> None:
+    assert request.of(a_job(**job), ("ports",)) == asked
+    assert not request.slip(a_job(**job))
 
 
-@pytest.mark.parametrize(
-    "asked", ["warmstart:fresh", "Warmstart: fresh", "WARMSTART : Fresh", "a: b, warmstart:  FRESH"]
-)
-def test_capitals_and_blanks_do_not_matter(asked: str) -> None:
-    assert request.of(a_job(comment=f"{asked} Image=a/B:1")) == Request(("a/B:1",), (), fresh=True)
-    assert not request.slip(a_job(comment=asked))
+@pytest.mark.parametrize(("job", "word"), REFUSED)
+def test_a_wish_that_is_not_understood_is_refused(job: dict[str, object], word: str) -> None:
+    with pytest.raises(RequestInvalid, match=word):
+        request.of(a_job(**job), ("ports",))
 
 
 @pytest.mark.parametrize(
@@ -75,69 +125,6 @@ def test_a_comment_that_says_off_is_left_alone() -> None:
     assert not request.wants_nothing(a_job(comment="warmstart: image=off"))
 
 
-def test_words_of_wings_come_with_their_values() -> None:
-    asked = request.of(a_job(comment="warmstart: ports=4 profiles=numba"), ("ports",))
-    assert (asked.words, asked.profiles) == ({"ports": "4"}, ("numba",))
-    for words in ((), ("port",)):
-        with pytest.raises(request.RequestInvalid):
-            request.of(a_job(comment="warmstart: ports=4"), words)
-    with pytest.raises(request.RequestInvalid):
-        request.of(a_job(comment="warmstart: ports="), ("ports",))
-
-
-def test_files_have_a_name() -> None:
-    assert request.of(a_job(comment="warmstart: files=llama-70b_v1.2")).files == "llama-70b_v1.2"
-    for word in ("files=", "files=a/b", "files=a,b", f"files={'a' * 65}"):
-        with pytest.raises(request.RequestInvalid):
-            request.of(a_job(comment=f"warmstart: {word}"))
-
-
-def test_a_cache_has_one_name() -> None:
-    assert request.of(a_job(comment="warmstart: cache=spec_2.0")).cache == "spec_2.0"
-    assert request.of(a_job(warm_cache="a")).cache == "a"
-    assert request.of(a_job(warm_cache="a", comment="warmstart: cache=a")).cache == "a"
-    for job in (
-        a_job(comment="warmstart: cache=a/b"),
-        a_job(comment="warmstart: cache=a cache=b"),
-        a_job(warm_cache="a", comment="warmstart: cache=b"),
-        a_job(warm_cache="a b"),
-    ):
-        with pytest.raises(RequestInvalid):
-            request.of(job)
-
-
-def test_pyxis_names_its_image_first() -> None:
-    job = a_job(comment="warmstart: image=b", pyxis_image="docker://a")
-    assert request.of(job).images == ("docker://a", "b")
-
-
-@pytest.mark.parametrize("image", ["/home/alice/own.sqsh", "./own.sqsh", "dockerd://local/a:1", "podman://a"])
-def test_what_is_in_no_registry_is_left_to_pyxis(image: str) -> None:
-    assert request.of(a_job(pyxis_image=image)) == Request((), ())
-
-
-@pytest.mark.parametrize("word", ["fresh", "refresh"])
-def test_a_job_can_start_cold_and_can_ask_what_a_tag_means_now(word: str) -> None:
-    asked = [request.of(a_job(comment=f"warmstart: {word} image=a")), request.of(a_job(**{f"warm_{word}": True}))]
-    assert [getattr(one, word) for one in asked] == [True, True]
-    assert not getattr(request.of(a_job(comment=f"{word} warmstart: profiles={word}")), word)
-    with pytest.raises(RequestInvalid, match=f"{word}="):
-        request.of(a_job(comment=f"warmstart: {word}=numba"))
-
-
-def test_the_plugins_options_are_wishes_like_the_comments() -> None:
-    job = a_job(comment="warmstart: image=b profiles=numba", warm_image="c", warm_profile="inductor,numba")
-    wished = request.of(job)
-    assert (wished.images, wished.profiles) == (("c", "b"), ("inductor", "numba"))
-
-
-@pytest.mark.parametrize("changes", [{"warm_image": "a b"}, {"warm_image": "a" * 513}, {"warm_profile": "numba;x"}])
-def test_forged_options_are_refused(changes: dict[str, str]) -> None:
-    """A user can set the plugin's variables without the plugin; the prolog reads them as strictly."""
-    with pytest.raises(RequestInvalid, match="--warm-"):
-        request.of(a_job(**changes))
-
-
 @given(st.text())
 def test_no_comment_raises_anything_else(text: str) -> None:
     try:
@@ -145,14 +132,3 @@ def test_no_comment_raises_anything_else(text: str) -> None:
     except RequestInvalid:
         return
     assert all(" " not in word for word in wished.images + wished.profiles)
-
-
-@pytest.mark.parametrize(("key", "one", "other"), [("files", "a", "b"), ("wing", "1", "2")])
-def test_what_a_job_can_have_once_is_not_named_twice(key: str, one: str, other: str) -> None:
-    """The last one would win without a word; the same one again says nothing new."""
-    twice = f"warmstart: {key}={one} {key}="
-    assert request.of(a_job(comment=twice + one), ["wing"]) == request.of(
-        a_job(comment=f"warmstart: {key}={one}"), ["wing"]
-    )
-    with pytest.raises(RequestInvalid, match=f"{key}={one} {key}={other}"):
-        request.of(a_job(comment=twice + other), ["wing"])

@@ -22,7 +22,6 @@ from tests.lib.runs import a_context, a_policy
 from warmstart import errand, run_end, view
 from warmstart import record as records
 from warmstart.errand import Errands, at_work
-from warmstart.errors import StoreError
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS, REMOVALS
 from warmstart.host import detached, files
@@ -63,7 +62,6 @@ class Runs:
         return Ending(self.context.policy, self.paths, record, self.context.audit, self.context.store)
 
     def recorded(self, job_id: int = 7) -> Record | None:
-        """Return the job's record."""
         return records.load(self.paths.state, job_id)
 
     def left(self) -> list[str]:
@@ -79,7 +77,6 @@ class Runs:
         return [item.name for item in runs_left(self.paths, REMOVALS)]
 
     def events(self, name: str) -> list[dict[str, object]]:
-        """Return the audited events of one name."""
         lines = [line for path in Path(self.paths.journal).iterdir() for line in path.read_text().splitlines()]
         return [event for line in lines if (event := json.loads(line))["event"] == name]
 
@@ -94,7 +91,6 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
 
 
 def tree(root: str) -> list[str]:
-    """Return every path below a directory."""
     return sorted(str(path.relative_to(root)) for path in Path(root).rglob("*"))
 
 
@@ -233,23 +229,6 @@ def written(dir_fd: int, name: str, data: bytes, mode: int, reserve: str = "") -
     os.close(fd)
 
 
-def test_a_state_that_takes_no_file_keeps_the_record(
-    runs: Runs, busy_disk: list[list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ending = runs.make()
-
-    def full(*_args: object, **_kwargs: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(errand, "replace_file", full)
-        (failure,) = run_end.release(ending, after(SOON))
-    assert (failure.code, runs.recorded()) == ("state-full", ending.record)
-    monkeypatch.setattr(run_end, "AT_ONCE_S", SOON)
-    released(ending)
-    assert (runs.left(), runs.recorded()) == ([], None)
-
-
 def test_a_run_that_cannot_be_removed_is_still_known(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     ending = runs.make()
     with monkeypatch.context() as patch:
@@ -264,26 +243,6 @@ def test_a_run_that_cannot_be_removed_is_still_known(runs: Runs, monkeypatch: py
     assert (event["earlier_run"], event["rebooted"]) == (ending.record.run_id, True)
     released(ending)
     assert (runs.left(), runs.recorded()) == ([], None)
-
-
-def test_a_cache_is_hidden_before_it_is_removed(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A harvest that is repeated after a kill finds no half of it."""
-    ending = runs.make()
-    run = Path(ending.record.run_directory)
-    monkeypatch.setattr(run_end, "remove_tree", fails)
-    undone(ending)
-    assert sorted(os.listdir(run.parent)) == [ending.record.going, "import.0a1b2c3d.0123"]
-
-
-def test_a_run_of_which_a_set_is_deferred_stays(runs: Runs) -> None:
-    other = records.CacheSet("0a1b2c3d", "c0ffee00", "sha256:ab", topics=["test.7.0/more"], deferred=["numba"])
-    ending = runs.make()
-    ending = ending._replace(record=ending.record._replace(sets=[other]))
-    (failure,) = run_end.release(ending, after(SOON))  # the store's directory is not there
-    assert "test.7.0/more" in str(failure)
-    (told,) = runs.events("harvest.deferred")
-    assert (told["profiles"], runs.deferred()) == (["numba"], [ending.record.run_name])
-    assert "cache/numba/code" in tree(ending.record.run_directory)
 
 
 @pytest.mark.threat(21)
@@ -331,17 +290,6 @@ def test_one_deferred_harvest_that_cannot_be_dropped_costs_no_other(
 def fails(*_: object) -> None:
     """Remove nothing, since something is held."""
     raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
-
-
-def test_a_store_that_is_away_keeps_nothing_on_the_node(runs: Runs) -> None:
-    ending = runs.make(topics=["test.7.0/caches"])  # the store's directory is not there
-    (failure,) = run_end.release(ending, after(SOON))
-    assert isinstance(failure, StoreError)
-    assert (runs.left(), runs.recorded()) == ([], None)
-    ending = runs.make(topics=["test.7.0/caches"])
-    undone(ending)
-    assert (runs.left(), runs.recorded()) == ([], None)
-    assert len(runs.events("step.failed")) == 1
 
 
 @pytest.mark.parametrize("way", sorted(WAYS))

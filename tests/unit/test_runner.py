@@ -54,7 +54,6 @@ def step(name: str, ran: list[str], failure: WarmstartError | None = None, **out
 
 
 def events(root: Path) -> list[dict[str, Any]]:
-    """Return what the context's journal holds."""
     lines = [line for path in (root / "node" / "journal").iterdir() for line in path.read_text().splitlines()]
     return [json.loads(line) for line in lines]
 

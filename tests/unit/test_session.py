@@ -11,7 +11,6 @@ import pytest
 from tests.lib.node import Node, OsAs
 from warmstart import session as sessions
 from warmstart.audit import events
-from warmstart.errors import PolicyError
 from warmstart.host.deadline import after
 from warmstart.session import NotRoot, open_session
 from warmstart.store.layout import StoreFailed
@@ -78,9 +77,3 @@ def test_only_root_has_one(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotRoot, match="warmstart cache"), open_session(node.installation, "cache"):
         pytest.fail("not root")
     assert os.listdir(node.installation.var) == ["policy.json"]
-
-
-def test_without_a_policy_there_is_none(node: Node) -> None:
-    os.unlink(node.installation.compiled_policy)
-    with pytest.raises(PolicyError), open_session(node.installation, "cache"):
-        pytest.fail("no policy")

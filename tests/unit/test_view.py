@@ -14,7 +14,6 @@ from warmstart.paths import NOTHING, Shown
 
 
 def line(target: str) -> Shown:
-    """Return a line."""
     return Shown("ro", "job", "mounted/a", NOTHING, target, NOTHING)
 
 

@@ -24,7 +24,6 @@ VALUES = st.recursive(
 
 
 def lines(path: Path) -> list[dict[str, object]]:
-    """Return what a journal says."""
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 

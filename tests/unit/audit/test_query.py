@@ -31,7 +31,6 @@ def written(*events: dict[str, object]) -> bytes:
 
 
 def found(path: Path, where: LineFilter = ALL) -> list[object]:
-    """Return the times of the lines that match."""
     return [line["ts"] for line in AuditLog([str(path)]).lines(where)]
 
 

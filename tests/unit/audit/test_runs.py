@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tests.lib import sample_log
 from warmstart.audit import runs as module
 from warmstart.audit.line import Line
 from warmstart.audit.runs import Harvest, ImageUse, Remark, Run, runs
@@ -15,12 +14,10 @@ RUN: Line = {"hook": "prolog", "run_id": "0a", "node": "n1", "cluster": "c", "jo
 
 
 def event(name: str, **fields: Any) -> Line:  # noqa: ANN401 - an event's own
-    """Return a line of the run."""
     return {**RUN, "ts": "2026-01-31T09:30:00.250Z", "event": name, **fields}
 
 
 def one(*lines: Line) -> Run:
-    """Return the only run of these lines."""
     (found,) = runs(lines)
     return found
 
@@ -124,13 +121,6 @@ def test_unfinished_runs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_OPEN", 3)
     lines = [{**event("hook.started"), "run_id": str(number)} for number in range(10)]
     assert [run.run_id for run in runs(lines)] == [str(number) for number in range(10)]
-
-
-def test_runs_of_a_cluster() -> None:
-    found = [*runs(sample_log.lines(250))]
-    assert len([run for run in found if run.hook == "prolog"]) == 250
-    assert len([run for run in found if run.hook == "epilog"]) == 249
-    assert all(run.outcome for run in found)
 
 
 @pytest.mark.parametrize(

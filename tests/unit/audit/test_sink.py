@@ -87,12 +87,6 @@ def test_a_killed_hooks_journal_is_moved_and_says_so(journal_dir: str, log: Path
     assert (crashed["event"], crashed["reason"], crashed["job_id"]) == ("hook.crashed", "killed", 7)
 
 
-def test_a_hook_killed_after_its_last_event_did_not_crash(journal_dir: str, log: Path) -> None:
-    left(journal_dir, b'{"ts": 1, "event": "hook.started"}\n{"ts": 2, "event": "hook.finished"}\n')
-    flush(journal_dir, str(log))
-    assert [line["event"] for line in lines(log)] == ["hook.started", "hook.finished"]
-
-
 def test_a_full_disk_keeps_the_journal(journal_dir: str, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that fails in the middle loses nothing: the next flush mends the line and moves it all."""
     finished(journal_dir)
@@ -201,14 +195,6 @@ def test_a_half_written_line_is_kept_as_damaged(journal_dir: str, log: Path) -> 
     assert damaged["event"] == "journal.damaged"
     assert damaged["text"] == '{"ts": 2, "event": "image.imp'
     assert (damaged["bytes"], damaged["job_id"], damaged["hook"]) == (29, 7, "prolog")
-
-
-def test_a_journal_of_zeros_tells_its_hook_from_its_name(journal_dir: str, log: Path) -> None:
-    """After a power loss a file may hold zeros; hook and run are still in its name."""
-    left(journal_dir, bytes(100), "prolog-slurmctld-ff-1.done")
-    flush(journal_dir, str(log))
-    (damaged,) = lines(log)
-    assert (damaged["hook"], damaged["run_id"], damaged["bytes"]) == ("prolog-slurmctld", "ff", 100)
 
 
 @pytest.mark.threat(20)

@@ -36,7 +36,6 @@ def log(tmp_path: Path) -> str:
 
 @pytest.fixture
 def nowhere(tmp_path: Path) -> Installation:
-    """Return an installation without a policy."""
     return Installation(str(tmp_path / "prefix"))
 
 
@@ -137,16 +136,6 @@ def test_following_shows_the_last_events_and_then_new_ones(
     Path(log).write_text(Path(log).read_text().replace(f"{line}\n", ""))
     result = run(nowhere, "audit", "--from", log, "-f", "-n", "1", "--json")
     assert [json.loads(one)["job_id"] for one in result.stdout.splitlines()] == [8, 9]
-
-
-def test_no_field_looks_like_python(nowhere: Installation, log: str) -> None:
-    line = {**LINES[0], "bundle": None, "names": ["a", "b"], "reasons": {"too-large": 1}}
-    Path(log).write_text(json.dumps(line) + "\n")
-    assert (
-        run(nowhere, "audit", "--from", log)
-        .stdout.rstrip()
-        .endswith("image=reg/app:1 bundle=- names=a,b reasons=too-large=1")
-    )
 
 
 def test_a_line_cannot_forge_another_one_on_the_console() -> None:

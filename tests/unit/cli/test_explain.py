@@ -27,7 +27,6 @@ def log(tmp_path: Path) -> str:
 
 @pytest.fixture
 def nowhere(tmp_path: Path) -> Installation:
-    """Return an installation without a policy."""
     return Installation(str(tmp_path / "prefix"))
 
 
@@ -36,12 +35,6 @@ def test_from_a_log(nowhere: Installation, log: str) -> None:
     assert result.exit_code == 0
     words = ("job 1000 of", "asked: images registry.example.com/", "was imported", "nothing is published", "what to do")
     assert [word for word in words if word not in result.stdout] == []
-
-
-def test_as_json(nowhere: Installation, log: str) -> None:
-    found = json.loads(run(nowhere, "explain", "1000", "--from", log, "--json").stdout)
-    assert (found["job"], [hook["hook"] for hook in found["hooks"]]) == (1000, ["import", "prolog", "epilog"])
-    assert found["hooks"][1]["parts"][0].keys() == {"part", "time", "what"}
 
 
 def test_of_many_nodes_the_first_is_told_in_full(nowhere: Installation, tmp_path: Path) -> None:

@@ -74,12 +74,6 @@ def test_a_store_that_gives_users_no_reports_says_so(as_user: Node, monkeypatch:
     assert (told.exit_code, "`store.reports`" in told.stderr) == (2, True)
 
 
-def test_in_a_running_job_neither_policy_nor_store_is_needed(as_user: Node) -> None:
-    assert prolog.main(as_user.installation.prefix) == 0
-    os.rename(as_user.store, f"{as_user.store}.away")
-    assert as_user.command("explain", "7").exit_code == 0
-
-
 def test_what_is_in_view_and_report_is_told_once(as_user: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the epilog is at work, or after one that died."""
     assert prolog.main(as_user.installation.prefix) == 0

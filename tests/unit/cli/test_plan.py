@@ -16,7 +16,6 @@ NOBODY = ("plan", "--user", "nobody")
 
 @pytest.fixture
 def site(tmp_path: Path) -> Installation:
-    """Return an installation with a small policy."""
     return installed(tmp_path)
 
 
@@ -68,13 +67,6 @@ def test_how_containers_start_is_told(
     assert told(*NOBODY) == set()
 
 
-def test_the_profiles_that_a_job_may_ask_for_are_listed(site: Installation) -> None:
-    offered = answer(site, *NOBODY)["offered"]
-    assert ({"numba", "triton"} <= {*offered}, "files" in offered) == (True, False)
-    said = run(site, *NOBODY, "--comment", "warmstart: profiles=numab").stdout
-    assert "A job may ask for the profiles " in " ".join(said.split())
-
-
 def test_the_words_of_a_comment_are_listed(site: Installation) -> None:
     words = answer(site, *NOBODY)["words"]
     assert {"image=", "cache=", "fresh", "off"} <= {*words}
@@ -95,14 +87,6 @@ def test_a_private_image_is_said_to_be_one(tmp_path: Path) -> None:
         found = answer(site, *NOBODY, "--partition", partition, "--comment", comment)["images"]
         assert [image["private"] for image in found if image["from"] == "job"] == [private]
     assert "team" in run(site, *NOBODY, "--partition", "gpu1", "--comment", comment).stdout
-
-
-def test_a_job_can_be_described_by_what_only_the_controller_knows(tmp_path: Path) -> None:
-    site = installed(tmp_path, f"{POLICY}  - {{name: nightly, match: {{qos: hi}}}}\n")
-    options = ("--qos", "hi", "--job-name", "nightly")
-    assert answer(site, *NOBODY, *options)["rules"][-1]["matched"] is True
-    assert "job_name nightly" in run(site, *NOBODY, *options).stdout
-    assert answer(site, *NOBODY)["rules"][-1]["matched"] is False
 
 
 @pytest.mark.parametrize(
@@ -130,12 +114,6 @@ def test_escapes_in_a_comment_do_not_reach_the_terminal(site: Installation) -> N
     result = run(site, *NOBODY, "--comment", "\x1b[2Jhello\n")
     assert r"\x1b[2Jhello" in result.stdout
     assert "\x1b" not in result.output
-
-
-def test_a_job_of_a_system_account_gets_nothing_and_is_told_why(site: Installation) -> None:
-    result = run(site, "plan", "--user", "root", "--image", "evil.example.com/app")
-    assert result.exit_code == 0
-    assert "does nothing for this job: uid 0 is below limits.min_uid" in result.stdout
 
 
 def test_a_job_that_no_rule_gives_anything(tmp_path: Path) -> None:

@@ -21,14 +21,12 @@ def no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Installation:
-    """Return an installation with a small policy that hooks have compiled."""
     installation = installed(tmp_path)
     current_policy(installation, keep=True)
     return installation
 
 
 def broken(site: Installation) -> None:
-    """Edit the policy so that two keys are wrong."""
     text = POLICY.replace("registries:", "registeries:").replace("profiles: [numba]", "profiles: [numbers]")
     Path(site.policy).write_text(text)
 

@@ -18,7 +18,6 @@ from warmstart.profiles.contract import USES
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return a directory with the logs of two hosts."""
     directory = tmp_path_factory.mktemp("logs")
     for host, days, first in (("n1", 3, 1000), ("n2", 4, 2000)):
         (directory / host).mkdir()
@@ -28,7 +27,6 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def nowhere(tmp_path: Path) -> Installation:
-    """Return an installation without a policy."""
     return Installation(str(tmp_path / "prefix"))
 
 

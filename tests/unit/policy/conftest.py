@@ -12,7 +12,6 @@ from warmstart.policy.compiled import Policy
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """Return an empty site."""
     return Site(tmp_path / "etc")
 
 

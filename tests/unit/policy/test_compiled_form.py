@@ -25,7 +25,6 @@ from warmstart.profiles.defined import DefinedProfile
 
 
 def full(root: Path) -> Policy:
-    """Return a policy that has something in every field."""
     policy = a_policy(root)
     match = (Condition("user", ("a*", "b")),)
     repository = PrivateRepository("team", "reg.io/team/*", match)
@@ -86,19 +85,3 @@ def test_what_is_damaged_is_compiled_again(tmp_path: Path, data: st.DataObject) 
         value[way[-1]] = data.draw(st.none() | st.just(7) | st.just("x") | st.just([]) | st.just({}))
     found = compiled.read(written(tmp_path / "policy.json", json.dumps(document).encode()))
     assert found is None or isinstance(found, Policy)
-
-
-def test_a_policy_is_current_until_a_file_changes(tmp_path: Path) -> None:
-    file, missing = tmp_path / "policy.yaml", tmp_path / "conf.d"
-    file.write_text("a")
-    policy = a_policy(tmp_path)._replace(signature=(compiled.stamp(str(file)), compiled.stamp(str(missing))))
-    assert compiled.is_current(policy)
-    again = compiled.decode(json.loads(compiled.encode(policy)))
-    assert compiled.is_current(again)
-    missing.mkdir()
-    assert not compiled.is_current(policy)
-    missing.rmdir()
-    file.write_text("bb")
-    assert not compiled.is_current(policy)
-    (tmp_path / "link").symlink_to("policy.yaml")
-    assert compiled.stamp(f"{tmp_path}/link") != compiled.stamp(str(file))

@@ -32,13 +32,11 @@ def kept(installation: Installation, slurm_conf: str | None = None) -> tuple[Pol
 
 @pytest.fixture
 def installation(tmp_path: Path) -> Installation:
-    """Return an installation with nothing but its prefix."""
     return Installation(str(tmp_path))
 
 
 @pytest.fixture
 def site(tmp_path: Path, installation: Installation) -> Site:
-    """Return its site, with a good policy."""
     (tmp_path / "etc").mkdir(mode=0o755)
     site = Site(Path(installation.etc))
     site.write(GOOD)

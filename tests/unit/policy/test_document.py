@@ -84,11 +84,3 @@ def test_values_and_keys_have_positions() -> None:
     assert found.position(("rules", 0, "match", "qos")) == ("policy.yaml", 3, 12)
     assert found.position(("images",), at_key=True) == ("policy.yaml", 1, 1)
     assert read("").position(("x", "y")) == ("policy.yaml", 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("loc", "text"),
-    [((), ""), (("rules", 0, "match", "user"), "rules[0].match.user"), (("env", "A B"), "env.'A B'"), ((3,), "[3]")],
-)
-def test_a_loc_is_said_as_it_is_written(loc: tuple[str | int, ...], text: str) -> None:
-    assert document.dotted(loc) == text

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.lib.policy_site import MINIMAL, Compile, a_rule, defaults
+from tests.lib.policy_site import Compile, a_rule, defaults
 from tests.lib.runs import a_job
 from warmstart import plan
 from warmstart.job import Job
@@ -21,8 +21,6 @@ from warmstart.policy.match import (
     combine,
     matching,
     private_repository,
-    scope_key,
-    scope_of,
 )
 
 JOB = a_job(uid=1000, gid=1000, user="alice", cluster="c", partition="gpu", account="ml-1")
@@ -57,7 +55,6 @@ Make = Callable[[str], Policy]
 
 
 def granted(policy: Policy, job: Job) -> Grant:
-    """Return what a job gets where no rule needs its groups."""
     return combine(policy, matching(policy, job, no_groups), job)
 
 
@@ -381,10 +378,3 @@ def test_what_rules_override_adds_up(compiled_of: Compile) -> None:
     job = a_job(uid=2000)
     grant = combine(policy, matching(policy, job, list), job)
     assert grant.override == {"OTHER", "NUMBA_CACHE_DIR", "TMPDIR"}
-
-
-def test_which_scopes_a_job_is_shown_something_from(compiled_of: Compile) -> None:
-    policy = compiled_of(MINIMAL)
-    assert (scope_of(policy, "account", JOB), scope_of(policy, "site", JOB)) == ("", "site")
-    enforced = policy._replace(trust=policy.trust._replace(account="enforced"))
-    assert scope_of(enforced, "account", JOB) == scope_key("account", JOB)

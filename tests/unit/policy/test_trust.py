@@ -45,7 +45,6 @@ ALL = ("associations", "limits", "qos", "safe")
 
 @pytest.fixture
 def policy(compiled_of: Compile) -> Policy:
-    """Return a policy that grants rights on the account."""
     return compiled_of(RULES)
 
 
@@ -62,7 +61,6 @@ def known(tmp_path: Path) -> Callable[..., str]:
 
 
 def granted(policy: Policy, job: Job) -> Grant:
-    """Return what a job gets."""
     return combine(policy, matching(policy, job, list), job)
 
 
@@ -151,7 +149,6 @@ def slurmctld(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str] | None]:
 
 @pytest.fixture
 def installation(tmp_path: Path, slurmctld: object) -> Installation:
-    """Return an installation whose policy relies on the account."""
     return installed(tmp_path, POLICY + "trust: {account: enforced}\n")
 
 

@@ -18,7 +18,6 @@ from warmstart.report.summary import summarize
 
 
 def add(counters: Counters, lines: Iterable[Line]) -> None:
-    """Add the runs of these events."""
     for run in runs(lines):
         counters.add_run(run)
 
@@ -32,7 +31,6 @@ def counted(*lines: dict[str, Any]) -> Counters:
 
 
 def values(counters: Counters, metric: Metric) -> dict[str, float]:
-    """Return a counter's values that are not 0, by labels."""
     return {" ".join(sample.labels): sample.value for sample in counters.samples(metric) if sample.value}
 
 

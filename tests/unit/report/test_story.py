@@ -13,7 +13,6 @@ FACTS = {"image": "sha256:ab", "cpu": "x86_64-1f", "gpu": "none"}
 
 
 def prolog(**fields: object) -> Run:
-    """Return the prolog of job 7."""
     run = Run(
         "prolog", "0a", "n1", job=7, user="alice", partition="gpu", first="2026-01-31T09:30:00.250Z", outcome="ok"
     )
@@ -24,7 +23,6 @@ def prolog(**fields: object) -> Run:
 
 
 def parts(told: Story) -> list[Part]:
-    """Return all parts of all hooks."""
     return [part for hook in told.hooks for part in hook.parts]
 
 
@@ -101,11 +99,6 @@ def test_the_jobs_first_node_is_told_first() -> None:
     assert tell([early, prolog(node="n10"), prolog(node="n3", head=True)], History()).nodes == ("n3", "n2", "n10")
 
 
-def test_a_node_whose_prolog_did_not_get_so_far() -> None:
-    told = tell([prolog(warm=["numba"]), prolog(node="n2", outcome="failed", facts={})], History())
-    assert told.spread == (Spread("numba", "warm", ("n1",)), Spread("numba", "-", ("n2",)))
-
-
 def test_which_fact_was_another_one() -> None:
     history = History()
     history.add(prolog(job=5, facts={**FACTS, "cpu": "x86_64-2a", "gpu": "H100"}))
@@ -117,14 +110,6 @@ def test_which_fact_was_another_one() -> None:
     told = tell([prolog(steps={"seed": 0.01}, cold={"numba": "nothing-published"})], history)
     assert parts(told)[1].what.endswith("cpu is x86_64-1f, was x86_64-2a")
     assert "gpu is none, was H100" in history.difference("acme", FACTS)  # of the site's own, every fact may count
-
-
-def test_a_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(story, "MOST_JOBS", 10)
-    history = History()
-    for job in range(100):
-        history.add(prolog(job=job))
-    assert len(history._facts) == 10
 
 
 def test_what_a_job_was_refused_for_is_told_once() -> None:
@@ -210,21 +195,6 @@ def test_what_was_brought_back_while_the_job_ran() -> None:
         "2 new entries published while the job ran, 2KiB",
         "it is harvested next at 2026-01-31T10:15:00.000Z, or when it makes the file .harvest in its cache",
     ]
-
-
-def test_what_a_job_removed_was_not_used() -> None:
-    run = Run("epilog", "0b", "n1", job=7, steps={"harvest": 0.1})
-    run.harvests = [Harvest("numba", 0, 0, 0, 0, 0.0, 9, "unknown", retired=2, retired_examples=("a", "b"))]
-    told = tell([prolog(), run], History())
-    assert parts(told)[-1].what.endswith("cannot be seen; removed, and so retired: 2 entries (a, b)")
-
-
-def test_what_another_jobs_epilog_did() -> None:
-    run = Run("epilog", "0b", "n1", job=7, user="alice", first="2026-01-31T10:30:00.250Z", done_by="epilog of job 8")
-    run.harvests = [Harvest("numba", 3, 0, 0, 2048, 0.0)]
-    told = tell([prolog(), run], History()).hooks[1]
-    assert (told.hook, told.outcome) == ("epilog of job 8", "ok")
-    assert told.parts == (Part("  numba", "", "3 new entries published, 2KiB"),)
 
 
 def test_what_a_node_hands_in_is_not_nothing() -> None:

@@ -12,7 +12,6 @@ from warmstart.report.summary import Counted, Returns, Saved, SetByJobs, Uses, s
 
 
 def prolog(**fields: object) -> Run:
-    """Return a prolog's run on a job's first node."""
     run = Run(
         "prolog", "0a", "n1", job=7, user="alice", first="2026-01-31T09:30:00.000Z", last="2026-01-31T09:30:01.000Z"
     )
@@ -23,7 +22,6 @@ def prolog(**fields: object) -> Run:
 
 
 def image(how: str, seconds: float = 0.0, digest: str = "d1", size: int = 1000, waited: float = 0.0) -> ImageUse:
-    """Return a use of an image."""
     return ImageUse(f"r/{digest}", digest, how, size, seconds, waited)
 
 
@@ -75,7 +73,6 @@ def test_what_steps_images_have_is_counted_and_starts_no_job() -> None:
 
 
 def epilog(*harvests: Harvest, **fields: object) -> Run:
-    """Return an epilog's run."""
     run = Run("epilog", "0b", "n1", job=7, user="alice", first="2026-01-31T10:30:00.000Z", harvests=[*harvests])
     for name, value in fields.items():
         setattr(run, name, value)
@@ -83,7 +80,6 @@ def epilog(*harvests: Harvest, **fields: object) -> Run:
 
 
 def harvest(profile: str, use: str, *, entries: int = 0, seeded: int = 0, changed: int = 0, akin: int = 0) -> Harvest:
-    """Return a harvest with these counts."""
     return Harvest(profile, entries, 0, changed, 0, 0.1, seeded, use, akin)
 
 
@@ -237,16 +233,6 @@ def test_hooks() -> None:
     (hook,) = found.hooks
     assert (hook.hook, hook.runs, hook.failed, hook.longest) == ("prolog", 100, 2, 0.05)
     assert hook.p50 == pytest.approx(0.05, rel=0.04)
-
-
-def test_periods() -> None:
-    later = prolog(first="2026-02-01T11:00:00.000Z", harvests=[harvest("numba", "hit")])
-    days = summarize([prolog(), later]).periods
-    assert [(day.start, day.jobs, day.hits) for day in days] == [("2026-01-31", 1, 0), ("2026-02-01", 1, 1)]
-    assert [hour.start for hour in summarize([prolog(), later], by_hour=True).periods] == [
-        "2026-01-31T09",
-        "2026-02-01T11",
-    ]
 
 
 def distinct(count: int) -> Iterator[Run]:

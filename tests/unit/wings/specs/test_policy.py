@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.lib.policy_site import MINIMAL, Compile, Site, refusals
-from tests.lib.runs import a_job
-from warmstart.policy.match import combine, matching
 from warmstart.wings.specs import keys
 
 CONTROLLER = "slurmctld: {spec_directory: /shared/specs}\n"
@@ -45,12 +43,3 @@ def test_the_compiled_policy_has_the_keys(compiled_of: Compile, tmp_path: Path) 
     assert used["specs"] == (True, "specs.informs")
     assert keys.of(compiled_of(MINIMAL)) is None
     assert not any(known.used for known in compiled_of(MINIMAL).wings if known.name == "specs")
-
-
-def test_rules_match_on_it(compiled_of: Compile) -> None:
-    rule = "rules:\n  - {name: a, match: {job_name: 'night*'}, env: {A: '1'}}\n"
-    policy = compiled_of(f"{MINIMAL}{CONTROLLER}{rule}")
-    assert policy.unseen == ("job_name",)
-    for name, env in (("nightly", {"A": "1"}), ("", {}), (None, {})):
-        job = a_job(job_name=name)
-        assert combine(policy, matching(policy, job, list), job).env == env

@@ -133,7 +133,6 @@ def test_the_spec_is_there_before_the_controller_is_asked(root: Path) -> None:
 
 
 def broken_policy(root: Path) -> None:
-    """Write a policy that does not parse."""
     Path(Controller(str(root)).policy).write_text("version: 2\n")
 
 
@@ -160,17 +159,6 @@ def test_without_slurms_variables_or_with_the_switch_off_nothing_happens(
     monkeypatch.delenv("SLURM_JOB_UID")
     assert prolog_slurmctld.main(str(root)) == 0
     assert os.listdir(root / "specs") == []
-
-
-def test_no_directory_of_its_own_is_no_reason_to_fail(root: Path) -> None:
-    own = Path(Controller(str(root)).own)
-    own.rmdir()
-    own.parent.chmod(0o555)
-    try:
-        assert prolog_slurmctld.main(str(root)) == 0
-    finally:
-        own.parent.chmod(0o755)
-    assert told(root)["job_name"] == "nightly"
 
 
 def test_a_bug_is_audited_and_no_status(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

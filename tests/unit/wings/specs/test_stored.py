@@ -47,7 +47,6 @@ def a_spec(**changes: object) -> Spec:
 
 @pytest.fixture
 def specs(tmp_path: Path) -> Path:
-    """Return a directory of specs that is ours."""
     directory = tmp_path / "specs"
     directory.mkdir(mode=0o755)
     return directory
@@ -68,7 +67,6 @@ def informed(specs: Path, job: Job = JOB, owner: int | None = None) -> Job:
 
 
 def refusal(specs: Path, job: Job = JOB, owner: int | None = None) -> str:
-    """Return why the spec is not believed."""
     with pytest.raises(SpecUnusable) as caught:
         informed(specs, job, owner)
     return str(caught.value)
@@ -126,13 +124,11 @@ def test_a_spec_of_another_time_is_not_this_jobs(specs: Path, off: float, proble
 
 
 def foreign_link(path: Path) -> None:
-    """Put a symbolic link to a good spec in its place."""
     path.rename(path.with_name("moved"))
     path.symlink_to("moved")
 
 
 def fifo(path: Path) -> None:
-    """Put a pipe in its place that nobody writes to."""
     path.unlink()
     os.mkfifo(path, 0o644)
 
