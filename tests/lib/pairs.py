@@ -209,7 +209,7 @@ class Rules:
         is_after = schedule.view and not schedule.calls  # the other one had ended
         finals = [self._both[1 - schedule.first], *self._merged] if is_after else list(self._both)
         if any(failed):  # an operation that says that it failed promised nothing
-            finals += [self._start] * all(failed) + [self._alone[1]] * failed[0] + [self._alone[0]] * failed[1]
+            finals += self._without(failed)
         last = seen[-1][0]
         # A bundle that is removed and one that has some of it by now are two things: each entry for itself.
         is_mixed = self._merges and all(value in [one.get(key) for one in finals] for key, value in last.items())
@@ -218,11 +218,16 @@ class Rules:
         everything = [self._start, *self._alone, *finals]
         return self._on_the_way(seen, everything, schedule, failed) or self._told(run, last, everything)
 
+    def _without(self, failed: list[bool]) -> list[State]:
+        """Return what may be at last if operations have failed: the state without one of them, or without both."""
+        states = [self._alone[1 - number] for number in (0, 1) if failed[number]]
+        return [*states, self._start] if all(failed) else states
+
     def _on_the_way(self, seen: Seen, everything: list[State], schedule: Schedule, failed: list[bool]) -> str:
         for number, (state, ended) in enumerate(seen):
             possible = everything
             if not schedule.view and not any(failed) and any(ended):
-                possible = [*(alone for alone, has in zip(self._alone, ended, strict=True) if has), *self._both]
+                possible = [self._alone[one] for one in (0, 1) if ended[one]] + self._both
             for entry in {*state, *(key for one in possible for key in one)}:
                 # Who removes a bundle takes its manifest first: until the index is written, readers find it gone.
                 is_going = self._removes and not all(ended) and state.get(entry) is None

@@ -233,9 +233,10 @@ EMPTIED = {
 }
 
 
-# What the nodes of a job hand in: nothing yet of run 7; of run 8 the first node has handed in.
+# What the nodes of a job hand in: nothing yet of run 7; of run 8 the first node has handed in, in a round, too.
 
 EMPTY, HALF = "1.c.7.0", "1.c.8.0"
+ROUND = parts.name_of(1, "c", 8, 0, number=1)
 
 
 def hand_in(store: StoreClient, run: str, node: str, **versions: str) -> None:
@@ -274,10 +275,16 @@ def look_at_parts(store: StoreClient) -> None:
     store.run(after(60), parts.due, 0.0)
 
 
+def make_parts(store: StoreClient) -> None:
+    """Let the first node hand in."""
+    hand_in(store, HALF, "n1", w="1")
+    hand_in(store, ROUND, "n1", v="1")
+
+
 def observe_parts(store: StoreClient, known: Known) -> State:
     """Return what is published or waits to be, and directories in which nothing waits."""
     state = {}
-    for run in (EMPTY, HALF):
+    for run in (EMPTY, HALF, ROUND):
         listing = store.parts(RunParts(store.path, run), after(60))
         for part in listing.parts if listing else []:
             entries = store.part(RunParts(store.path, run), part.bundle, after(60)).manifest.entries
@@ -295,6 +302,7 @@ PARTS = {
     "hand in from a late node": Operation(partial(hand_in, run=HALF, node="n2", z="2")),
     "nothing from a late node": Operation(partial(finish, run=HALF, node="n2")),
     "merge parts": Operation(merge_parts),
+    "end rounds": Operation(lambda store: store.run(after(60), parts.end_rounds, HALF), removes=True),
     "look at parts": Operation(look_at_parts),
 }
 
@@ -466,7 +474,7 @@ def nothing(_store: StoreClient) -> None:
 GROUPS = {
     "bundles": Group(make_bundles, BUNDLES, observe_bundles, settle_bundles, tidy_bundles),
     "empty namespaces": Group(make_empty, EMPTIED, observe_bundles, settle_bundles, tidy_bundles),
-    "parts": Group(lambda store: hand_in(store, HALF, "n1", w="1"), PARTS, observe_parts, settle_bundles, tidy_bundles),
+    "parts": Group(make_parts, PARTS, observe_parts, settle_bundles, tidy_bundles),
     "agreements": Group(
         lambda store: store.run(after(60), board.begin, topic(store)._replace(name="images"), "word", "x"),
         AGREEMENTS,
