@@ -33,13 +33,14 @@ def test_what_there_is_no_time_for_is_finished_by_maintenance(base: Path) -> Non
 
     In a cache that a bundle of the store's is mounted in; `LateNode`'s below begin empty.
     """
-    node, entries = Node(base, "harvest: {budget: 3s}\n"), numba_entries(*range(MANY))
+    node, entries = Node(base), numba_entries(*range(MANY))
     early, late = a_job(id=1), a_job(id=2)
     for job in (early, late):
         node.knows(job.id)
     assert node.run("prolog", early).status == 0
     node.work(early, numba_entries(MANY))
     assert node.run("epilog", early).status == 0
+    node = Node(base, "harvest: {budget: 3s}\n")
     assert node.run("prolog", late).status == 0
     (run,) = node.workspace.glob("2.*")
     node.work(late, entries)

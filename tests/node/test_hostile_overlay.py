@@ -22,6 +22,7 @@ import pytest
 from tests.lib.meddling import meddling, stopped
 from tests.lib.overlay_place import JOB, SUBDIR, Node, Run, a_node, content, tried
 from tests.lib.privileges import drop_to
+from tests.lib.processes import wait_until
 from warmstart.harvest.collect import Collected
 from warmstart.host import linux, untrusted
 from warmstart.host.identity import Identity
@@ -235,7 +236,7 @@ def test_a_process_that_writes_all_the_time(run: Run) -> None:
             os.replace("moving.tmp", "moving")
 
     with at_work(act, run.cache):
-        time.sleep(0.2)
+        wait_until("the writer", (run.cache / "moving").exists, 30)
         with suppress(CacheBusy):
             harvested(run)
             data = (run.node.base / "stage" / "moving").read_bytes()

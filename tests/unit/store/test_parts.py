@@ -65,6 +65,14 @@ def test_one_process_merges_a_run(run: RunParts) -> None:
     assert not os.path.exists(run.path)
 
 
+def test_what_others_have_handed_in_for_the_same_namespace_is_known(run: RunParts) -> None:
+    where = namespace(Path(run.store))
+    hand_in(run, "a", "b")
+    hand_in(run, "b", "c", content=b"other")
+    assert parts.entries(run, where) == ["a", "b", "c"]
+    assert parts.entries(run, where._replace(name="other")) == []
+
+
 def test_a_part_comes_back_as_it_was_handed_in_with_what_the_job_found_stale(run: RunParts) -> None:
     made = draft("a")._replace(based_on={"a": Base("site", "ab" * 32), "gone": Base("user-1", "cd" * 32)}, fresh=True)
     bundle = hand_in(run, made=made)
