@@ -19,6 +19,7 @@ class Answer(NamedTuple):
     status: int
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = (("Content-Type", "text/html"),)
+    missing: int = 0  # bytes that are promised and not sent
 
 
 class Relay:
@@ -58,7 +59,7 @@ def relayed(upstream: str) -> Iterator[Relay]:
                 answer = Answer(reply.status, reply.read(), headers)
                 server.close()
             self.send_response(answer.status)
-            for name, value in (*answer.headers, ("Content-Length", str(len(answer.body)))):
+            for name, value in (*answer.headers, ("Content-Length", str(len(answer.body) + answer.missing))):
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":

@@ -1,33 +1,19 @@
-"""Further registries for tests: one that fails in a given way, and one that requires a password."""
+"""A further registry for tests: one that requires a password."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.lib import config, processes, stub_registry
+from tests.lib import config, processes
 from tests.lib.accounts import lookup
 
 USER = "carol"
 PASSWORD = "open-sesame"
 HTPASSWD = "carol:$2y$05$abcdefghijklmnopqrstuutXu9KzOt.1yBoZUeFWoT/914/JfszCO\n"  # bcrypt of it
-
-
-@contextmanager
-def stub(how: str, *certificate: str) -> Iterator[int]:
-    """Yield the port of a server that answers every request in one way, with TLS if there is a certificate."""
-    port = config.free_ports(1)[0]
-    server = subprocess.Popen([sys.executable, stub_registry.__file__, str(port), how, *certificate])
-    try:
-        processes.wait_until("the stub registry", lambda: config.listening(port), 10)
-        yield port
-    finally:
-        server.kill()
-        server.wait()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ Layers that expand beyond an import's caps, links, and what takes over a parser.
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,14 +20,13 @@ from tests.lib import processes
 from tests.lib.accounts import ALICE, IMPORT
 from tests.lib.image_place import Place, files, in_child, leftovers, processes_of, result
 from tests.lib.image_site import CAPS, RULES
-from tests.lib.registries import stub
 from tests.lib.registry import build_image
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity, become
 from warmstart.images import notes, scratch
 from warmstart.images.importers import base, flatten
-from warmstart.images.importers.base import ImageNotFound, Importer
+from warmstart.images.importers.base import Importer
 from warmstart.images.importers.enroot import Enroot
 from warmstart.images.importers.oci import Oci
 from warmstart.images.imports import making
@@ -209,22 +209,11 @@ def own_address() -> str:
     return subprocess.run(["hostname", "-I"], check=True, capture_output=True, text=True).stdout.split()[0]
 
 
-def test_a_registry_with_tls_is_reached(place: Place, site: Site, tmp_path: Path) -> None:
-    certificate = tmp_path / "certificate.pem"
-    argv = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=registry"]
-    subprocess.run([*argv, "-keyout", certificate, "-out", tmp_path / "c"], check=True, capture_output=True)
-    certificate.write_bytes(certificate.read_bytes() + (tmp_path / "c").read_bytes())
-    with stub("404", str(certificate)) as port:
-        registry = f"{own_address()}:{port}"
-        made = importer(place, "oci", place.identity(IMPORT), registry)
-        with pytest.raises(ImageNotFound):
-            making.obtain(parse(f"{registry}/team/tool:1"), site._replace(importer=lambda: made), after(20))
-
-
 @pytest.mark.threat(11, 35)
 @pytest.mark.parametrize("network", [False, True])
 def test_what_parses_layers_has_no_network(place: Place, *, network: bool) -> None:
-    with stub("seen=/dev/null") as port:
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
         script = (
             f"for host in 127.0.0.1 {own_address()}; do"
             f" (exec 3<>/dev/tcp/$host/{port}) 2>/dev/null && echo reached; done; ls /proc | grep -c '^[0-9]'"

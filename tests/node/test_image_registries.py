@@ -10,6 +10,7 @@ import json
 import re
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
@@ -19,7 +20,6 @@ from tests.lib.accounts import IMPORT
 from tests.lib.image_place import Place, Store, files, leftovers, published_files
 from tests.lib.image_site import RULES
 from tests.lib.nonsense import PAGE, Answer, Relay, relayed
-from tests.lib.registries import stub
 from tests.lib.registry import build_image
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
@@ -46,25 +46,31 @@ JSON = (("Content-Type", "application/json"),)
 
 
 @pytest.mark.parametrize(
-    ("how", "kind"),
+    ("asked", "answer", "kind"),
     [
-        ("401", ImageForbidden),
-        ("403", ImageForbidden),
-        ("404", ImageNotFound),
-        ("429", RegistryUnreachable),
-        ("503", RegistryUnreachable),
-        ("slow", RegistryUnreachable),
-        ("html", RegistryAnswerUnusable),
-        ("cut", RegistryUnreachable),
+        (r"GET .*", Answer(401), ImageForbidden),
+        (MANIFEST, Answer(403), ImageForbidden),
+        (MANIFEST, Answer(404), ImageNotFound),
+        (r"GET .*", Answer(429), RegistryUnreachable),
+        (r"GET .*", Answer(503), RegistryUnreachable),
+        (MANIFEST, Answer(200, PAGE), RegistryAnswerUnusable),
+        (MANIFEST, Answer(200, PAGE, missing=1000), RegistryUnreachable),
+        ("", Answer(0), RegistryUnreachable),
     ],
+    ids=["401", "403", "404", "429", "503", "page", "cut", "silent"],
 )
-def test_each_failure_has_its_class(place: Place, store: Store, how: str, kind: type[WarmstartError]) -> None:
-    with stub(how) as port:
-        registry = f"127.0.0.1:{port}"
-        site = place.site(store.path, importer=partial(Oci, place.identity(IMPORT), (registry,)))
+def test_each_failure_has_its_class(
+    place: Place, store: Store, asked: str, answer: Answer, kind: type[WarmstartError]
+) -> None:
+    """The user's mistake, an outage, or garbage. The store has the failure; a refusal counts for the next one, too."""
+    with ExitStack() as stack:
+        relay = stack.enter_context(relayed(place.registry.url))
+        stack.enter_context(relay.saying({asked: answer}) if asked else place.registry.silent())
+        host = relay.url if asked else place.registry.url
+        site = place.site(store.path, importer=partial(Oci, place.identity(IMPORT), (host,)))
         patience = after(3 if kind is RegistryUnreachable else 60)  # what is tried again takes all of it
         with site.store, pytest.raises(kind):
-            making.obtain(parse(f"{registry}/team/tool:1"), site, patience)
+            making.obtain(parse(f"{host}/team/tool:1"), site, patience)
     assert leftovers(store.source) == []
     assert place.left_in_scratch() == []
     assert published_files(store.source) == []
