@@ -441,38 +441,3 @@ def test_a_users_quota_is_that_users_matter(
         making.obtain(place.image("team/a:2"), alice, after(30))
     bob = alice._replace(charged=Charged("ws-bob", 64202))
     assert making.obtain(place.image("team/a:2"), bob, after(30)).how == "imported"
-
-
-def test_a_warm_look_up_is_a_few_system_calls(place: Place, warm: Warm) -> None:
-    for number in range(500):
-        (warm.store.source / "images" / f"{number:064x}.{KIND}.sqsh").touch()
-    trace = place.base / "trace"
-    counts = {}
-    for name in ("team/tool:1", f"team/tool@{warm.found.digest}"):
-        traced = _traced(place, warm.store.path, name, trace)
-        assert not [line for line in traced if "getdents" in line]
-        counts[name] = len(traced)
-    assert list(counts.values()) == [8, 4]
-
-
-def _traced(place: Place, store: Path, name: str, trace: Path) -> list[str]:
-    """Return the system calls of a warm look-up that concern the store: by its path, or on its descriptors."""
-    site = place.site(store)
-    with site.store:
-        worker = site.store.worker
-        making.obtain(place.image(), site, after(60))
-        assert worker._pid
-        strace = subprocess.Popen(
-            ["/usr/bin/strace", "-qq", "-y", "-p", str(worker._pid), "-o", str(trace)],
-            stderr=subprocess.DEVNULL,
-        )
-        processes.wait_until("strace", lambda: _is_traced(worker._pid), 10)
-        found: Obtained = making.obtain(place.image(name), site, after(60))
-        assert found.how == "reused"
-        strace.terminate()
-        strace.wait()
-    return [line for line in trace.read_text().splitlines() if str(store) in line]
-
-
-def _is_traced(pid: int) -> bool:
-    return "TracerPid:\t0\n" not in Path(f"/proc/{pid}/status").read_text()

@@ -12,9 +12,8 @@ import pytest
 
 from tests.lib.accounts import IMPORT, STORE, VALIDATE
 from tests.lib.command_line import answer, installed, run
-from tests.lib.image_place import Place, Ready, Store, squashfs
+from tests.lib.image_place import Place, Store
 from tests.lib.registry import build_image
-from warmstart.images import choice
 from warmstart.paths import Installation
 
 POLICY = """\
@@ -45,14 +44,6 @@ def site(place: Place, store: Store) -> Iterator[Installation]:
     prefix = place.base / "prefix"
     yield installed(prefix, policy)
     shutil.rmtree(prefix)
-
-
-@pytest.fixture
-def ready(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Import an image that is there already, for the tests of what commands do with images."""
-    path = place.base / "packed.sqsh"
-    made = Ready(place.identity(IMPORT), str(path if path.exists() else squashfs(path, 100_000)))
-    monkeypatch.setattr(choice, "choose", lambda *_: made)
 
 
 def imported(site: Installation, place: Place) -> Any:  # noqa: ANN401 - JSON
@@ -93,27 +84,3 @@ def test_refresh_asks_the_registry_again(site: Installation, place: Place, tmp_p
         silent = run(site, "images", "import", "--refresh", reference)
     assert (silent.exit_code, reference in silent.stderr) == (1, True)
     assert answer(site, "images", "import", reference)["digest"] == second["digest"]
-
-
-@pytest.mark.usefixtures("ready")
-def test_root_sees_and_keeps_private_images(site: Installation, place: Place, store: Store) -> None:
-    public = imported(site, place)
-    private = store.source / "private"
-    (private / "team").mkdir(parents=True)
-    shutil.copytree(store.source / "images", private / "team" / "images")
-    for path in (private, *private.rglob("*")):
-        os.chown(path, place.accounts[STORE].uid, place.accounts[STORE].gid)
-    private.chmod(0o700)
-    found = answer(site, "images", "list")
-    assert sorted(entry["private"] for entry in found) == ["", "team"]
-    assert "team" in run(site, "images", "list").stdout
-    assert run(site, "images", "show", public["digest"]).exit_code == 1  # which of both?
-    (other,) = (entry["path"] for entry in found if entry["private"])
-    assert answer(site, "images", "show", other)["private"] == "team"
-    assert run(site, "images", "pin", other).exit_code == 0
-    assert answer(site, "images", "show", other)["protected"] == "pinned"
-    assert answer(site, "images", "show", public["path"])["protected"] == "in use"
-    assert [row["problem"] for row in answer(site, "images", "verify")] == ["", ""]
-    assert len(answer(site, "images", "rm", other, "--force")["removed"]) == 1
-    assert not store.file(other).exists()
-    assert store.file(public["path"]).exists()

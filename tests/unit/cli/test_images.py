@@ -100,6 +100,19 @@ def test_a_pinned_image_stays(site: Node) -> None:
     assert len(site.events("image.evicted")) == 2
 
 
+def test_a_private_image_is_named_by_its_path_where_a_shared_one_has_its_name(site: Node) -> None:
+    shared = site.store / "images" / f"{HEX}.{kind(site)}.sqsh"
+    private = site.store / "private" / "team" / "images" / shared.name
+    private.write_bytes(image())
+    assert site.command("images", "show", HEX).exit_code == 1  # which of both?
+    assert site.json("images", "show", str(private))["private"] == "team"
+    assert site.command("images", "pin", str(private)).exit_code == 0
+    protected = [site.json("images", "show", str(path))["protected"] for path in (private, shared)]
+    assert protected == ["pinned", ""]
+    assert len(site.json("images", "rm", str(private), "--force")["removed"]) == 1
+    assert (private.exists(), shared.exists()) == (False, True)
+
+
 def test_a_damaged_image_is_put_away(site: Node) -> None:
     assert {row["how"] for row in site.json("images", "verify")} == {"intact"}
     path = site.store / "images" / f"{HEX}.{kind(site)}.sqsh"
