@@ -29,22 +29,22 @@ from warmstart.wings.trees.walk import Bounds
 
 pytestmark = [pytest.mark.threat(50), pytest.mark.usefixtures("capable_host")]
 
-PATIENCE_S = 2.0
+PATIENCE_S = 5.0
 AS_ALICE = (f"--reuid={ALICE.uid}", f"--regid={ALICE.gid}", "--clear-groups")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the priority of the tests as it is, and shorten what a file system that hangs takes."""
-    monkeypatch.setattr(process, "be_idle", lambda: None)
+    """Shorten what a file system that hangs, and a process that is stopped, take."""
     monkeypatch.setattr(client, "PIECE_S", PATIENCE_S)
     monkeypatch.setattr(packing, "LOOK_S", PATIENCE_S)
-    monkeypatch.setattr(packing, "QUIET_S", 0.0)
 
 
 @pytest.fixture
-def site(base: Path) -> Iterator[TreeSite]:
+def site(base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TreeSite]:
     """Return a node where a tree of ws-tree-bob's waits to be packed, behind those of ws-tree-alice."""
+    monkeypatch.setattr(process, "be_idle", lambda: None)
+    monkeypatch.setattr(packing, "QUIET_S", 0.0)
     with a_tree_site(base) as site:
         yield site
 

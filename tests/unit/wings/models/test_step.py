@@ -40,6 +40,7 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
     context = a_context(tmp_path)
     policy = offering(context.policy, models={"prefixes": [f"{tmp_path}/models"]})
     policy = policy._replace(constant_path="spank", paths=policy.paths._replace(shelf=f"{tmp_path}/shelf"))
+    monkeypatch.setattr(step, "LOOK_S", 30.0)  # a machine may be busy
     monkeypatch.setattr(linux, "clone", os.dup)
     monkeypatch.setattr(linux, "restrict", lambda _: None)
     monkeypatch.setattr(view, "mount_for", lambda _run, name, _fd, _owner: f"mounted/{name}/tree")

@@ -34,7 +34,7 @@ from warmstart.wings.ports import step as wing_step
 from warmstart.wings.ports.ledger import Holder, PortRequest
 from warmstart.wings.ports.step import AnswerUnusable, HeadRefused, NoAnswer, PortsNotOffered, Required
 
-RULE = a_rendezvous(shared_nodes=True, wait=5)
+RULE = a_rendezvous(shared_nodes=True, wait=60)
 TWO = a_job(nodelist="n[1-2]")
 OTHER = TWO._replace(node="n2")
 FOR_US = Whose(os.getuid(), "test", "n[1-2]")

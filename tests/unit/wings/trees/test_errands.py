@@ -13,7 +13,7 @@ from tests.lib.node import SCOPE
 from tests.lib.policy_site import offering
 from tests.lib.wings.trees.sites import ME, TreeSite
 from warmstart.errand import KEPT_S, Errand, Errands
-from warmstart.host.deadline import Deadline
+from warmstart.host.deadline import after
 from warmstart.policy.compiled import User
 from warmstart.policy.shared import SharedPath
 from warmstart.wings.trees import current, packing, place, requests
@@ -160,7 +160,7 @@ def test_one_node_packs_a_tree(node: TreeSite) -> None:
     seen = current.look(str(tree), [str(node.trees)], "", [])
     where = place.place_of(str(node.store), SCOPE, place.facts_of(seen, None))
     assert node.ask(tree)
-    with node.client() as store, store.locked_namespace(where, Deadline(time.monotonic() + 9)) as is_ours:
+    with node.client() as store, store.locked_namespace(where, after(60)) as is_ours:
         assert is_ours  # as another node has it
         node.pack()
     assert node.events("tree.packed") == []

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from tests.lib.node import SCOPE
 from tests.lib.policy_site import defaults, offering
 from tests.lib.runs import a_context, a_job, events
+from tests.lib.wings.trees.sites import NOT_ROOT, TreeSite
 from warmstart import plan, view
 from warmstart.errand import Errands
 from warmstart.paths import NOTHING
@@ -24,36 +25,29 @@ from warmstart.runner import Prepared
 from warmstart.seed import node_cache, together
 from warmstart.seed.together import Cold, ProposedProfile, Settled
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store import bundles
 from warmstart.store.bundles import FetchOverBudget
-from warmstart.store.manifest import Draft, File, Producer
 from warmstart.store.meeting import Meeting
-from warmstart.wings.trees import current, place, requests, shown, step
+from warmstart.wings.trees import place, requests, shown, step
 from warmstart.wings.trees.current import TreeUnusable
 from warmstart.wings.trees.offered import PROFILE
 from warmstart.wings.trees.requests import TreeRequest
 from warmstart.wings.trees.step import Options
 
-SCOPE = "user-64201-ws-alice"
 MEETING = Meeting("c.7.0", "tree", "n[1-2]")
 
 
 class Shown:
     """A job, its tree, and what was mounted for it."""
 
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, name: str = "env") -> None:
-        self.tree = root / "trees" / name
-        self.tree.mkdir(parents=True)
-        (self.tree / "pyvenv.cfg").write_text("")
-        if os.geteuid() == 0:
-            os.chown(self.tree, 64201, 64201)
-        (root / "store").mkdir()
-        self.context: Context = a_context(root)
+    def __init__(self, node: TreeSite, monkeypatch: pytest.MonkeyPatch, name: str = "env") -> None:
+        self.node, self.tree = node, node.tree(name)
+        self.context: Context = a_context(node.base)
         self.keep("50GiB")
         os.makedirs(self.context.record.run_directory)
         self.shared: SharedPath | None = None
         self.sources: list[str] = []  # of what the run shows
         self.started: list[object] = []
+        monkeypatch.setattr(step, "LOOK_S", 30.0)  # a machine may be busy
         monkeypatch.setattr(shown, "mount", lambda *_: None)
         monkeypatch.setattr(view, "show", lambda _run, item, _uid: self.sources.append(item.source))
         monkeypatch.setattr(requests, "start_due", self.started.append)
@@ -71,18 +65,11 @@ class Shown:
         self.context = self.context._replace(policy=self.context.policy._replace(**changes))  # type: ignore[arg-type]
 
     def share(self) -> None:
-        self.shared = SharedPath(f"{self.tree.parent}/*", (User("ws-alice", 64201),), "site", "everyone")
+        self.shared = SharedPath(f"{self.tree.parent}/*", (User("ws-alice", NOT_ROOT),), "site", "everyone")
 
-    def publish(self, scope: str = SCOPE) -> None:
-        seen = current.look(str(self.tree), [str(self.tree.parent)], "", [])
-        facts = place.facts_of(seen, self.shared)
-        where = place.place_of(self.context.store.path, scope, facts)
-        whole = {place.ENTRY: {place.ENTRY: File(0, seen.stamp, 0)}}
-        draft = Draft(Producer(1, "ws-alice", 64201, "n1", "test"), facts, whole)
-        fd = os.memfd_create("tree")
-        os.write(fd, b"squashfs")
-        assert bundles.publish_bundle(where, fd, draft, "n1-test").bundle
-        os.close(fd)
+    def publish(self) -> None:
+        assert self.node.ask(self.tree)
+        self.node.pack()
 
     def step(self, *, tree: str = "", meeting: Meeting | None = None) -> Outcome:
         shared = (self.shared,) if self.shared else ()
@@ -100,8 +87,8 @@ class Shown:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
-    made = Shown(tmp_path, monkeypatch)
+def site(node: TreeSite, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
+    made = Shown(node, monkeypatch)
     yield made
     made.context.store.close()
 
@@ -174,9 +161,9 @@ def test_a_job_is_told_what_its_copy_lacks(site: Shown) -> None:
 
 
 @pytest.mark.parametrize("name", ["env", "e:nv", "e nv", "\udcff"])
-def test_runtimes_are_told_of_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_runtimes_are_told_of_the_tree(node: TreeSite, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Where the policy leaves it to them, and as far as a variable and Apptainer can have the path."""
-    site = Shown(tmp_path, monkeypatch, name)
+    site = Shown(node, monkeypatch, name)
     link = site.tree.with_name("link")
     link.symlink_to(site.tree)
 
@@ -212,8 +199,9 @@ def test_a_copy_that_does_not_come_in_time_is_not_shown(site: Shown, monkeypatch
 def test_a_copy_larger_than_all_that_a_node_keeps_is_not_fetched(site: Shown) -> None:
     """The policy has changed since it was packed. What caches may take counts for nothing."""
     site.publish()
-    for keep, expected in (("7B", ("itself", "fetch-over-budget")), ("8B", ("copy", ""))):
-        site.keep(keep)
+    (offer,) = site.node.offers_of()
+    for size, expected in ((offer.size - 1, ("itself", "fetch-over-budget")), (offer.size, ("copy", ""))):
+        site.keep(f"{size}B")
         site.policy(seed=site.context.policy.seed._replace(keep=1))
         site.run()
         assert site.event() == expected
