@@ -34,7 +34,13 @@ if TYPE_CHECKING:
 
 # No test measures time: several processes run tests, and a machine may be busy.
 # Examples that failed are kept nowhere: who runs the unit tests may not write here.
-settings.register_profile("warmstart", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+# A test that names other checks than these would lose them.
+settings.register_profile(
+    "warmstart",
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 settings.load_profile("warmstart")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lib.bundles import PRODUCER
@@ -53,7 +53,7 @@ NAMES = st.one_of(
 SOME_PATHS = st.tuples(st.sets(NAMES, min_size=2, max_size=12), st.sets(NAMES, min_size=1, max_size=4)).map(
     lambda drawn: sorted(drawn[0] - drawn[1]) + [f"{folder}/{name}" for folder in drawn[1] for name in drawn[0]]
 )
-FEW = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=12, deadline=None)
 
 
 @pytest.fixture(scope="module")

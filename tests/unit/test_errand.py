@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from warmstart import errand
@@ -172,7 +172,6 @@ def test_foreign_files_are_no_errands(errands: Errands) -> None:
 
 
 @given(st.binary(max_size=60) | st.sampled_from([b"{}", b"[]", b'{"text": 1}', b'{"text": "x", "number": "y"}']))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_one_says_nothing(errands: Errands, content: bytes) -> None:
     item = put(errands, "a")
     Path(errands.directory, item.name).write_bytes(content)

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.lib.journals import FIELDS
@@ -56,7 +56,6 @@ def test_a_finished_journal_is_handed_over(journal_dir: str) -> None:
 
 
 @given(st.dictionaries(st.text(min_size=1).filter(lambda key: key not in ("event", "ts", "self")), VALUES, max_size=4))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_fields_make_one_line(journal_dir: str, fields: dict[str, object]) -> None:
     journal = Journal(journal_dir, FIELDS)
     path = Path(journal_dir, NAME + OPEN)

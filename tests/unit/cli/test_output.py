@@ -7,17 +7,15 @@ import re
 
 import click
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from warmstart.cli import output
 from warmstart.store.layout import StoreFailed
 
 TEXT = st.text(max_size=30) | st.sampled_from(["\x1b[31mred", "\u202e", "[bold]x[/bold]", ":smile:", "x" * 500])
-SAME = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@SAME
 @given(TEXT)
 def test_nothing_that_is_shown_is_obeyed(capsys: pytest.CaptureFixture[str], text: str) -> None:
     output.say(text)
@@ -63,7 +61,6 @@ def test_a_table_fits_a_terminal_and_cuts_no_word(
     ]
 
 
-@SAME
 @given(st.dictionaries(TEXT, TEXT, max_size=3))
 def test_json_is_one_line_of_ascii(capsys: pytest.CaptureFixture[str], value: dict[str, str]) -> None:
     output.show_json(value)

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lib.privileges import make_removable
@@ -346,7 +346,7 @@ VALUES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["C
 
 
 @given(value=VALUES)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(max_examples=30)
 def test_values_arrive_byte_for_byte_and_are_never_run(context: Context, container: Container, value: str) -> None:
     rendered(context, {"X": value})
     make_removable(f"{context.paths.view}/{context.record.view_id}")  # for the next example

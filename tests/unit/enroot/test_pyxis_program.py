@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lib.runs import a_context
@@ -113,7 +113,7 @@ MANGLED = st.tuples(st.sampled_from(SERVED), st.sampled_from(".:#@/ "), st.integ
 
 
 @given(text=st.text("docker:/@#abu.l1\n ", max_size=30) | MANGLED)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(max_examples=50)
 def test_the_shell_serves_no_other_image_than_python_would(place: Path, text: str) -> None:
     """What it takes for one of the job's images is a reference to that image, and has no login."""
     answer = run(place, "get", f"docker://{text}")

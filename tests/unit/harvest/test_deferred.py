@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.lib.left_runs import damage, runs_left
@@ -47,7 +47,6 @@ def test_a_disk_without_room_is_no_fault_of_the_nodes(paths: NodePaths) -> None:
 
 
 @given(st.binary(max_size=60) | st.sampled_from([b"{}", b"[]", b'{"since": 1}', b'{"since": 1, "record": "{}"}']))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_one_is_told_as_such_and_hides_no_other(paths: NodePaths, content: bytes) -> None:
     deferred.defer(paths, HARVESTS, a_record(run_id="ffffffff"), 1.0)
     damage(paths, HARVESTS, NAME, content)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.lib.runs import a_policy
@@ -72,7 +72,6 @@ def holes(data: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:  # noqa
 
 
 @given(st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_damaged_is_compiled_again(tmp_path: Path, data: st.DataObject) -> None:
     document = json.loads(compiled.encode(full(tmp_path)))
     way = data.draw(st.sampled_from(holes(document)))

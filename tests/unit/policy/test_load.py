@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lib.policy_site import MINIMAL, Compile, Site, refusals
@@ -135,7 +135,7 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300)
 @given(st.one_of(st.text(), st.lists(WORDS).map("".join), st.lists(WORDS).map(lambda w: MINIMAL + "".join(w))))
 def test_any_text_compiles_or_is_refused_with_a_place(site: Site, text: str) -> None:
     try:

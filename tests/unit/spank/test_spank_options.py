@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lib import spank
@@ -78,7 +78,7 @@ LIKELY = st.text("az09._:/@#+-,_", min_size=1, max_size=40)
 
 
 @given(image=WORDS | LIKELY, profiles=WORDS | LIKELY, cache=WORDS | LIKELY)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(max_examples=40)
 def test_what_passes_here_passes_in_the_prolog(harness: spank.Harness, image: str, profiles: str, cache: str) -> None:
     """No job is queued for a value that its prolog would not understand."""
     if submitted(harness, f"warm-image={image}")[0] == 0:

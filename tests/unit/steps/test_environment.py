@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lib.privileges import make_removable
@@ -287,7 +287,7 @@ VALUES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["C
 
 @pytest.mark.threat(17)
 @given(value=VALUES)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(max_examples=30)
 def test_values_arrive_byte_for_byte_and_are_never_run(context: Context, tmp_path: Path, value: str) -> None:
     """Quotes, dollars, backslashes, blanks: the line after `=` is the value."""
     environment.run(context, Options({}, {"WARMSTART_X": value, "Y": value}, ()))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lib.runs import a_job
@@ -198,7 +198,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200)
 @given(st.dictionaries(st.sampled_from([*Spec._fields, "format", "more"]), JSON))
 def test_no_content_raises_anything_else(specs: Path, changes: dict[str, object]) -> None:
     write(specs, a_spec(), **changes)
