@@ -262,12 +262,13 @@ def test_a_copy_has_the_holes_of_its_file(here: ModelSite, monkeypatch: pytest.M
 @pytest.mark.report
 def test_a_file_that_an_hour_is_not_enough_for(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first minute tells; others wait no longer for it, and its user hears why it is never copied."""
-    monkeypatch.setattr(client, "_BLOCK", 1 << 16)
-    monkeypatch.setattr(client, "PACE_S", 0.1)
-    monkeypatch.setattr(client, "LONGEST_S", 30.0)
     here.policy_of(rate="1MiB")
     model = here.model("one", bytes(40 << 20))
-    assert f"{model}/model.bin: too slow to be copied, an hour is not enough for it" in here.copy(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "_BLOCK", 1 << 16)
+        patch.setattr(client, "PACE_S", 0.1)
+        patch.setattr(client, "LONGEST_S", 30.0)
+        assert f"{model}/model.bin: too slow to be copied, an hour is not enough for it" in here.copy(model)
     assert here.files() == []
     here.policy_of(rate="1GiB")
     here.due()
