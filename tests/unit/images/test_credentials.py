@@ -78,7 +78,10 @@ def test_nothing_that_enroot_could_evaluate_gets_through(tmp_path: Path, secret:
         assert not secret or secret not in str(raised.value.as_audit())
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '"x"', '{"auths": 1}', '{"auths": {"reg.io": 1}}', "\0"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '"x"', '{"auths": 1}', '{"auths": {"reg.io": 1}}', '{"auths": {"reg.io": {"auth": "!"}}}', "\0"],
+)
 def test_what_is_no_authfile_is_said(tmp_path: Path, text: str) -> None:
     path = tmp_path / "file"
     path.write_text(text)

@@ -203,6 +203,20 @@ def test_an_eviction_that_died_is_ended(store: Path, monkeypatch: pytest.MonkeyP
     assert list((store / "images" / "locks").glob("*.producer")) == []
 
 
+def test_forced_means_forced(store: Path) -> None:
+    """A person may remove what is protected; without that, the answer is no."""
+    put(store, "live", 0)
+    uses.record(str(store), "live", "n1")
+    assert [eviction.evict(str(store), "live", LEASE, force) for force in (False, True, True)] == [False, True, False]
+    assert eviction.describe(str(store), "live", LEASE) is None
+
+
+def test_a_store_that_nothing_was_imported_into_is_empty_and_none_is_an_error(tmp_path: Path) -> None:
+    assert inventory(str(tmp_path), LEASE) == []
+    with pytest.raises(FileNotFoundError):
+        inventory(str(tmp_path / "nowhere"), LEASE)
+
+
 def test_private_stores_are_looked_after_too(store: Path) -> None:
     (store / "private" / "team" / "images").mkdir(parents=True)
     (store / "private" / "empty").mkdir()

@@ -194,6 +194,10 @@ def test_what_is_no_image_or_has_no_store_leaves_nothing(store: Path) -> None:
     with pytest.raises(FileNotFoundError):
         publish(store / "nowhere")
     assert not (store / "nowhere").exists()
+    (store / "images" / "locks").write_text("in the way")
+    with pytest.raises(NotADirectoryError) as raised, published.opened_folder(str(store), "locks"):
+        pass
+    assert raised.value.filename == f"{store}/images/locks"
 
 
 def test_a_broken_image_is_put_away_and_a_good_one_stays(store: Path) -> None:
@@ -206,6 +210,7 @@ def test_a_broken_image_is_put_away_and_a_good_one_stays(store: Path) -> None:
     assert published.put_away(str(store), NAME) is True
     (name,) = names(store)
     assert name.startswith(f"images/.damaged-{NAME}.")
+    assert published.put_away(str(store), NAME) is False
 
 
 def test_what_a_tag_meant_is_known_however_long_ago(store: Path) -> None:
