@@ -71,7 +71,6 @@ def made_of(paths: list[str]) -> dict[str, bytes]:
 @FEW
 @given(SOME_PATHS, st.data())
 def test_every_name_is_seen_hidden_and_extracted(node: Node, paths: list[str], data: st.DataObject) -> None:
-    """An overlay shows what is not hidden, and an extraction has what was asked for, byte for byte."""
     files = made_of(paths)
     chosen = data.draw(st.sets(st.sampled_from(paths), min_size=1))
     copy = node.bundle(files)
@@ -94,7 +93,6 @@ def test_every_name_is_seen_hidden_and_extracted(node: Node, paths: list[str], d
 @FEW
 @given(SOME_PATHS)
 def test_every_name_is_harvested_and_written_down(node: Node, paths: list[str]) -> None:
-    """What the scan finds is what is there, and a manifest gives it back."""
     top = Path(tempfile.mkdtemp(dir=node.base))
     for path, data in made_of(paths).items():
         (top / "cache" / path).parent.mkdir(parents=True, exist_ok=True)

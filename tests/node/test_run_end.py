@@ -20,7 +20,6 @@ PLACES = ("mounted/whole", "mounted/whole/within", "cache/shown", "own")  # in t
 
 
 def test_what_a_wing_mounted_goes_without_it(base: Path) -> None:
-    """All mounts below the run, and a record with fields that nothing here knows; what was mounted stays whole."""
     context = a_context(base)
     record = context.record._replace(wings=[WING])
     records.save(context.paths.state, record)

@@ -60,13 +60,11 @@ def prefix(tmp_path: Path) -> Iterator[Path]:
 
 
 def uninstall(prefix: Path) -> str:
-    """Run `make uninstall`. Return its output."""
     command = ["/usr/bin/make", "-s", "uninstall", f"PREFIX={prefix}"]
     return subprocess.run(command, check=True, capture_output=True, text=True, cwd=REPOSITORY).stdout
 
 
 def test_what_jobs_left_goes_before_the_programs(base: Path, install: Callable[[Path], None]) -> None:
-    """An epilog had no time to remove all of it; that warmstart is switched off by then does not matter."""
     prefix, workspace = base / "prefix", base / "workspace"
     install(prefix)
     policy = command_line.POLICY.replace("/var/tmp/w,", f"{workspace},").replace("/var/log/w", f"{base}/log")
@@ -86,7 +84,6 @@ def test_what_jobs_left_goes_before_the_programs(base: Path, install: Callable[[
 
 
 def test_what_is_installed_again_meanwhile_stays(prefix: Path) -> None:
-    """An epilog comes back for the programs, and waits for what a job left until somebody has installed anew."""
     lib, libexec, var = prefix / "lib/warmstart", prefix / "libexec/warmstart", prefix / "var/lib/warmstart"
     record = var / "n1/errands/removals/0,0,0,7"
     record.parent.mkdir(parents=True)
@@ -123,7 +120,6 @@ def test_what_goes_on_after_the_last_epilog_outlives_it(tmp_path: Path) -> None:
 
 
 def test_the_programs_go_and_nothing_stays_mounted(prefix: Path) -> None:
-    """Other software, policy and state stay, and what slurm.conf names does nothing. A second run does nothing."""
     said = uninstall(prefix)
     assert [name for name in PROGRAMS if (prefix / name).exists()] == []
     assert all((prefix / name).exists() for name in (*KEPT, "bin/another", "lib/another"))

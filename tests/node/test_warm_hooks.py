@@ -40,7 +40,6 @@ def calls(site: BenchSite, hook: str) -> list[str]:
 
 
 def test_a_warm_job_makes_few_system_calls(site: BenchSite) -> None:
-    """Of which few reach the store: with nothing new, none of an epilog's."""
     found = {hook: calls(site, hook) for hook in ("prolog", "epilog")}
     assert {hook: site.on_store(found[hook]) for hook in found} == ON_THE_STORE
     assert {hook: len(found[hook]) for hook in found if len(found[hook]) > CALLS[hook]} == {}
@@ -65,7 +64,6 @@ def test_a_warm_prolog_loads_few_modules(site: BenchSite) -> None:
 
 
 def test_a_prolog_without_a_rule_loads_fewer(site: BenchSite) -> None:
-    """None of what prepares a job, or speaks to the store."""
     names = modules(site, site.hook("prolog", 9, "none"))
     assert "warmstart.policy.match" in names
     assert len(names) <= MODULES["no rule"]
@@ -86,7 +84,6 @@ def modules(site: BenchSite, command: Command) -> set[str]:
 
 
 def test_a_large_namespace_costs_a_warm_job_no_more(site: BenchSite) -> None:
-    """Neither its index nor the record is read or written in full, and a change is still told from what is new."""
     job_makes(site, 300, [f"{'n' * 240}{number}" for number in range(600)])
     site.hook("epilog", 300).run()
     for hook in ("prolog", "epilog"):  # fetches it

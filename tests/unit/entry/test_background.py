@@ -17,7 +17,6 @@ from warmstart.images.unpacks import UNPACKS, UnpackRequest
 
 @pytest.fixture(autouse=True)
 def busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the priority of the tests as it is."""
     monkeypatch.setattr(process, "be_idle", lambda: None)
 
 
@@ -30,12 +29,10 @@ def site(node: Node) -> Node:
 
 
 def run(site: Node, what: str = UNPACKS.name, node: str = NODE) -> int:
-    """Run the program."""
     return background.main(site.installation.prefix, [what, node])
 
 
 def test_it_does_nothing_that_nobody_asked_for(site: Node, capsys: pytest.CaptureFixture[str]) -> None:
-    """On no node of another host, and nowhere while warmstart is off."""
     errands = Errands(site.paths, UNPACKS)
     errands.add("1", "ab", UnpackRequest("reg.io/b:1", "b", "", ASKER))
     assert [run(site, "all"), run(site, node="n2"), run(site, node="../n1")] == [background.WRONG_USAGE] * 3

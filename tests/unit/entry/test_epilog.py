@@ -34,12 +34,10 @@ def record(node: Node) -> Record:
 
 
 def left(site: Node) -> list[str]:
-    """Return what there is of the job on the node."""
     return [*os.listdir(site.base / "workspace"), *os.listdir(site.paths.view)]
 
 
 def test_what_the_job_compiled_is_there_for_the_next(node: Node, record: Record) -> None:
-    """And the node is as it was; both hooks have left their events."""
     assert epilog.main(node.installation.prefix) == 0
     assert len(node.offered(SCOPE, record.seeded["numba"].namespace)) == 1
     assert (left(node), records.load(node.paths.state, 7)) == ([], None)
@@ -55,7 +53,6 @@ def test_slurm_may_run_it_twice(node: Node, record: Record) -> None:
 
 
 def test_a_store_that_is_away_keeps_the_work_on_the_node(node: Node, record: Record) -> None:
-    """Spooled; the run is over all the same."""
     shutil.rmtree(node.store)
     assert epilog.main(node.installation.prefix) == 0
     assert (left(node), len(os.listdir(node.paths.spool))) == ([], 1)
@@ -63,7 +60,6 @@ def test_a_store_that_is_away_keeps_the_work_on_the_node(node: Node, record: Rec
 
 
 def test_the_environment_is_not_believed(node: Node, record: Record) -> None:
-    """All but the job's id is in the record."""
     node.environ(SLURM_JOB_USER="ws-eve", SLURM_JOB_UID="12345", SLURM_JOB_PARTITION="other")
     assert epilog.main(node.installation.prefix) == 0
     assert len(node.offered(SCOPE, record.seeded["numba"].namespace)) == 1
@@ -79,7 +75,6 @@ def test_the_audit_has_the_records_user(node: Node, record: Record) -> None:
 
 
 def test_a_harvest_that_is_lost_is_no_success(node: Node, record: Record) -> None:
-    """What could not be read is gone; the node is fine."""
     shutil.rmtree(record.run_directory)
     assert epilog.main(node.installation.prefix) == 0
     outcomes = {event["hook"]: event["outcome"] for event in node.events("hook.finished")}
@@ -89,8 +84,6 @@ def test_a_harvest_that_is_lost_is_no_success(node: Node, record: Record) -> Non
 
 
 def test_only_a_broken_node_drains(node: Node, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After every step had its turn."""
-
     def broken(*_: object, **__: object) -> None:
         raise records.StateUnusable(path="/var", problem="read-only")
 
@@ -129,7 +122,6 @@ def test_whether_a_job_has_died(
 
 @pytest.mark.usefixtures("record")
 def test_an_early_death_after_a_warm_start_is_explained(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To root and to the job's user, by what the epilog noted; not if the job began cold."""
     ended = {"SLURM_JOB_EXIT_CODE": "256", "SLURM_JOB_DERIVED_EC": "0", "SLURM_JOB_STDIN": "/dev/null"}
     told = {}
     for job in ("7", "8"):

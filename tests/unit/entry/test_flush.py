@@ -22,7 +22,6 @@ PROGRAM = Path(__file__).resolve().parents[3] / "packaging/libexec/flush.in"
 
 
 def test_what_hooks_left_is_moved(node: Node) -> None:
-    """Of all nodes of this host; a second time there is nothing to do."""
     assert prolog.main(node.installation.prefix) == 0
     log = Path(node.policy.paths.audit)
     assert (os.listdir(node.paths.journal), log.exists()) != ([], True)
@@ -35,7 +34,6 @@ def test_what_hooks_left_is_moved(node: Node) -> None:
 def test_a_disk_that_fails_is_no_bug(
     node: Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where it cannot be read which nodes this host has."""
     real = os.listdir
 
     def refuse(path: str | int) -> list[str]:
@@ -49,7 +47,6 @@ def test_a_disk_that_fails_is_no_bug(
 
 
 def left(node: Node) -> list[list[tuple[str, str]]]:
-    """Flush; return hook and event of each line of each report."""
     assert flush.main(node.installation.prefix) == 0
     texts = reports.read(str(node.store), os.getuid(), 7) if (node.store / reports.FOLDER).exists() else ()
     lines = ([json.loads(line) for line in text.splitlines()] for text in texts)
@@ -82,7 +79,6 @@ def test_a_report_has_the_views_part_and_the_epilogs(
 
 
 def test_what_concerns_others_is_in_no_report(node: Node) -> None:
-    """Events that no job's user is shown, what the hook did for another job, and what is damaged."""
     assert prolog.main(node.installation.prefix) == 0
     assert epilog.main(node.installation.prefix) == 0
     (journal,) = (path for path in Path(node.paths.journal).glob("epilog-*"))
@@ -105,7 +101,6 @@ def test_what_concerns_others_is_in_no_report(node: Node) -> None:
 
 
 def test_without_a_view_a_report_has_the_rest(node: Node) -> None:
-    """Somebody removed it, and then the journal."""
     assert prolog.main(node.installation.prefix) == 0
     os.unlink(f"{node.paths.view}/7/{view.EVENTS}")
     assert epilog.main(node.installation.prefix) == 0
@@ -142,8 +137,6 @@ def test_an_epilog_that_dies_is_made_good(node: Node, monkeypatch: pytest.Monkey
 def test_reports_that_the_store_does_not_take_are_lost(
     node: Node, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """And told, in one line; the audit log does not wait for the store."""
-
     def fails(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -160,7 +153,6 @@ def test_reports_that_the_store_does_not_take_are_lost(
 
 
 def test_without_the_store_a_report_is_lost(node: Node) -> None:
-    """The audit log is not."""
     assert prolog.main(node.installation.prefix) == 0
     assert epilog.main(node.installation.prefix) == 0
     shutil.rmtree(node.store)
@@ -187,7 +179,6 @@ def test_a_debt_that_cannot_be_paid_keeps_no_journal(node: Node, monkeypatch: py
 
 
 def test_a_site_may_have_no_reports(node: Node) -> None:
-    """Then nothing of it is in the store."""
     node.write(node.policy._replace(maintenance=node.policy.maintenance._replace(reports=None)))
     assert prolog.main(node.installation.prefix) == 0
     assert epilog.main(node.installation.prefix) == 0
@@ -204,8 +195,7 @@ def test_a_log_that_cannot_be_written(node: Node, capfd: pytest.CaptureFixture[s
     assert "audit log" in capfd.readouterr().err
 
 
-def test_without_a_policy(node: Node) -> None:
-    """Nobody knows where the log is."""
+def test_without_a_policy_nothing_is_moved(node: Node) -> None:
     os.unlink(node.installation.compiled_policy)
     assert flush.main(node.installation.prefix) == flush.FAILED
 

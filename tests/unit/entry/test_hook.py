@@ -36,7 +36,6 @@ class SampleBroken(NodeError):
 
 @pytest.fixture
 def drained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Collect which node was drained and why."""
     told: list[tuple[str, str]] = []
 
     def drain(_scontrol: str, node: str, reason: str, _conf: str) -> bool:
@@ -48,12 +47,10 @@ def drained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 
 def not_called(hook: Hook) -> None:
-    """Be work that must not be done."""
     pytest.fail(f"{hook.job.id} has a hook")
 
 
 def test_a_hook_that_works(node: Node) -> None:
-    """Its work has the job, the policy and a store; the node's directories are there, and nobody's in need of them."""
     seen: list[Hook] = []
     assert run_hook("prolog", node.installation.prefix, seen.append) == 0
     (hook,) = seen
@@ -78,7 +75,6 @@ def test_a_hook_says_that_its_node_has_journals(node: Node) -> None:
 
 
 def run_job(node: Node) -> None:
-    """Run a prolog and an epilog that do nothing."""
     for name in ("prolog", "epilog"):
         run_hook(name, node.installation.prefix, lambda _hook: None)
 
@@ -112,8 +108,6 @@ def test_an_epilog_moves_what_has_waited_for_long_into_the_log(
 def test_what_is_not_the_nodes_fault_does_not_drain(
     node: Node, drained: list[tuple[str, str]], capsys: pytest.CaptureFixture[str], error: WarmstartError
 ) -> None:
-    """It is audited and told on stderr."""
-
     def work(_hook: Hook) -> None:
         raise error
 
@@ -123,8 +117,6 @@ def test_what_is_not_the_nodes_fault_does_not_drain(
 
 
 def test_a_broken_node_drains_with_its_reason(node: Node, drained: list[tuple[str, str]]) -> None:
-    """Slurm shows it to the administrator."""
-
     def work(_hook: Hook) -> None:
         raise SampleBroken
 
@@ -136,8 +128,6 @@ def test_a_broken_node_drains_with_its_reason(node: Node, drained: list[tuple[st
 def test_a_bug_is_audited_and_drains_nothing(
     node: Node, drained: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With its traceback."""
-
     def work(_hook: Hook) -> None:
         raise ZeroDivisionError
 
@@ -148,10 +138,9 @@ def test_a_bug_is_audited_and_drains_nothing(
 
 
 @pytest.mark.parametrize("variable", ["SLURM_JOB_ID", "SLURM_JOB_UID", "SLURMD_NODENAME"])
-def test_an_environment_that_is_not_slurms(
+def test_in_an_environment_that_is_not_slurms_nothing_is_done(
     node: Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str
 ) -> None:
-    """Nothing is done, nothing drains, and what is missing is said."""
     monkeypatch.delenv(variable)
     assert run_hook("prolog", node.installation.prefix, not_called) == 0
     assert variable in capsys.readouterr().err
@@ -178,7 +167,6 @@ def test_the_view_of_an_earlier_run_goes_where_nothing_replaces_it(node: Node, c
 
 
 def test_switched_off_is_off(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a look at the job, or at the policy."""
     Path(node.installation.off_switch).touch()
     monkeypatch.delenv("SLURM_JOB_ID")
     assert run_hook("prolog", node.installation.prefix, not_called) == 0
@@ -234,7 +222,6 @@ def test_a_record_of_another_release_stays(node: Node, name: str, capsys: pytest
 def test_an_audit_that_can_not_be_written_fails_no_job(
     node: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is not moved stays for the next hook."""
     monkeypatch.setattr(journal, "MOST_WAITING", 1)
     Path(node.policy.paths.audit).mkdir()
     assert run_hook("epilog", node.installation.prefix, lambda _hook: None) == 0
@@ -243,8 +230,6 @@ def test_an_audit_that_can_not_be_written_fails_no_job(
 
 
 def test_what_a_step_may_use(node: Node) -> None:
-    """Its context has the hook's own things, and as much time as it is given."""
-
     def work(hook: Hook) -> None:
         record = records.load(hook.paths.state, 7)
         assert record is None

@@ -43,7 +43,6 @@ def shown(node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[C
 
 
 def save(site: Node, record: records.Record) -> None:
-    """Write the job's record."""
     os.makedirs(f"{site.paths.state}/7", mode=0o700, exist_ok=True)
     os.chmod(site.paths.root, 0o755)
     records.save(site.paths.state, record)
@@ -59,7 +58,6 @@ def show_in(run: str, *items: Shown) -> None:
 def test_what_the_run_shows_is_shown(
     node: Node, shown: list[Call], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Where the list in its directory says; each part that fails is told."""
     run = f"{tmp_path}/w/7.00000000"
     other = Shown("ro", "job", "mounted/other", "1 2 3", "/lustre/my env\udcff", "it is another one")
     show_in(run, other, Shown("ro", "root", "mounted/a1/tree", "1 2", NOTHING, NOTHING))  # in place of an image
@@ -82,7 +80,6 @@ def test_a_list_of_another_form_is_no_crash(node: Node, shown: list[Call], tmp_p
 
 @pytest.mark.parametrize("case", ["another policy", "no namespace", "no record", "another user", "no cache"])
 def test_what_has_none_is_left_alone(node: Node, shown: list[Call], monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    """The job has the cache's own path then, or none."""
     if case == "another policy":
         node.write(node.policy._replace(constant_path="link"))
     elif case == "no namespace":
@@ -122,8 +119,6 @@ def test_a_mount_that_fails_is_told_and_fails_no_job(
 
 
 def test_a_bug_fails_no_job_either(node: Node, shown: list[Call], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is audited."""
-
     def bug(*_: object) -> None:
         raise ZeroDivisionError
 

@@ -25,12 +25,10 @@ def observed(node: Node) -> Node:
 
 
 def test_what_a_job_would_get_is_said(observed: Node) -> None:
-    """The steps, in their order."""
     assert run(observed)["steps"] == ["workspace", "seed", "environment"]
 
 
 def test_a_job_that_would_be_refused_runs(observed: Node) -> None:
-    """The audit has the verdict; the job has no view."""
     observed.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
     event = run(observed)
     assert (event["steps"], event["refused"]["code"]) == ([], "profile-not-offered")
@@ -38,7 +36,6 @@ def test_a_job_that_would_be_refused_runs(observed: Node) -> None:
 
 
 def test_a_job_that_no_rule_matches_has_no_notice(observed: Node) -> None:
-    """Observing says nothing to users."""
     observed.write(observed.policy._replace(rules=()))
     observed.environ(SLURM_JOB_COMMENT="warmstart: profiles=numba")
     event = run(observed)
@@ -46,8 +43,6 @@ def test_a_job_that_no_rule_matches_has_no_notice(observed: Node) -> None:
 
 
 def test_a_bug_in_observing_harms_no_job(observed: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is audited, and the job goes on."""
-
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
@@ -58,8 +53,6 @@ def test_a_bug_in_observing_harms_no_job(observed: Node, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("early", [False, True])
 def test_a_broken_node_is_not_drained(observed: Node, monkeypatch: pytest.MonkeyPatch, early: bool) -> None:
-    """The fault is audited if there is an audit."""
-
     def broken(*_: object) -> None:
         raise records.StateUnusable(path="/var", problem="read-only")
 

@@ -32,18 +32,15 @@ from warmstart.store.layout import Namespace, StoreFailed
 
 
 def run(site: Node) -> Record | None:
-    """Run the prolog; return the record that it wrote."""
     assert prolog.main(site.installation.prefix) == 0
     return records.load(site.paths.state, 7)
 
 
 def environment(site: Node) -> str:
-    """Return what the job's task prolog reads."""
     return Path(site.paths.view, "7", "environment").read_text()
 
 
 def test_a_job_finds_its_cache(node: Node) -> None:
-    """A workspace, a record, and variables that lead there; what is in the store is in the cache."""
     known = facts.derive([registry.get("numba")], "label:bare")
     where = Namespace(str(node.store), SCOPE, "numba", facts.namespace(registry.get("numba"), known))
     packed.publish(node.base, where, {"m/f": {"m/f.nbi": b"index"}})
@@ -61,7 +58,6 @@ def test_a_job_finds_its_cache(node: Node) -> None:
 def test_the_record_tells_whose_nodes_publish_together(
     node: Node, nodelist: str, written: tuple[str, int, bool]
 ) -> None:
-    """The nodes of one run, if there are several."""
     node.environ(SLURM_JOB_NODELIST=nodelist, SLURM_JOB_RESTART_COUNT="2")
     rules = tuple(rule._replace(images=()) for rule in node.policy.rules)
     node.write(node.policy._replace(rules=rules))
@@ -71,7 +67,6 @@ def test_the_record_tells_whose_nodes_publish_together(
 
 
 def test_the_job_reads_what_was_done_for_it(node: Node) -> None:
-    """What it asked, what the rules add, and why its profiles are cold; a refused one, too."""
     node.environ(SLURM_JOB_COMMENT="warmstart: profiles=jax fresh")
     run(node)
     view = Path(node.paths.view, "7", "events")
@@ -100,7 +95,6 @@ def unwritable(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
 
 
 def test_a_job_of_which_nothing_can_be_written_down_is_told(node: Node, unwritable: list[dict[str, str]]) -> None:
-    """It runs without warmstart; if it must have an image, it fails."""
     assert run(node) is None
     (told,) = unwritable
     assert "no space for warmstart's state /var: No space left on device; the job runs without" in told["notice"]
@@ -119,8 +113,6 @@ def test_a_job_of_which_nothing_can_be_written_down_is_told(node: Node, unwritab
 
 
 def test_a_job_without_its_image_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tasks print the reason and what to do."""
-
     def missing(*_: object, **__: object) -> None:
         raise ImageWaitExpired(image="reg.example.com/a:1", waited_s=5, producer="somebody")
 
@@ -137,14 +129,12 @@ def test_a_job_without_its_image_is_told(node: Node, monkeypatch: pytest.MonkeyP
 
 
 def test_a_job_that_asks_for_nothing_is_told_nothing(node: Node, unwritable: list[dict[str, str]]) -> None:
-    """No rule gives it anything, or hooks only observe it."""
     node.write(node.policy._replace(rules=()))
     run(node)
     assert unwritable == []
 
 
-def test_a_job_that_no_rule_gives_anything(node: Node) -> None:
-    """No workspace, no view, no record."""
+def test_a_job_that_no_rule_gives_anything_has_no_state(node: Node) -> None:
     node.write(node.policy._replace(rules=()))
     assert run(node) is None
     assert os.listdir(node.paths.view) == []
@@ -152,7 +142,6 @@ def test_a_job_that_no_rule_gives_anything(node: Node) -> None:
 
 
 def test_a_job_that_no_rule_matches_is_told_so_if_it_asks(node: Node) -> None:
-    """Its view has one line and no variables, even for a request that would be refused; the epilog removes it."""
     elsewhere = NUMBA._replace(match=(Condition("node", ("n2",)),))
     node.write(node.policy._replace(rules=(elsewhere,)))
     node.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers nonsense")
@@ -169,7 +158,6 @@ def test_a_job_that_no_rule_matches_is_told_so_if_it_asks(node: Node) -> None:
 
 
 def test_a_refused_job_reads_why(node: Node) -> None:
-    """In its view, from where the task prolog tells it; the record keeps the verdict for the epilog."""
     node.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
     record = run(node)
     assert record
@@ -179,7 +167,6 @@ def test_a_refused_job_reads_why(node: Node) -> None:
 
 
 def test_a_store_that_is_away_leaves_the_job_cold(node: Node) -> None:
-    """It starts all the same."""
     node.store.rmdir()
     record = run(node)
     assert record
@@ -189,8 +176,6 @@ def test_a_store_that_is_away_leaves_the_job_cold(node: Node) -> None:
 
 @pytest.mark.parametrize("bug", [False, True])
 def test_a_failure_leaves_nothing_half_applied(node: Node, monkeypatch: pytest.MonkeyPatch, bug: bool) -> None:
-    """Neither workspace nor record nor view, whether it was foreseen or not."""
-
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError if bug else records.StateUnusable(path="/var", problem="read-only")
 
@@ -204,7 +189,6 @@ def test_a_failure_leaves_nothing_half_applied(node: Node, monkeypatch: pytest.M
 
 
 def test_a_requeued_job_begins_anew(node: Node) -> None:
-    """What its first run left is gone."""
     first = run(node)
     assert first
     os.chmod(f"{node.paths.view}/7", 0o700)  # root alone could replace the job's own
@@ -230,7 +214,6 @@ def test_wings_are_asked_where_a_rule_needs_what_slurmd_does_not_tell(  # noqa: 
     node: Node, monkeypatch: pytest.MonkeyPatch, unseen: tuple[str, ...], name: str | None, asked: int,
     found: bool,
 ) -> None:  # fmt: skip
-    """What is not to be had is told, and then grants nothing."""
     calls: list[Job] = []
 
     def informed(_policy: Policy, job: Job, _store: StoreClient, _deadline: Deadline) -> Job:

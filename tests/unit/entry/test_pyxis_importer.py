@@ -63,7 +63,6 @@ def step(node: Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 
 def stored(site: Node) -> str:
-    """Have an image in the store; return its path."""
     kind = f"{os.uname().machine}.{recipe(site.policy.images.importer)}"
     path = site.store / "images" / f"{HEX}.{kind}.sqsh"
     path.parent.mkdir()
@@ -93,7 +92,6 @@ def test_an_image_that_may_go_is_copied(node: Node, step: Step, monkeypatch: pyt
 
 @pytest.mark.parametrize("case", ["missing", "damaged", "login"])
 def test_what_the_store_does_not_serve_is_the_users_own(node: Node, step: Step, case: str) -> None:
-    """Imported with his own rights, and he is told; his login sees what he may see."""
     path = stored(node)
     if case == "missing":
         os.unlink(path)
@@ -173,7 +171,6 @@ def test_without_a_policy_it_does_what_pyxis_would(node: Node, step: Step) -> No
     ],
 )
 def test_what_the_policy_does_not_allow_is_refused(step: Step, uri: str, words: str) -> None:
-    """Pyxis shows stderr: a sentence and a hint."""
     status, out, err = step.get(uri)
     assert (status, out, step.imported) == (1, "", [])
     assert words in err
@@ -182,7 +179,6 @@ def test_what_the_policy_does_not_allow_is_refused(step: Step, uri: str, words: 
 
 @pytest.mark.parametrize("has", [True, False])
 def test_a_wing_may_have_a_way_to_an_image(node: Node, step: Step, monkeypatch: pytest.MonkeyPatch, has: bool) -> None:
-    """Whatever it makes is the job's, and its use is noted; what it has none for the user imports."""
     made = "/store/a.sqsh"
 
     def make(_installation: object, _reference: object, _policy: object, find: Callable[[], str]) -> Made | None:
@@ -224,7 +220,6 @@ class Job:
         return path.read_text() if path.exists() else None
 
     def show(self, text: str) -> None:
-        """Let an earlier step have asked, and its set be there."""
         (self.view / view.set_of(BY_DIGEST.removeprefix("docker://"), "")).write_text(text)
         (self.root / SETS / text.partition(" ")[0]).mkdir(parents=True)
 
@@ -234,7 +229,6 @@ class Job:
 
 
 def test_the_hook_is_told_which_caches_a_step_has(node: Node, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of an image that the store has. A later step reads it in the view, and asks nobody."""
     path, job = stored(node), Job(node, monkeypatch)
     uses.record(str(node.store), Path(path).name.removesuffix(".sqsh"), NODE)
     job.made = Made(path, "c0ffee00")
@@ -424,7 +418,6 @@ def test_a_verdict_is_found_where_the_states_disk_is_full(
     [("7", "0", "7.0"), ("../7", "0", "none.0"), ("", "x", "none.none"), ("\u0667", "1", "none.1")],
 )
 def test_a_forged_step_leads_nowhere(node: Node, job: str, step: str, expected: str) -> None:
-    """It is part of a path below the user's own directory."""
     node.environ(SLURM_JOB_ID=job, SLURM_STEP_ID=step)
     assert pyxis_importer._step() == expected
 

@@ -53,12 +53,10 @@ def started(site: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def done(site: Path) -> list[str]:
-    """Return what the programs were started for, so far."""
     return (site / "done").read_text().split() if (site / "done").exists() else []
 
 
 def has(site: Path, *words: str) -> Callable[[], bool]:
-    """Return whether all of these were done."""
     return lambda: {*words} <= {*done(site)}
 
 
@@ -72,7 +70,6 @@ def test_it_does_what_timers_do_and_hands_on_what_it_can(site: Path, capfd: pyte
 
 
 def test_it_looks_after_jobs_that_run(site: Path) -> None:
-    """Where one is to be harvested meanwhile; no program starts where there is none."""
     with started(site):
         wait_until("maintenance", has(site, "maintained"), 20)
         assert "rounds" not in done(site)
@@ -82,14 +79,12 @@ def test_it_looks_after_jobs_that_run(site: Path) -> None:
 
 
 def test_a_log_that_cannot_be_written_stops_nothing(site: Path) -> None:
-    """It is tried again."""
     (site / "libexec/warmstart/flush").write_text(f"#!/bin/sh\necho failed >>{site}/done\nexit 1\n")
     with started(site):
         wait_until("two attempts", lambda: done(site).count("failed") > 1 and "maintained" in done(site), 20)
 
 
-def test_two_pods_over_one_state(site: Path) -> None:
-    """The living one keeps its node: nobody else maintains it, until it has ended."""
+def test_of_two_pods_over_one_state_the_living_one_keeps_it(site: Path) -> None:
     paths = Installation(str(site)).node("n1")
     require_keeper(paths, "n1")  # nobody keeps it: systemd's timers do not
     with started(site):

@@ -37,12 +37,10 @@ class Job(NamedTuple):
 
     @property
     def view(self) -> Path:
-        """What the prolog wrote for it."""
         return self.top / "view/7"
 
     @property
     def cache(self) -> Path:
-        """Its cache, at its own path."""
         return self.top / "run/cache"
 
     @property
@@ -87,7 +85,6 @@ def job(tmp_path: Path) -> Job:
 
 
 def test_it_changes_nothing(job: Job) -> None:
-    """Whether the job runs, fails with a verdict, or has no view at all."""
     assert job.task_prolog() == (0, [*job.notice, f"export A={job.cache}/a"], [])
     (job.view / "verdict").write_text("no image\n")
     assert job.task_prolog() == (1, ["print no image"], [])
@@ -112,7 +109,6 @@ def test_only_a_batch_script_prints_notices(job: Job) -> None:
 
 
 def test_its_one_change_is_the_link(job: Job) -> None:
-    """The first task makes it, and the next one finds it."""
     (job.view / "link").touch()
     told = [*job.notice, f"export A={job.constant}/a"]
     status, lines, (call,) = job.task_prolog()
@@ -123,7 +119,6 @@ def test_its_one_change_is_the_link(job: Job) -> None:
 # strace's `signal` comes when the call has returned: with an error beside it, the process dies before the change.
 @pytest.mark.parametrize("fault", ["EIO:signal=KILL", "EIO", "EROFS", "ENOSPC", "EDQUOT"])
 def test_no_link_costs_the_constant_path_only(job: Job, fault: str) -> None:
-    """`ln` dies or fails: the job has its cache at its own path, and the next task makes the link."""
     (job.view / "link").touch()
     status, lines, calls = job.task_prolog("-e", f"inject=symlink,symlinkat:error={fault}")
     assert (status, lines, len(calls)) == (0, [*job.notice, f"export A={job.cache}/a"], 1)
@@ -142,7 +137,6 @@ def test_no_link_costs_the_constant_path_only(job: Job, fault: str) -> None:
     ],
 )
 def test_a_view_that_cannot_be_read(job: Job, file: str, status: int, told: list[str], fault: str) -> None:
-    """All of a file is printed or nothing; a job with a verdict fails even if nobody can say why."""
     if file == "verdict":
         (job.view / "verdict").write_text("no image\n")
     done = job.task_prolog("-P", str(job.view / file), "-e", f"inject={fault}")

@@ -23,7 +23,6 @@ ROUNDS = 3
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kill_after_any_file_harms_no_later_job(kind: str, tmp_path: Path) -> None:
-    """One job is killed, another one compiles all at the same time, the store has of each what it took first."""
     need_module("numba")
     snapshots = tmp_path / "snapshots"
     snapshots.mkdir()
@@ -43,7 +42,6 @@ def test_a_kill_after_any_file_harms_no_later_job(kind: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("killed_after", [1, 2, 5, 9])
 def test_jobs_that_are_killed_one_after_another(killed_after: int, tmp_path: Path) -> None:
-    """Each is seeded with what those before it left, and dies a few files later; the last one lives."""
     need_module("numba")
     cold = run(tmp_path / "cold", *KINDS)
     published = Published()
@@ -57,7 +55,6 @@ def test_jobs_that_are_killed_one_after_another(killed_after: int, tmp_path: Pat
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_that_compile_the_same_at_once(ranks: int, tmp_path: Path) -> None:
-    """They share a cache. Whatever they left there, the next job computes what a cold one does."""
     need_module("numba")
     cold = run(tmp_path / "cold", *KINDS)
     for number in range(ROUNDS):
