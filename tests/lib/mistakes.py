@@ -107,16 +107,13 @@ class Site(NamedTuple):
 
     @property
     def libexec(self) -> Path:
-        """The directory of the hooks."""
         return self.base / LIBEXEC
 
     @property
     def store(self) -> Path:
-        """The policy's store."""
         return self.base / "store"
 
     def give(self, path: Path, uid: int) -> None:
-        """Change the owner of a tree."""
         for found in (path, *path.rglob("*")):
             os.chown(found, uid, uid)
 
@@ -138,19 +135,16 @@ class Site(NamedTuple):
         self.edit(f"store: {self.store}", f"store: {self.base}/link/store")
 
     def edit(self, old: str, new: str) -> None:
-        """Edit the policy."""
         path = Path(self.installation.policy)
         assert old in path.read_text()
         path.write_text(path.read_text().replace(old, new))
 
     def conf(self, old: str, new: str) -> None:
-        """Edit slurm.conf."""
         path = self.base / "slurm.conf"
         assert self.text(old) in path.read_text()
         path.write_text(path.read_text().replace(self.text(old), self.text(new)))
 
     def text(self, text: str) -> str:
-        """Return a text with this site's paths."""
         return text.replace("@", str(self.libexec)).replace("~", str(self.base))
 
     def let_write(self, hook: str) -> None:
@@ -180,7 +174,6 @@ Plant = Callable[[Site], object]
 
 
 def all_of(*plants: Plant) -> Plant:
-    """Return what plants several mistakes."""
     return lambda site: [plant(site) for plant in plants]
 
 
@@ -189,28 +182,22 @@ def nothing(_: Site) -> None:
 
 
 def policy(old: str, new: str) -> Plant:
-    """Edit the policy."""
     return lambda site: site.edit(old, site.text(new))
 
 
 def key(text: str) -> Plant:
-    """Give the policy a key."""
     return policy("rules:\n", f"{text}\nrules:\n")
 
 
 def conf(old: str, new: str) -> Plant:
-    """Edit slurm.conf."""
     return lambda site: site.conf(old, new)
 
 
 def line(text: str) -> Plant:
-    """Give slurm.conf a line."""
     return conf("ClusterName=c\n", f"ClusterName=c\n{text}\n")
 
 
 def file(path: str, text: str, mode: int = 0o644) -> Plant:
-    """Write a file."""
-
     def write(site: Site) -> None:
         (site.base / path).parent.mkdir(parents=True, exist_ok=True)
         (site.base / path).write_text(site.text(text))
@@ -220,12 +207,10 @@ def file(path: str, text: str, mode: int = 0o644) -> Plant:
 
 
 def script(path: str, text: str) -> Plant:
-    """Write a script that anybody can run."""
     return file(path, f"#!/bin/sh\n{text}\n", 0o755)
 
 
 def gone(*paths: str) -> Plant:
-    """Remove files."""
     return all_of(*(_without(path) for path in paths))
 
 
@@ -234,17 +219,14 @@ def _without(path: str) -> Plant:
 
 
 def mode(path: str, bits: int) -> Plant:
-    """Change a mode."""
     return lambda site: (site.base / path).chmod(bits)
 
 
 def owner(path: str, uid: int = 5) -> Plant:
-    """Change an owner."""
     return lambda site: os.chown(site.base / path, uid, uid)
 
 
 def old(path: str, since: float | None = None) -> Plant:
-    """Change the time of a file, by default to long ago."""
     return lambda site: os.utime(site.base / path, (time.time() - LONG_S if since is None else since,) * 2)
 
 
@@ -264,7 +246,6 @@ def slurm(release: str) -> Plant:
 
 
 def slurmctld(**scripts: str) -> Plant:
-    """Have a slurmctld that runs with these hooks."""
     told = [f"{key} = {value}" for key, value in {"AccountingStorageEnforce": "none", **scripts}.items()]
     return script("scontrol", f"echo slurm-wlm 22.05.8; cat <<'END'\n{chr(10).join(told)}\nEND")
 
@@ -298,7 +279,6 @@ def spank(lines: str, release: tuple[int, int] = (22, 5)) -> Plant:
 
 
 def constant_path(value: str, cache: str = "/var/cache/warmstart") -> Plant:
-    """Have a policy with this `constant_path`."""
     return all_of(key(f"constant_path: {value}"), policy("paths: {", f"paths: {{cache: {cache}, "))
 
 

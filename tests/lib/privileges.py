@@ -25,7 +25,6 @@ def as_user(uid: int, act: Callable[[], object]) -> bool:
 
 
 def drop_to(uid: int, gid: int) -> None:
-    """Change to this uid and gid, with no other groups."""
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)

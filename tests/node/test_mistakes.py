@@ -93,7 +93,6 @@ def _add_a_users(site: Site) -> None:
 
 @pytest.mark.parametrize("plant", [_open_all, _open_groups_directory, _add_a_users])
 def test_the_advice_for_a_store_that_others_write_mends_it(site: Site, plant: Callable[[Site], None]) -> None:
-    """Followed word for word it leaves nothing, and doctor says so."""
     plant(site)
     advice = command_line.run(site.installation, "doctor").stdout
     assert "critical" in advice
@@ -107,7 +106,6 @@ def test_the_advice_for_a_store_that_others_write_mends_it(site: Site, plant: Ca
 
 
 def test_a_workspace_of_a_users_is_told_once(site: Site) -> None:
-    """And not by advice to be root, which the caller is."""
     os.makedirs(site.installation.node("n2").state)
     os.chown(site.base / "workspace", 5, 5)
     shown = command_line.run(site.installation, "doctor").stdout

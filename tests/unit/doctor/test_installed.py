@@ -28,7 +28,6 @@ def tells(release: str) -> str:
 
 
 def test_the_link_among_several_trees_counts_and_slurmd_before_scontrol(tmp_path: Path) -> None:
-    """A client of another release may do for commands."""
     for release in ("24.11.5", "25.05.1"):
         program(tmp_path / release / "sbin/slurmd", tells(release))
         program(tmp_path / release / "bin/scontrol", tells("23.02.0"))

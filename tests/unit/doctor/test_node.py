@@ -76,7 +76,6 @@ def test_an_account_that_shares_its_uid_had_another_one_when_the_policy_was_comp
 
 @pytest.mark.report
 def test_each_account_is_mended_alone(subject: tuple[Node, dict[str, int], dict[str, list[int]]]) -> None:
-    """The two that are good are not to be made again."""
     where, people, groups = subject
     del people["i"]
     groups["v"] = [0]
@@ -96,7 +95,6 @@ def test_a_workspace_on_a_file_server_is_wrong(here: Node, monkeypatch: pytest.M
 def test_without_leases_no_import_is_proved(
     here: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: str, statuses: list[str]
 ) -> None:
-    """The system may have none at all, whatever the disk is."""
     monkeypatch.setattr(node, "mount_of", lambda _: ("ext4", "/"))
     monkeypatch.setattr(node, "LEASES", str(tmp_path / "leases-enable"))
     (tmp_path / "leases-enable").write_text(setting)
@@ -154,7 +152,6 @@ def test_a_program_that_does_not_run(here: Node, monkeypatch: pytest.MonkeyPatch
 def test_a_shelf_whose_disk_is_not_mounted(
     here: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, fstab: str, mounted: bool, there: bool, change: str
 ) -> None:
-    """Neither the mount point without its disk nor a directory that is missing there is a shelf."""
     local = tmp_path / "local"
     (local / "shelf" if there else local).mkdir(parents=True)
     monkeypatch.setattr(node, "FSTAB", str(tmp_path / "fstab"))
@@ -168,7 +165,6 @@ def test_a_shelf_whose_disk_is_not_mounted(
 
 
 def test_a_full_disk_is_told_by_its_own_check(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by advice to load modules, or to be root."""
     full = SimpleNamespace(f_bavail=1, f_blocks=1000, f_frsize=4096, f_favail=9000, f_files=9000, f_flag=0)
     monkeypatch.setattr(os, "statvfs", lambda _: full)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -178,7 +174,6 @@ def test_a_full_disk_is_told_by_its_own_check(here: Node, monkeypatch: pytest.Mo
 
 
 def test_the_importer_is_told_and_why(here: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where the policy leaves it to the node."""
     monkeypatch.setattr(node, "_version", lambda program: program)
     monkeypatch.setattr(node, "PROGRAMS", ())
     monkeypatch.setattr(choice, "programs", lambda _: ())
@@ -196,7 +191,6 @@ def test_the_importer_is_told_and_why(here: Node, monkeypatch: pytest.MonkeyPatc
 
 
 def test_every_program_has_a_package() -> None:
-    """Whoever misses one learns what to install."""
     programs = [*node.PROGRAMS, *choice.programs("oci"), *choice.programs("enroot")]
     assert {os.path.basename(program) for program in programs} <= {*node.PACKAGES}
 
@@ -279,7 +273,6 @@ def test_exit_statuses(site: Installation, monkeypatch: pytest.MonkeyPatch, chec
 
 
 def test_problems_come_first_and_what_is_ok_is_one_number(site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worst on top, and a line at the end."""
     kinds = ("ok", "advice", "critical", "ok", "wrong")
     monkeypatch.setattr(doctor, "examine", lambda *_: [Result(f"a.{kind}", kind, kind, "") for kind in kinds])
     lines = run(site, "doctor").stdout.splitlines()
@@ -358,7 +351,6 @@ def test_a_bug_in_a_check_is_one_finding(
 def test_a_bug_beside_the_checks_leaves_the_other_parts(
     site: Installation, place: tuple[object, str], named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What one part begins with is nothing to the others."""
     conf = tmp_path / "slurm.conf"
     conf.touch()
     monkeypatch.setattr(*place, _broken)

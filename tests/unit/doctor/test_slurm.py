@@ -115,7 +115,6 @@ def results(conf: Path, site: Installation, policy: Policy) -> list[Result]:
 
 @pytest.mark.report
 def test_a_shelf_without_images_takes_no_time(site: Installation, tmp_path: Path) -> None:
-    """The policy of the page on models is fine beside the times that warmstart ships."""
     policy = current_policy(site).policy
     policy = policy._replace(paths=policy.paths._replace(shelf="/local"), images=policy.images._replace(registries=()))
     conf = tmp_path / "times.conf"
@@ -154,7 +153,6 @@ def test_slurmd_may_finish_a_hook_when_it_is_stopped(
 def test_how_long_slurmd_may_stop_is_told_of_systemd_alone(
     stopping: Stopping, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A host on which it does not run, or slurmd not under it, is said to be one."""
     none = "ActiveState=inactive\nTimeoutStopUSec=1min 30s"
     assert stopping("PrologEpilogTimeout=280", none)[1:3] == ("ok", "systemd runs no slurmd here")
     monkeypatch.setattr(slurm, "SYSTEMD", str(tmp_path / "none"))
@@ -164,7 +162,6 @@ def test_how_long_slurmd_may_stop_is_told_of_systemd_alone(
 
 @pytest.mark.report
 def test_the_shipped_times_agree(stopping: Stopping) -> None:
-    """The drop-in for slurmd's unit goes with the slurm.conf beside it."""
     directory = Path(__file__).resolve().parents[3] / "packaging/slurm"
     drop_in = (directory / "slurmd.conf").read_text()
     (seconds,) = re.findall(r"^\[Service\]\nTimeoutStopSec=(\d+)$", drop_in, re.MULTILINE)
@@ -246,7 +243,6 @@ def test_what_pyxis_needs_to_start_images_without_unpacking(
 
 
 def test_the_first_of_enroots_settings_counts(tmp_path: Path) -> None:
-    """As enroot reads its files; an empty value is none."""
     (tmp_path / "enroot.conf.d").mkdir()
     assert containers.enroot_setting(str(tmp_path), "ENROOT_A") == ""
     (tmp_path / "enroot.conf.d/a.conf").write_text("ENROOT_A c\n")
@@ -378,7 +374,6 @@ def test_a_script_that_is_not_there_drains_the_node(told: Results, tmp_path: Pat
     ],
 )
 def test_flags_that_are_advised_are_all_there_are(told: Results, now: str, advised: str) -> None:
-    """A site's own stay."""
     found = told("Alloc,\\\nDeferBatch", now)["slurm.prolog-flags"]
     assert found.change == f"set {advised}"
     assert told("PrologFlags=Alloc,\\\nDeferBatch", advised)["slurm.prolog-flags"].status == "ok"
@@ -386,14 +381,12 @@ def test_flags_that_are_advised_are_all_there_are(told: Results, now: str, advis
 
 @pytest.mark.report
 def test_a_flag_that_implies_others_goes_without_them(told: Results) -> None:
-    """RunInJob implies Contain, which allocates."""
     found = told("Alloc,\\\nDeferBatch", "RunInJob,DeferBatch", version=(24, 11))["slurm.prolog-flags"]
     assert (found.status, found.change) == ("advice", "write Contain in its place")
 
 
 @pytest.mark.report
 def test_directories_that_are_advised_keep_those_of_now(told: Results, site: Installation, tmp_path: Path) -> None:
-    """`Dirs` replaces Slurm's own, /tmp and /dev/shm."""
     way(site, "link", "/usr/ws")
     for line, advised in (("", "/tmp,/dev/shm,/usr"), ("Dirs=/tmp,/opt", "/tmp,/opt,/usr")):
         (tmp_path / "job_container.conf").write_text(f"BasePath=/srv/c {line}\n")
@@ -402,7 +395,6 @@ def test_directories_that_are_advised_keep_those_of_now(told: Results, site: Ins
 
 @pytest.mark.report
 def test_each_misfit_of_the_plugin_says_what_to_write(told: Results, site: Installation, tmp_path: Path) -> None:
-    """Not a page."""
     library = tmp_path / "warmstart.so"
     library.write_bytes(f"\0{site.var}\0".encode())
     found = told(plugins=f"optional {library} workspace=/elsewhere\n")["slurm.spank"]
@@ -428,7 +420,6 @@ def test_a_plugin_that_was_built_for_another_state(
 
 @pytest.mark.report
 def test_an_importer_that_is_none_of_ours(told: Results, site: Installation, tmp_path: Path) -> None:
-    """One that is not there fails each container that starts from an image's name."""
     ours = script(Path(site.libexec, "pyxis-importer"))
     mounted(site, tmp_path)
 
@@ -457,7 +448,6 @@ def mounted(site: Installation, tmp_path: Path) -> Path:
 
 @pytest.mark.report
 def test_an_enroot_hook_of_another_release(told: Results, site: Installation, tmp_path: Path) -> None:
-    """It was copied once, and an upgrade replaces no copy."""
     hook, pyxis = mounted(site, tmp_path), "required spank_pyxis.so\n"
     assert told(plugins=pyxis)["slurm.pyxis"].status == "ok"
     script(hook, "an older one's")

@@ -1,4 +1,4 @@
-"""`warmstart doctor` on a store: what tests/node/test_mistakes.py cannot plant, and the probe."""
+"""`warmstart doctor` on a store: what tests/node/test_mistakes.py cannot plant; and what its path leads through."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import Any, ParamSpec, TypeVar, cast
 import pytest
 
 from tests.lib.command_line import installed
-from warmstart.doctor import probe, store
+from warmstart.doctor import prefixes, probe, store
 from warmstart.doctor.finding import Result, run
 from warmstart.doctor.probe import Look, Owned, Weak
 from warmstart.doctor.store import Store
 from warmstart.errors import WarmstartError
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.host.namespaces import Mount
+from warmstart.host.worker import Worker
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
 from warmstart.store.maintenance import Indexes, Unreadable
@@ -74,7 +75,6 @@ def results(policy: Policy, *, place: str = "/p", as_root: bool = True, **answer
 
 
 def test_a_good_store_is_ok(policy: Policy) -> None:
-    """Without advice."""
     assert set(statuses(policy).values()) == {"ok"}
 
 
@@ -128,10 +128,97 @@ def test_what_a_killed_doctor_left_goes(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_is_wrong_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the store's time stamps."""
     real = time.time
     assert probe.clock_ahead(str(tmp_path)) == pytest.approx(0.0, abs=5)
     monkeypatch.setattr(time, "time", lambda: real() + 60)
     assert probe.clock_ahead(str(tmp_path)) == pytest.approx(-60, abs=5)
     monkeypatch.setattr(time, "time", lambda: real() - 60)
     assert probe.clock_ahead(str(tmp_path)) == pytest.approx(60, abs=5)
+
+
+# What a store's path leads through, in real directories and links.
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    (tmp_path / "real/inner/store").mkdir(parents=True)
+    return tmp_path
+
+
+def through(tree: Path, path: str) -> list[tuple[str, int]]:
+    """Return the names and modes of what a path below `tree` leads through."""
+    found = probe.above(str(tree / path))
+    return [(place.path[len(str(tree)) + 1 :], place.mode) for place in found if place.path.startswith(f"{tree}/")]
+
+
+def test_directories(tree: Path) -> None:
+    (tree / "real").chmod(0o750)
+    (tree / "real/inner").chmod(0o777)
+    assert through(tree, "real/inner/store") == [("real", 0o750), ("real/inner", 0o777)]
+    assert {place.uid for place in probe.above(str(tree / "real/inner/store"))} <= {0, os.getuid()}
+
+
+@pytest.mark.parametrize("target", ["real", "{tree}/real", "./real/inner/..", "further"])
+def test_links_are_resolved_step_by_step(tree: Path, target: str) -> None:
+    """A link's own mode, 0777, is not told; the directories that it leads through are."""
+    (tree / "further").symlink_to("real")
+    (tree / "link").symlink_to(target.format(tree=tree))
+    (tree / "real").chmod(0o700)
+    found = through(tree, "link/inner/store")
+    assert found[0] == ("link", 0)
+    assert {("real", 0o700), ("real/inner", (tree / "real/inner").stat().st_mode & 0o7777)} <= {*found}
+    assert ("real/inner/store", 0o755) not in found
+
+
+def test_the_last_may_be_a_link(tree: Path) -> None:
+    (tree / "store").symlink_to("real/inner/store")
+    assert [path for path, _ in through(tree, "store")] == ["store", "real", "real/inner"]
+
+
+def test_links_without_end(tree: Path) -> None:
+    (tree / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match="Too many levels"):
+        probe.above(str(tree / "loop/store"))
+
+
+# What doctor says of the directories below which jobs may name what they read from copies.
+
+
+@pytest.fixture
+def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(prefixes, "mount_of", lambda _: Mount("lustre", "/lustre"))
+    return tmp_path
+
+
+def found(*paths: object) -> list[tuple[str, str]]:
+    return [(finding.status, finding.found) for finding in prefixes.check("wing", [*map(str, paths)])]
+
+
+def test_what_gives_nobody_a_copy(prefix: Path) -> None:
+    (prefix / "link").symlink_to(prefix)
+    nothing = "no job gets a copy of anything there"
+    assert found(prefix, prefix / "link", prefix / "gone") == [
+        ("wrong", f"wing.prefixes: {prefix}/link leads to {prefix}: {nothing}"),
+        ("wrong", f"wing.prefixes: {prefix}/gone: No such file or directory: {nothing}"),
+    ]
+
+
+def test_a_disk_of_the_nodes_own(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefixes, "mount_of", lambda _: Mount("xfs", "/"))
+    ((status, text),) = found(prefix)
+    assert (status, "is on xfs (/)" in text) == ("advice", True)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(WorkerSilent(what="it", problem="no answer"), ["unknown"]), (PermissionError(1, "no"), [])]
+)
+def test_what_root_cannot_see(
+    prefix: Path, monkeypatch: pytest.MonkeyPatch, error: WarmstartError | OSError, status: list[str]
+) -> None:
+    """Root may be nobody there: that is fine; a file system that hangs is not."""
+
+    def run(*_: object) -> str:
+        raise error
+
+    monkeypatch.setattr(Worker, "run", run)
+    assert [finding[0] for finding in found(prefix)] == status

@@ -31,7 +31,6 @@ def told(prefix: str = "/usr") -> str:
 
 @pytest.mark.report
 def test_what_to_do_depends_on_the_unit(places: list[Path]) -> None:
-    """Copy, enable, start, unmask."""
     etc, usr = places
     assert told().startswith(f"`cp /usr/share/warmstart/systemd/* {etc}/`")
     (usr / TARGET).touch()
@@ -50,7 +49,6 @@ def test_what_to_do_depends_on_the_unit(places: list[Path]) -> None:
 
 @pytest.mark.report
 def test_units_of_another_installation_do_nothing_for_this_one(places: list[Path]) -> None:
-    """Of a name that stands twice the first one counts."""
     etc, usr = places
     (usr / TARGET).touch()
     (usr / SERVICE).write_text("[Service]\nExecStart=/usr/bin/warmstart maintain --store\n")
@@ -61,6 +59,5 @@ def test_units_of_another_installation_do_nothing_for_this_one(places: list[Path
 
 
 def test_without_systemd_something_else_does_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In a pod, say."""
     monkeypatch.setattr(units, "SYSTEMD", str(tmp_path / "none"))
     assert told() == "otherwise"

@@ -51,15 +51,6 @@ def test_each_variable_has_what_the_tool_takes_without_it(name: str) -> None:
         assert default or variable in READ_AS_NOT_SET
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_profile_does_not_contradict_itself(name: str) -> None:
-    """What needs one path has no other; what is copied under a lock is no overlay."""
-    profile = registry.get(name)
-    assert not profile.follows_links or profile.relocation == "constant-path"
-    assert profile.suits_overlay == (not profile.exact_times and not profile.lock)
-    assert "image" in profile.facts
-
-
 def test_an_unknown_profile_is_the_policys_fault() -> None:
     with pytest.raises(ProfileUnknown, match="no profile nmba"):
         registry.get("nmba")

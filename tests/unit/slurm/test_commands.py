@@ -124,22 +124,3 @@ def test_an_unclear_configuration_is_none(tmp_path: Path, text: str, status: int
 def test_what_squeue_says(answer: str, expected: str) -> None:
     """Only a plain answer about this job is one; other tasks of its array do not count."""
     assert commands.parse_outcome(answer, 7) == expected
-
-
-@pytest.mark.parametrize(
-    ("title", "uid", "exe", "job"),
-    [
-        ("slurmstepd: [7.0]\0", 0, "slurmstepd", 7),
-        ("slurmstepd: [7.batch]\0", 0, "slurmstepd-wlm", 7),
-        ("slurmstepd: [7.0]\0", 64201, "slurmstepd", None),
-        ("slurmstepd: [7.0]\0", 0, "sleep", None),
-        ("python3\0", 0, "python3", None),
-    ],
-)
-def test_whose_a_step_daemon_is(tmp_path: Path, title: str, uid: int, exe: str, job: int | None) -> None:
-    """Of a program of that name that root runs, its title says; a process as proc(5) has it."""
-    (tmp_path / "cmdline").write_text(title)
-    (tmp_path / "status").write_text(f"Name:\tx\nPPid:\t1\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
-    (tmp_path / exe).touch()
-    (tmp_path / "exe").symlink_to(tmp_path / exe)
-    assert commands.job_of_daemon(str(tmp_path)) == job
