@@ -179,7 +179,7 @@ def test_pixis_records_keep_no_tree_from_being_shared(shared: Path, tmp_path: Pa
     assert not list((tmp_path / "copy" / "conda-meta").iterdir())
 
 
-@pytest.mark.threat(55)
+@pytest.mark.threat(54, 55)
 def test_what_another_group_may_read_is_shared_with_nobody(shared: Path, tmp_path: Path) -> None:
     """A user of that group asks; who is not in it could read the copy."""
     os.chown(shared / "own" / "file", OTHER, USER.gid)
