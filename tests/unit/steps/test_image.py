@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import repeat
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -29,44 +29,46 @@ from warmstart.store.layout import StoreFailed
 from warmstart.store.meeting import HeadSilent, Meeting
 
 FIRST, SECOND = parse("reg.example.com/a:1"), parse("reg.example.com/b:2")
-NOTHING = Missing()
-DIGEST = f"sha256:{'ab' * 32}"
+DIGEST, MOVED = f"sha256:{'ab' * 32}", f"sha256:{'cd' * 32}"
 
 
 class Flights:
-    """Stands in for the single flight: answers, and remembers who asked for what."""
+    """Stands in for the single flight: finds what a test says, and remembers who asked for what."""
 
-    def __init__(self, how: str = "reused", missing: Missing = NOTHING) -> None:
-        self.how, self.missing = how, missing
+    def __init__(self) -> None:
+        self.how, self.missing = "reused", Missing()
+        self.meanings: Iterator[str] = repeat(DIGEST)  # of tags, one after the other
+        self.failing: dict[Reference, WarmstartError] = {}
         self.asked: list[tuple[str, Site, Deadline]] = []
 
     def obtain(self, reference: Reference, site: Site, deadline: Deadline) -> Obtained:
         self.asked.append((reference.canonical(), site, deadline))
-        name = f"{len(self.asked)}"
+        if error := self.failing.get(reference):
+            raise error
+        digest, name = reference.digest or next(self.meanings), f"{len(self.asked)}"
         reason = "no answer" if self.how == "stale" else ""
-        return Obtained(name, f"/store/{name}.sqsh", DIGEST, 4096, self.how, 0.25, self.missing, reason=reason)
+        return Obtained(name, f"/store/{name}.sqsh", digest, 4096, self.how, 0.25, self.missing, reason=reason)
+
+    def names(self) -> list[str]:
+        return [name for name, _, _ in self.asked]
 
 
-def fly(monkeypatch: pytest.MonkeyPatch, how: str = "reused", missing: Missing = NOTHING) -> Flights:
-    flights = Flights(how, missing)
-    monkeypatch.setattr(single_flight, "obtain", flights.obtain)
-    return flights
+@pytest.fixture
+def flights(monkeypatch: pytest.MonkeyPatch) -> Flights:
+    """Return the stand-in, in place."""
+    made = Flights()
+    monkeypatch.setattr(single_flight, "obtain", made.obtain)
+    return made
 
 
-def fail(monkeypatch: pytest.MonkeyPatch, error: WarmstartError) -> None:
-    """Let nobody find an image."""
-
-    def obtain(*_: object) -> NoReturn:
-        raise error
-
-    monkeypatch.setattr(single_flight, "obtain", obtain)
+def told(context: Context, name: str) -> list[dict[str, object]]:
+    return events(context, f"image.{name}")
 
 
 NOT_FOUND = ImageNotFound(image=FIRST.canonical())
 
 
-def test_the_first_image_is_the_jobs(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    flights = fly(monkeypatch)
+def test_the_first_image_is_the_jobs(context: Context, flights: Flights) -> None:
     assert image.run(context, Options((FIRST, SECOND))) == Outcome(
         "unchanged",
         detail={"images": 2},
@@ -76,7 +78,7 @@ def test_the_first_image_is_the_jobs(context: Context, monkeypatch: pytest.Monke
         },
         environment={"WARMSTART_IMAGE": "/store/1.sqsh", "WARMSTART_IMAGES": "/store/1.sqsh:/store/2.sqsh"},
     )
-    assert [name for name, _, _ in flights.asked] == [FIRST.canonical(), SECOND.canonical()]
+    assert flights.names() == [FIRST.canonical(), SECOND.canonical()]
     assert all(deadline.left() <= context.policy.images.wait for _, _, deadline in flights.asked)
     (first, second) = events(context, "image.reused")
     assert (first["image"], first["path"], first["bytes"], first["waited_ms"]) == (
@@ -92,44 +94,34 @@ def test_the_first_image_is_the_jobs(context: Context, monkeypatch: pytest.Monke
     ("how", "state"),
     [("reused", "unchanged"), ("waited", "unchanged"), ("stale", "unchanged"), ("imported", "changed")],
 )
-def test_how_it_was_obtained_is_the_event(
-    context: Context, monkeypatch: pytest.MonkeyPatch, how: str, state: str
-) -> None:
-    fly(monkeypatch, how)
+def test_how_it_was_obtained_is_the_event(context: Context, flights: Flights, how: str, state: str) -> None:
+    flights.how = how
     assert image.run(context, Options((FIRST,))).state == state
     assert len(events(context, f"image.{how}")) == 1
 
 
-def test_who_pays_for_an_image(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    flights = fly(monkeypatch)
+def test_who_pays_for_an_image(context: Context, flights: Flights) -> None:
     record = context.record._replace(account="physics")
     image.run(context._replace(record=record), Options((FIRST, SECOND), by_policy=frozenset({SECOND})))
     assert [site.charged for _, site, _ in flights.asked] == [Charged("ws-alice", record.uid), NOBODY]
     assert {site.requester for _, site, _ in flights.asked} == {Requester("n1", "0a1b2c3d", 7, "test")}
 
 
-def test_an_image_leaves_time_to_later_steps(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    flights = fly(monkeypatch)
+def test_an_image_leaves_time_to_later_steps(context: Context, flights: Flights) -> None:
     image.run(context._replace(deadline=after(20)), Options((FIRST,), later=12.0))
     (deadline,) = (deadline for _, _, deadline in flights.asked)
     assert 7 < deadline.left() <= 8
 
 
-def test_what_happened_on_the_way_is_told(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    fly(monkeypatch, "imported", Missing("damaged", "no locks", ("old1", "old2")))
+def test_what_happened_on_the_way_is_told(context: Context, flights: Flights) -> None:
+    flights.missing = Missing("damaged", "no locks", ("old1", "old2"))
     image.run(context, Options((FIRST,)))
-    assert [event["reason"] for name in ("damaged", "lockless") for event in told(context, name)] == [
-        "damaged",
-        "no locks",
-    ]
+    reasons = [event["reason"] for name in ("damaged", "lockless") for event in told(context, name)]
+    assert reasons == ["damaged", "no locks"]
     assert [event["name"] for event in told(context, "evicted")] == ["old1", "old2"]
-    fly(monkeypatch)
+    flights.missing = Missing()
     image.run(context, Options((FIRST,)))
     assert len(told(context, "damaged")) == 1
-
-
-def told(context: Context, name: str) -> list[dict[str, object]]:
-    return events(context, f"image.{name}")
 
 
 PYXIS = PyxisImage(FIRST, has_login=False, user_scope="user-1-a")
@@ -137,32 +129,25 @@ PYXIS = PyxisImage(FIRST, has_login=False, user_scope="user-1-a")
 
 @pytest.mark.parametrize("error", [ImageForbidden(image="a", problem="401"), ImageNotFound(image="a")])
 def test_pyxis_imports_what_the_registry_does_not_show_to_the_site(
-    context: Context, monkeypatch: pytest.MonkeyPatch, error: WarmstartError
+    context: Context, flights: Flights, error: WarmstartError
 ) -> None:
-    flights = fly(monkeypatch)
 
-    def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
-        if reference == FIRST:
-            raise error
-        return flights.obtain(reference, site, deadline)
-
-    monkeypatch.setattr(single_flight, "obtain", obtain)
+    flights.failing[FIRST] = error
     outcome = image.run(context, Options((FIRST, SECOND), pyxis=PYXIS))
     assert outcome.record == {
         "image": "claimed:reg.example.com/a:1",
-        "images": {SECOND.canonical(): "/store/1.sqsh"},
+        "images": {SECOND.canonical(): "/store/2.sqsh"},
         "read_scopes": ["user-1-a"],
         "publish_scope": "user-1-a",
     }
-    assert outcome.environment["WARMSTART_IMAGE"] == "/store/1.sqsh"
+    assert outcome.environment["WARMSTART_IMAGE"] == "/store/2.sqsh"
     (notice,) = outcome.notices
     assert str(error) in notice
     with pytest.raises(type(error)):  # an image of the comment, which nobody imports as the user
         image.run(context, Options((FIRST, SECOND), pyxis=PYXIS._replace(reference=SECOND)))
 
 
-def test_an_image_with_own_credentials_is_not_asked_for(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    flights = fly(monkeypatch)
+def test_an_image_with_own_credentials_is_not_asked_for(context: Context, flights: Flights) -> None:
     outcome = image.run(context, Options((FIRST,), pyxis=PYXIS._replace(has_login=True)))
     assert flights.asked == []
     assert (outcome.record["image"], outcome.environment) == ("claimed:reg.example.com/a:1", {})
@@ -170,26 +155,24 @@ def test_an_image_with_own_credentials_is_not_asked_for(context: Context, monkey
 
 @pytest.mark.parametrize(("refresh", "tag_ttl", "taken"), [(True, 3600, 300), (True, 60, 60), (False, 3600, 3600)])
 def test_a_job_that_asks_again_takes_young_answers_only(
-    context: Context, monkeypatch: pytest.MonkeyPatch, refresh: bool, tag_ttl: int, taken: int
+    context: Context, flights: Flights, refresh: bool, tag_ttl: int, taken: int
 ) -> None:
     rules = context.policy.images._replace(tag_ttl=tag_ttl)
-    flights = fly(monkeypatch)
     image.run(context._replace(policy=context.policy._replace(images=rules)), Options((FIRST,), refresh=refresh))
     assert flights.asked[0][1].rules.tag_ttl == taken
 
 
-def test_a_registry_that_is_down_is_no_reason_to_import_as_the_user(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail(monkeypatch, RegistryUnreachable(image="a", problem="503"))
+def test_a_registry_that_is_down_is_no_reason_to_import_as_the_user(context: Context, flights: Flights) -> None:
+    flights.failing[FIRST] = RegistryUnreachable(image="a", problem="503")
     with pytest.raises(RegistryUnreachable):
         image.run(context, Options((FIRST,), pyxis=PYXIS))
 
 
-def test_a_private_image_is_copied_for_the_job(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_image_is_copied_for_the_job(
+    context: Context, flights: Flights, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rules = RULES._replace(credentials=Credentials("/nowhere/credentials", ()))
     context = context._replace(policy=context.policy._replace(images=rules))
-    flights = fly(monkeypatch, "imported")
     apart = []
 
     def site_of(site: Site, name: str, _deadline: Deadline) -> Site:
@@ -222,125 +205,88 @@ def another(context: Context) -> Context:
 
 
 @pytest.mark.parametrize("how", ["reused", "waited", "stale"])
-def test_all_nodes_have_the_head_nodes_image(
-    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_all_nodes_have_the_head_nodes_image(context: Context, meeting: Options, flights: Flights, how: str) -> None:
     """The others ask for its digest, and are told as it is; its epilog removes what they agreed on."""
-    flights = fly(monkeypatch, how)
+    flights.how = how
     head = image.run(context, meeting)
     assert (head.record["image"], head.topics) == (DIGEST, ("test.7.0/images",))
     flights.how = "reused"
     other = image.run(another(context), meeting)
     assert other.record == {"image": DIGEST, "images": {FIRST.canonical(): "/store/2.sqsh"}}
-    assert [name for name, _, _ in flights.asked] == [FIRST.canonical(), FIRST.at(DIGEST)]
+    assert flights.names() == [FIRST.canonical(), FIRST.at(DIGEST)]
     assert [event["image"] for event in told(context, how)] == [FIRST.canonical()] * 2
 
 
-def found_in_turn(monkeypatch: pytest.MonkeyPatch, *digests: str) -> list[str]:
-    """Let a tag mean one digest after the other, each once; return what is asked for."""
-    asked: list[str] = []
-    meanings = iter(digests)
-
-    def obtain(reference: Reference, _site: Site, _deadline: Deadline) -> Obtained:
-        asked.append(reference.canonical())
-        digest = reference.digest or next(meanings, "")
-        if not digest:
-            raise ImageNotFound(image=reference.canonical())
-        return Obtained("x", "/store/x.sqsh", digest, 4096, "reused", 0.0)
-
-    monkeypatch.setattr(single_flight, "obtain", obtain)
-    return asked
-
-
 def test_a_steps_image_is_what_the_jobs_first_step_in_it_found(
-    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
+    context: Context, meeting: Options, flights: Flights
 ) -> None:
-    options, moved = meeting._replace(of_step=True), f"sha256:{'cd' * 32}"
-    asked = found_in_turn(monkeypatch)
+    options = meeting._replace(of_step=True)
+    flights.failing[FIRST] = NOT_FOUND
     with pytest.raises(ImageNotFound):
         image.run(context, options)
-    assert asked == [FIRST.canonical()]
-    asked = found_in_turn(monkeypatch, DIGEST, moved)
+    flights.failing.clear()
+    flights.meanings = iter([DIGEST, MOVED])
     nodes = [another(context), context, another(context)]
     assert [image.run(node, options).record["image"] for node in nodes] == [DIGEST] * 3
-    assert asked == [FIRST.canonical(), FIRST.at(DIGEST), FIRST.at(DIGEST)]
+    assert flights.names() == [FIRST.canonical(), FIRST.canonical(), FIRST.at(DIGEST), FIRST.at(DIGEST)]
 
 
 def test_steps_that_find_an_image_at_once_have_the_same(
-    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
+    context: Context, meeting: Options, flights: Flights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options, moved = meeting._replace(of_step=True), f"sha256:{'cd' * 32}"
-    found_in_turn(monkeypatch, DIGEST, moved)
+    options, flights.meanings = meeting._replace(of_step=True), iter([DIGEST, MOVED])
     image.run(context, options)
     monkeypatch.setattr(Heads, "heard", lambda *_: {})
     assert image.run(another(context), options).record["image"] == DIGEST
 
 
-def test_what_this_node_knows_needs_no_board(
-    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = found_in_turn(monkeypatch, DIGEST)
+def test_what_this_node_knows_needs_no_board(context: Context, meeting: Options, flights: Flights) -> None:
     os.rmdir(context.policy.paths.store)
     options = meeting._replace(of_step=True)
     known = options._replace(said={FIRST.canonical(): HeadImage(DIGEST)})
     assert [image.run(context, one).record["image"] for one in (known, options)] == [DIGEST] * 2
-    assert asked == [FIRST.at(DIGEST), FIRST.canonical()]
+    assert flights.names() == [FIRST.at(DIGEST), FIRST.canonical()]
 
 
-def test_a_prolog_that_runs_again_keeps_to_its_word(
-    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fly(monkeypatch)
+def test_a_prolog_that_runs_again_keeps_to_its_word(context: Context, meeting: Options, flights: Flights) -> None:
     image.run(context, meeting)
-
-    def moved(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
-        if reference.tag:
-            raise ImageNotFound(image=reference.canonical())
-        return Flights().obtain(reference, site, deadline)
-
-    monkeypatch.setattr(single_flight, "obtain", moved)
+    flights.failing[FIRST] = NOT_FOUND
     assert image.run(context, meeting).record["image"] == DIGEST
 
 
-def test_no_node_has_an_image_that_the_head_node_has_not(
-    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail(monkeypatch, NOT_FOUND)
+def test_no_node_has_an_image_that_the_head_node_has_not(context: Context, meeting: Options, flights: Flights) -> None:
+    flights.failing[FIRST] = NOT_FOUND
     with pytest.raises(ImageNotFound):
         image.run(context, meeting)
-    fly(monkeypatch)
+    flights.failing.clear()
     with pytest.raises(ImageNotFound, match=r"reg\.example\.com/a:1"):
         image.run(another(context), meeting)
 
 
-def test_what_the_head_node_leaves_to_pyxis_all_do(
-    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail(monkeypatch, ImageForbidden(image=FIRST.canonical(), problem="401"))
+def test_what_the_head_node_leaves_to_pyxis_all_do(context: Context, meeting: Options, flights: Flights) -> None:
+    flights.failing[FIRST] = ImageForbidden(image=FIRST.canonical(), problem="401")
     options = meeting._replace(pyxis=PYXIS)
     head = image.run(context, options)
-    fly(monkeypatch)
+    flights.failing.clear()
     other = image.run(another(context), options)
     assert head.record["image"] == other.record["image"] == "claimed:reg.example.com/a:1"
     assert head.notices == other.notices
 
 
 def test_a_head_node_that_cannot_say_what_it_has_does_without(
-    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
+    context: Context, meeting: Options, flights: Flights
 ) -> None:
     Path(context.policy.paths.store).rmdir()
-    fly(monkeypatch)
     with pytest.raises(StoreFailed):
         image.run(context, meeting)
-    fail(monkeypatch, NOT_FOUND)
+    flights.failing[FIRST] = NOT_FOUND
     with pytest.raises(ImageNotFound):
         image.run(context, meeting)
 
 
-def test_without_the_store_pyxis_imports_its_image(
-    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail(monkeypatch, StoreFailed(what="find it", problem="Transport endpoint is not connected"))
+def test_without_the_store_pyxis_imports_its_image(context: Context, meeting: Options, flights: Flights) -> None:
+    failure = StoreFailed(what="find it", problem="Transport endpoint is not connected")
+    flights.failing = {FIRST: failure, SECOND: failure}
     alone = image.run(context, Options((FIRST,), pyxis=PYXIS))
     assert alone.record["image"] == "claimed:reg.example.com/a:1"
     assert "Transport endpoint is not connected" in alone.notices[0]
@@ -368,6 +314,7 @@ class Full(ResourceError):
     template = "no room on {disk}"
 
 
+@pytest.mark.usefixtures("flights")
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
@@ -381,11 +328,9 @@ def test_a_failure_of_the_head_alone_leaves_the_others_without_the_image(
     context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch, said: HeadImage | None, problem: str
 ) -> None:
     """Nobody chooses an image of its own."""
-    flights = fly(monkeypatch)
     monkeypatch.setattr(Heads, "word", lambda *_: {FIRST.canonical(): said} if said else {})
     with pytest.raises(HeadHasNone, match=f"{problem}$"):
         image.run(another(context), meeting)
-    assert flights.asked == []
 
 
 def test_who_waits_for_the_head_hears_that_the_job_is_over(
@@ -406,7 +351,6 @@ def test_who_waits_for_the_head_hears_that_the_job_is_over(
     assert begun == [0]
 
 
-@pytest.mark.timed
 def test_the_head_gives_up_before_the_others_so_that_they_learn_why() -> None:
     assert 214 < agreed.earlier(after(220)).left() <= 215
     assert 0.8 < agreed.earlier(after(1)).left() <= 0.9
