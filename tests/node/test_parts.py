@@ -16,6 +16,7 @@ from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.store import bundles as store_bundles
 from warmstart.store import parts
+from warmstart.store.manifest import Base
 
 if TYPE_CHECKING:
     from warmstart.store.manifest import Manifest
@@ -33,11 +34,11 @@ def job(base: Path) -> WholeJob:
     return WholeJob(base)
 
 
-def bundles(site: Node, namespace: str = "ns") -> list[Manifest]:
+def bundles(site: Node) -> list[Manifest]:
+    """Return the manifests of what is published."""
+    where = site.namespace()
     with site.client() as client:
-        where = site.namespace()._replace(name=namespace)
-        found = [bundle.bundle for bundle in client.survey(where, after(20))]
-        return [client.manifest(where, bundle, after(20)) for bundle in found]
+        return [client.manifest(where, bundle.bundle, after(20)) for bundle in client.survey(where, after(20))]
 
 
 @pytest.mark.parametrize("entries", [2, pytest.param(100, marks=pytest.mark.sweep)])
@@ -93,6 +94,15 @@ def test_a_run_with_lost_nodes_is_merged_after_an_hour(base: Path, monkeypatch: 
         age(patch, parts.PATIENCE_S + 60)
         job.merge()
     assert (set(job.site.seen()), job.left()) == ({"a", "b", "c"}, [])
+
+
+def test_what_took_another_jobs_place_meanwhile_is_told(job: WholeJob) -> None:
+    job.site.publish(one("old", b"xx"))
+    job.hand_in("n1", one("old", b"mine"), based_on={"old": Base("user-1-a", "ab" * 32)})
+    job.finish("n2")
+    job.merge()
+    (event,) = job.site.events("entry.rejected")
+    assert (event["reasons"], event["job_id"]) == ({"superseded": 1}, 7)
 
 
 def test_a_damaged_part_keeps_no_other(job: WholeJob) -> None:

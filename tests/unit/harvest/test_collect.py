@@ -203,8 +203,7 @@ def test_names_are_bounded_by_their_length_too(harvest: Harvest, monkeypatch: py
 def test_no_more_than_a_manifest_can_say(harvest: Harvest, monkeypatch: pytest.MonkeyPatch) -> None:
     harvest.write(**{f"{'n' * 100}{number}_1": b"x" for number in range(9)})
     whole = harvest.collect().entries
-    shutil.rmtree(harvest.stage)
-    harvest.stage.mkdir()
+    harvest.empty_stage()
     monkeypatch.setattr(collect, "LONGEST_DRAFT", len(json.dumps(whole)) // 2)
     found = harvest.collect()
     assert (0 < len(found.entries) < 9, found.truncated) == (True, collect.MOST_NAMES)

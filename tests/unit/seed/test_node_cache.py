@@ -164,17 +164,15 @@ def test_a_bundle_that_was_removed_meanwhile_leaves_nothing(node: Node, monkeypa
     assert node.names() == set()
 
 
-def listing(copy: Copy) -> str:
-    return copy.path.replace(".sqsh", ".files.json")
-
-
 @pytest.mark.threat(24)
 def test_the_least_recently_used_copy_goes_first(node: Node) -> None:
     offers = [node.publish(name, content=name.encode() * 10) for name in "abc"]
     copies = [node.copy(offer) for offer in offers]
     for copy, seconds in zip(copies, (HOUR_AGO, 3 * HOUR_AGO, 5), strict=True):
         age(copy, seconds)
-    (size,) = {os.stat(copy.path).st_size + os.stat(listing(copy)).st_size for copy in copies}
+    (size,) = {
+        os.stat(copy.path).st_size + os.stat(copy.path.replace(".sqsh", ".files.json")).st_size for copy in copies
+    }
     assert size > 100
     assert node.prune(3 * size) == 0
     assert node.prune(3 * size - 1) == size

@@ -51,19 +51,6 @@ def test_the_more_trusted_scope_goes_first_though_younger(tmp_path: Path) -> Non
     assert entries(offered(tmp_path, "site", "user-1")) == [("site", ["b"]), ("user-1", ["a"])]
 
 
-def test_a_slow_clock_does_not_make_a_bundle_the_oldest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = publish(tmp_path, "a", content=b"1").bundle or ""
-    monkeypatch.setattr(time, "time_ns", lambda: 0)
-    second = publish(tmp_path, "a", "b", content=b"2").bundle or ""
-    assert second > first
-    assert entries(offered(tmp_path)) == [("user-1", ["a"]), ("user-1", ["b"])]
-
-
-def head_of(path: Path) -> dict[str, Any]:
-    head: dict[str, Any] = json.loads(path.read_bytes().partition(b"\n")[0])
-    return head
-
-
 def forged(**changes: object) -> bytes:
     bundle = "20260101T000000.000000Z-" + "0" * 16
     names = changes.pop("entries", {"a": 3})
@@ -103,7 +90,7 @@ def test_an_index_of_a_newer_format_is_left_to_publishers(tmp_path: Path) -> Non
     assert offered(tmp_path) == before
     assert "future" in path.read_text()
     publish(tmp_path, "b", content=b"2")
-    assert head_of(path)["format"] == index.FORMAT
+    assert json.loads(path.read_bytes().partition(b"\n")[0])["format"] == index.FORMAT
     assert entries(offered(tmp_path)) == [("user-1", ["a"]), ("user-1", ["b"])]
 
 
@@ -113,29 +100,6 @@ LONG = [f"{number}{'n' * 200}" for number in range(40)]
 def unnamed(store: Path, *scopes: str) -> Offers:
     """Return the offers for a prolog, which need not have the names of entries."""
     return bundles.offers(str(store), list(scopes or ("user-1",)), "numba", "ns", OWNER, named=False)
-
-
-def test_a_large_index_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "FIRST", 512)
-    made = [publish(tmp_path, *LONG[:20], content=b"1"), publish(tmp_path, *LONG[20:], content=b"2")]
-    read: list[int] = []
-    real = os.read
-
-    def note(fd: int, most: int) -> bytes:
-        data = real(fd, most)
-        read.append(len(data))
-        return data
-
-    monkeypatch.setattr(os, "read", note)
-    calls = calls_of(monkeypatch, lambda: unnamed(tmp_path))
-    assert calls == ["open"]
-    assert sum(read) < 1500 < Path(namespace(tmp_path).path, index.NAME).stat().st_size
-    found = unnamed(tmp_path)
-    assert [(offer.bundle, offer.entries, offer.whole, offer.number) for offer in found.offers] == [
-        (one.bundle, [], True, 20) for one in made
-    ]
-    named = offered(tmp_path)
-    assert [offer._replace(entries=[], number=20) for offer in named.offers] == found.offers
 
 
 @pytest.mark.threat(8)

@@ -49,14 +49,11 @@ def test_no_name_leads_out_of_the_store(name: str, tmp_path: Path) -> None:
             _ = Namespace(str(tmp_path), *parts).path
 
 
-def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+def test_a_namespace_is_made_for_its_owner_alone_and_no_store_is(tmp_path: Path) -> None:
     """An unmounted store must not become a directory on the node's disk."""
     with pytest.raises(FileNotFoundError):
         layout.make_namespace(Namespace(str(tmp_path / "store"), "s", "p", "n"))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_artifacts_are_for_their_owner_alone(tmp_path: Path) -> None:
     os.close(layout.make_namespace(Namespace(str(tmp_path), "s", "p", "n")))
     assert (tmp_path / "artifacts").stat().st_mode & 0o7777 == 0o700
     assert (tmp_path / "artifacts/s/p/n").stat().st_mode & 0o7777 == 0o755
