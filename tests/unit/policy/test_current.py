@@ -16,11 +16,19 @@ from warmstart.errors import PolicyError
 from warmstart.host import files
 from warmstart.paths import Installation
 from warmstart.policy import compiled, load, source
-from warmstart.policy.compiled import Policy
+from warmstart.policy.compiled import Condition, Images, Policy, Rule
 from warmstart.policy.current import RETRY_S, PolicyUnsaved, current_policy, hint_for
 from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, Problem, invalid
 
 GOOD = "version: 1\npaths: {store: /shared/warmstart}\nsite_label: one\n"
+RICH = f"""\
+{GOOD}images:
+  registries: [reg.io]
+  credentials: {{file: /etc/c, repositories: [{{name: team, repository: reg.io/team/*, match: {{user: [a*, b]}}}}]}}
+rules:
+  - {{name: a, match: {{partition: "gpu*"}}, profiles: [numba], env: {{A: "1"}}, override: [A], images: [docker://reg.io/a]}}
+  - {{name: b, match: {{partition: ci}}, scope: site, publish: {{users: [svc_ci]}}}}
+"""
 BROKEN = "version: 1\npaths: {store: /shared/warmstart}\nsite_lable: two\n"
 
 
@@ -67,6 +75,13 @@ def test_the_first_hook_compiles_and_the_next_one_reads(
     status = os.stat(installation.compiled_policy)
     assert stat.S_IMODE(status.st_mode) == 0o644
     assert os.listdir(installation.var) == ["policy.json"]
+
+
+def test_a_policy_is_read_as_it_was_compiled(installation: Installation, site: Site) -> None:
+    site.write(RICH)
+    written, read = kept(installation)[0], kept(installation)[0]
+    assert read == written
+    assert {type(value) for value in (read.rules[0], read.rules[0].match[0], read.images)} == {Rule, Condition, Images}
 
 
 @pytest.mark.parametrize("secret", [".", "policy.yaml", "conf.d", "conf.d/10.yaml"])

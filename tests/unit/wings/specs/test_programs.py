@@ -98,12 +98,6 @@ def test_a_job_s_spec_comes_and_goes(root: Path) -> None:
     assert Path(Controller(str(root)).audit).is_file()
 
 
-def test_an_epilog_without_a_prolog_or_a_second_one_is_fine(root: Path) -> None:
-    assert [hook(str(root)) for hook in (epilog_slurmctld.main,) * 2] == [0, 0]
-    assert [hook(str(root)) for hook in (prolog_slurmctld.main,) * 2] == [0, 0]
-    assert told(root)["job_id"] == 7
-
-
 def test_the_controller_is_asked_only_where_a_rule_needs_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_policy(root, match="qos")
     answer(root, "echo '7|CONFIGURING|high|7|N/A|1795333348|'")
