@@ -17,6 +17,7 @@ from tests.lib.image_site import CAPS, RULES
 from warmstart.errors import WarmstartError
 from warmstart.host import namespaces, process
 from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
 from warmstart.images import choice
@@ -57,8 +58,8 @@ DONE = CompletedProgram(0, b"", b"")
 class Programs:
     """Stands in for `process.run_alone`: checks how programs run, records them, and answers."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = str(directory)
+    def __init__(self, scratch: Scratch) -> None:
+        self.scratch = scratch
         self.started: list[list[str]] = []
         self.env: Mapping[str, str] = {}
         self.watch: Callable[[], None] = lambda: None
@@ -80,10 +81,10 @@ class Programs:
         begin = argv.index("--") + 1
         limits, command = list(argv[: begin - 1]), list(argv[begin:])
         assert mounts >= 0
-        assert (identity, cwd) == (IDENTITY, self.directory)
+        assert (identity, cwd) == (IDENTITY, self.scratch.path)
         assert network == (command[0] in (oci.SKOPEO, PROGRAM))
         assert tuple(capabilities) == (("sys_admin", "mknod") if command[0] == PROGRAM else ())
-        assert command[0] == PROGRAM or {*env.values()} == {self.directory}
+        assert command[0] == PROGRAM or {*env.values()} == {self.scratch.path}
         is_unpacking = command[0] in UNPACKING and not is_flatten(command)
         assert limits == [base.PRLIMIT, f"--fsize={256 << 30}", "--core=0", *["--cpu=61"] * is_unpacking]
         watch()
@@ -93,21 +94,17 @@ class Programs:
 
 
 @pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Programs:
-    """Return the stand-in, in place, with no pauses between attempts."""
-    stand_in = Programs(tmp_path)
-    monkeypatch.setattr(process, "run_alone", stand_in.run_alone)
-    monkeypatch.setattr(namespaces, "new_namespace", lambda *_: os.open("/dev/null", os.O_RDONLY))
-    monkeypatch.setattr(base, "PAUSES_S", (0.0, 0.0))
-    monkeypatch.setattr(ImportUserClient, "read_manifest", lambda _, text, machine, __: manifest.read(text, machine))
-    return stand_in
-
-
-@pytest.fixture
-def scratch(tmp_path: Path) -> Iterator[Scratch]:
-    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    yield Scratch(str(tmp_path), fd, CAPS)
-    os.close(fd)
+def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Programs]:
+    """Yield the stand-in, in place, with no pauses between attempts."""
+    with opened_dir(str(tmp_path)) as fd:
+        stand_in = Programs(Scratch(str(tmp_path), fd, CAPS))
+        monkeypatch.setattr(process, "run_alone", stand_in.run_alone)
+        monkeypatch.setattr(namespaces, "new_namespace", lambda *_: os.open("/dev/null", os.O_RDONLY))
+        monkeypatch.setattr(base, "PAUSES_S", (0.0, 0.0))
+        monkeypatch.setattr(
+            ImportUserClient, "read_manifest", lambda _, text, machine, __: manifest.read(text, machine)
+        )
+        yield stand_in
 
 
 def is_flatten(argv: Sequence[str]) -> bool:
@@ -149,21 +146,21 @@ def enroot_says(stderr: str) -> Answer:
 
 
 @pytest.mark.parametrize("importer", [OCI, ENROOT])
-def test_resolves_with_rendered_fields(programs: Programs, scratch: Scratch, importer: oci.Oci | Enroot) -> None:
+def test_resolves_with_rendered_fields(programs: Programs, importer: oci.Oci | Enroot) -> None:
     """Only what is rendered from the fields reaches skopeo; TLS is waived only for listed registries."""
     programs.answer = lambda _: CompletedProgram(0, MANIFEST, b"")
-    assert importer.resolve(parse("docker://reg.io:5000/a:1"), scratch, after(9)) == digest_of(MANIFEST)
-    assert importer.resolve(parse("reg.io#a"), scratch, after(9)) == digest_of(MANIFEST)
-    shared = ["/usr/bin/skopeo", "--tmpdir", scratch.path, "inspect", "--no-creds"]
+    assert importer.resolve(parse("docker://reg.io:5000/a:1"), programs.scratch, after(9)) == digest_of(MANIFEST)
+    assert importer.resolve(parse("reg.io#a"), programs.scratch, after(9)) == digest_of(MANIFEST)
+    shared = ["/usr/bin/skopeo", "--tmpdir", programs.scratch.path, "inspect", "--no-creds"]
     assert programs.started == [
         [*shared, "--tls-verify=false", "--raw", "docker://reg.io:5000/a:1"],
         [*shared, "--tls-verify=true", "--raw", "docker://reg.io/a:latest"],
     ]
 
 
-def test_oci_fetches_by_digest(programs: Programs, scratch: Scratch) -> None:
+def test_oci_fetches_by_digest(programs: Programs) -> None:
     told: list[str] = []
-    assert OCI.import_image(IMAGE, DIGEST, scratch, after(9), phases(told)) == "image.sqsh"
+    assert OCI.import_image(IMAGE, DIGEST, programs.scratch, after(9), phases(told)) == "image.sqsh"
     assert [argv[0] for argv in programs.started] == [oci.SKOPEO, oci.SKOPEO, PYTHON]
     assert programs.started[0][-2:] == ["--raw", f"docker://reg.io/a@{DIGEST}"]
     assert programs.started[1][-2:] == [f"docker://reg.io/a@{DIGEST}", "oci:layout:import"]
@@ -174,13 +171,11 @@ def test_oci_fetches_by_digest(programs: Programs, scratch: Scratch) -> None:
 @pytest.mark.parametrize(
     ("status", "layout"), [(flatten.UNSUPPORTED, "layout"), (flatten.UNSUPPORTED_ZSTD, "uncompressed")]
 )
-def test_layers_that_cannot_be_flattened_are_unpacked(
-    programs: Programs, scratch: Scratch, status: int, layout: str
-) -> None:
+def test_layers_that_cannot_be_flattened_are_unpacked(programs: Programs, status: int, layout: str) -> None:
     """By umoci, into a tree that mksquashfs packs; it knows no zstd. `flatten` says how much CPU time that may take."""
     told: list[str] = []
     programs.answer = flattening(CompletedProgram(status, b"61\n", b"'f' occurs twice in a layer\n"))
-    assert OCI.import_image(IMAGE, DIGEST, scratch, after(9), phases(told)) == "image.sqsh"
+    assert OCI.import_image(IMAGE, DIGEST, programs.scratch, after(9), phases(told)) == "image.sqsh"
     assert [argv[0] for argv in programs.started[3:]] == UNPACKING
     assert f"{layout}:import" in programs.started[3]
     assert programs.started[4] == unpacked.command(layout, "import", "rootfs", "/cache")
@@ -198,12 +193,12 @@ def test_layers_that_cannot_be_flattened_are_unpacked(
     ],
 )
 def test_an_image_that_is_wrong_is_not_unpacked(
-    programs: Programs, scratch: Scratch, status: int, said: bytes, kind: type[WarmstartError]
+    programs: Programs, status: int, said: bytes, kind: type[WarmstartError]
 ) -> None:
     """Another program would find the same."""
     programs.answer = flattening(CompletedProgram(status, said, b"a layer is not sha256:ab\n"))
     with pytest.raises(kind):
-        OCI.import_image(IMAGE, DIGEST, scratch, after(9))
+        OCI.import_image(IMAGE, DIGEST, programs.scratch, after(9))
     assert len(programs.started) == 3
 
 
@@ -212,19 +207,17 @@ def index_of(image: bytes) -> bytes:
     return json.dumps({"manifests": [{"digest": digest_of(image), "platform": platform}]}).encode()
 
 
-def test_a_list_names_the_manifest_that_is_fetched(
-    programs: Programs, scratch: Scratch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_names_the_manifest_that_is_fetched(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose layers are known by then; one that is too large is not fetched."""
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="aarch64"))
     image = json.dumps({"layers": [{"digest": DIGEST, "size": size} for size in (70, 30)]}).encode()
     index = index_of(image)
     programs.answer = showing(index, image)
-    OCI.import_image(IMAGE, digest_of(index), scratch, after(9))
+    OCI.import_image(IMAGE, digest_of(index), programs.scratch, after(9))
     assert programs.started[2][-2:] == [f"docker://reg.io/a@{digest_of(image)}", "oci:layout:import"]
     programs.answer = showing(index, image)
     with pytest.raises(ImageTooLarge):
-        OCI.import_image(IMAGE, digest_of(index), scratch._replace(caps=Caps(99, 9)), after(9))
+        OCI.import_image(IMAGE, digest_of(index), programs.scratch._replace(caps=Caps(99, 9)), after(9))
 
 
 AMD, ARM = ({"os": "linux", "architecture": name} for name in ("amd64", "arm64"))
@@ -243,13 +236,13 @@ AMD, ARM = ({"os": "linux", "architecture": name} for name in ("amd64", "arm64")
     ],
 )
 def test_what_a_manifest_does_not_say_clearly_is_left_to_skopeo(
-    programs: Programs, scratch: Scratch, monkeypatch: pytest.MonkeyPatch, shown: object
+    programs: Programs, monkeypatch: pytest.MonkeyPatch, shown: object
 ) -> None:
     """The import goes on without knowing its layers."""
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="aarch64"))
     text = json.dumps(shown).encode()
     programs.answer = showing(text)
-    OCI.import_image(IMAGE, digest_of(text), scratch, after(9))
+    OCI.import_image(IMAGE, digest_of(text), programs.scratch, after(9))
     assert programs.started[1][-2:] == [f"docker://reg.io/a@{digest_of(text)}", "oci:layout:import"]
 
 
@@ -263,7 +256,7 @@ def test_what_a_manifest_does_not_say_clearly_is_left_to_skopeo(
     ],
 )
 def test_a_manifest_that_no_image_can_be_made_of_is_not_fetched(
-    programs: Programs, scratch: Scratch, monkeypatch: pytest.MonkeyPatch, image: bytes, problem: str
+    programs: Programs, monkeypatch: pytest.MonkeyPatch, image: bytes, problem: str
 ) -> None:
     """Alone, or in a list: the registry is asked for nothing else."""
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="aarch64"))
@@ -271,34 +264,32 @@ def test_a_manifest_that_no_image_can_be_made_of_is_not_fetched(
         programs.started.clear()
         programs.answer = showing(*shown)
         with pytest.raises(ImageMalformed, match=problem):
-            OCI.import_image(IMAGE, digest_of(shown[0]), scratch, after(9))
+            OCI.import_image(IMAGE, digest_of(shown[0]), programs.scratch, after(9))
         assert len(programs.started) == len(shown)
 
 
-def test_a_manifest_that_is_another_one_is_not_read(
-    programs: Programs, scratch: Scratch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_manifest_that_is_another_one_is_not_read(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the registry showed has another digest: skopeo fetches what was resolved, or fails."""
     monkeypatch.setattr(ImportUserClient, "read_manifest", None)
     programs.answer = showing(b"{}")
-    OCI.import_image(IMAGE, DIGEST, scratch, after(9))
+    OCI.import_image(IMAGE, DIGEST, programs.scratch, after(9))
     assert programs.started[1][-2] == f"docker://reg.io/a@{DIGEST}"
 
 
-def test_enroot_imports_by_digest_or_by_tag(programs: Programs, scratch: Scratch) -> None:
+def test_enroot_imports_by_digest_or_by_tag(programs: Programs) -> None:
     """A digest stands in the tag's place: 3.x knows no NAME@DIGEST. In a user's own import enroot resolves the tag."""
-    result = ENROOT.import_image(parse("reg.io/team/a:1"), DIGEST, scratch, after(9))
-    shared = [PROGRAM, "import", "--output", f"{scratch.path}/{result}"]
+    result = ENROOT.import_image(parse("reg.io/team/a:1"), DIGEST, programs.scratch, after(9))
+    shared = [PROGRAM, "import", "--output", f"{programs.scratch.path}/{result}"]
     assert programs.started == [[*shared, f"docker://reg.io#team/a:{DIGEST}"]]
     assert "ENROOT_ALLOW_HTTP" not in programs.env
-    ENROOT.import_image(parse("reg.io:5000/a:1"), "", scratch, after(9))
+    ENROOT.import_image(parse("reg.io:5000/a:1"), "", programs.scratch, after(9))
     assert programs.started[1] == [*shared, "docker://reg.io:5000#a:1"]
     assert programs.env["ENROOT_ALLOW_HTTP"] == "y"
 
 
-def test_every_path_of_enroot_is_its_own(programs: Programs, scratch: Scratch) -> None:
+def test_every_path_of_enroot_is_its_own(programs: Programs) -> None:
     """Nothing that enroot reads, writes or sources lies outside of the scratch, whatever our own environment says."""
-    ENROOT.import_image(IMAGE, DIGEST, scratch, after(9))
+    ENROOT.import_image(IMAGE, DIGEST, programs.scratch, after(9))
     env = dict(programs.env)
     assert env.pop("PATH") == "/usr/bin:/usr/bin:/bin:/usr/sbin:/sbin"
     assert env.pop("SHELL") == "/bin/bash"
@@ -306,11 +297,13 @@ def test_every_path_of_enroot_is_its_own(programs: Programs, scratch: Scratch) -
     assert env.pop("ENROOT_MAX_PROCESSORS").isdecimal()
     names = {"HOME", "TMPDIR", *(f"ENROOT_{name}_PATH" for name in ("RUNTIME", "CONFIG", "CACHE", "DATA", "TEMP"))}
     assert set(env) == names
-    assert all(env[name] == scratch.path or env[name].startswith(f"{scratch.path}/") for name in names)
+    assert all(
+        env[name] == programs.scratch.path or env[name].startswith(f"{programs.scratch.path}/") for name in names
+    )
     assert len({env[name] for name in names}) == 5
 
 
-def test_a_half_image_of_an_earlier_attempt_is_gone(programs: Programs, scratch: Scratch) -> None:
+def test_a_half_image_of_an_earlier_attempt_is_gone(programs: Programs) -> None:
     """Enroot refuses a file that is there, so the next attempt finds none."""
     seen: list[bool] = []
 
@@ -320,13 +313,13 @@ def test_a_half_image_of_an_earlier_attempt_is_gone(programs: Programs, scratch:
         return enroot_says("curl: (18) transfer closed")(argv) if len(seen) < 2 else DONE
 
     programs.answer = half
-    ENROOT.import_image(IMAGE, DIGEST, scratch, after(9))
+    ENROOT.import_image(IMAGE, DIGEST, programs.scratch, after(9))
     assert seen == [False, False]
 
 
 @pytest.mark.threat(31)
 def test_the_login_is_gone_before_layers_are_unpacked(
-    programs: Programs, scratch: Scratch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both the file and what enroot keeps of it; until then they are there, since enroot tries downloads again."""
     now = [100.0]
@@ -348,7 +341,7 @@ def test_the_login_is_gone_before_layers_are_unpacked(
         return DONE
 
     programs.answer = fetch_and_unpack
-    importer.import_image(IMAGE, DIGEST, scratch, Deadline(999.0))
+    importer.import_image(IMAGE, DIGEST, programs.scratch, Deadline(999.0))
     assert found == [(True, True), (False, False)]
 
 
@@ -416,24 +409,22 @@ ENROOT_SAID = [
 @pytest.mark.parametrize(("message", "kind"), SKOPEO_SAID)
 @pytest.mark.parametrize("prefix", ["Error parsing image name", "initializing source"])
 def test_whose_fault_a_complaint_of_skopeo_is(
-    programs: Programs, scratch: Scratch, prefix: str, message: str, kind: type[WarmstartError]
+    programs: Programs, prefix: str, message: str, kind: type[WarmstartError]
 ) -> None:
     """The class comes from what happened, not from how a user named the image; only outages are tried again."""
     programs.answer = skopeo_says(f'{prefix} "docker://reg.io/team/timeout:1": {message}')
     with pytest.raises(WarmstartError) as raised:
-        OCI.resolve(parse("reg.io/team/timeout:1"), scratch, after(9))
+        OCI.resolve(parse("reg.io/team/timeout:1"), programs.scratch, after(9))
     assert type(raised.value) is kind
     assert len(programs.started) == (3 if issubclass(kind, RegistryUnreachable) else 1)
 
 
 @pytest.mark.parametrize(("stderr", "kind"), ENROOT_SAID)
-def test_whose_fault_a_complaint_of_enroot_is(
-    programs: Programs, scratch: Scratch, stderr: str, kind: type[WarmstartError]
-) -> None:
+def test_whose_fault_a_complaint_of_enroot_is(programs: Programs, stderr: str, kind: type[WarmstartError]) -> None:
     """The class comes from curl's and the registry's numbers, not from names; only outages are tried again."""
     programs.answer = enroot_says(stderr)
     with pytest.raises(WarmstartError) as raised:
-        ENROOT.import_image(parse("reg.io/team/429:503"), DIGEST, scratch, after(9))
+        ENROOT.import_image(parse("reg.io/team/429:503"), DIGEST, programs.scratch, after(9))
     assert type(raised.value) is kind
     assert "[INFO]" not in str(raised.value)
     assert "[ERROR]" not in str(raised.value)
@@ -443,30 +434,28 @@ def test_whose_fault_a_complaint_of_enroot_is(
 @pytest.mark.parametrize(
     "answer", [b"", b"<html></html>", MANIFEST[:-1], b"[]", b"[" * 100_000, b'{"layers": 1}', b'{"fsLayers": []}']
 )
-def test_an_answer_that_is_no_manifest_has_no_digest(programs: Programs, scratch: Scratch, answer: bytes) -> None:
+def test_an_answer_that_is_no_manifest_has_no_digest(programs: Programs, answer: bytes) -> None:
     """A maintenance page, or the beginning of a manifest that is too long."""
     programs.answer = lambda _: CompletedProgram(0, answer, b"")
     with pytest.raises(RegistryAnswerUnusable):
-        OCI.resolve(IMAGE, scratch, after(9))
+        OCI.resolve(IMAGE, programs.scratch, after(9))
 
 
-def test_a_registry_that_comes_back_is_not_an_error(programs: Programs, scratch: Scratch) -> None:
+def test_a_registry_that_comes_back_is_not_an_error(programs: Programs) -> None:
     answers = iter([skopeo_says("connection refused")([]), CompletedProgram(0, MANIFEST, b"")])
     programs.answer = lambda _: next(answers)
-    assert OCI.resolve(IMAGE, scratch, after(9)) == digest_of(MANIFEST)
+    assert OCI.resolve(IMAGE, programs.scratch, after(9)) == digest_of(MANIFEST)
 
 
-def test_a_registry_is_not_asked_again_beyond_the_deadline(
-    programs: Programs, scratch: Scratch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_registry_is_not_asked_again_beyond_the_deadline(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "PAUSES_S", (60.0, 60.0))
     programs.answer = skopeo_says("connection refused")
     with pytest.raises(RegistryUnreachable):
-        OCI.resolve(IMAGE, scratch, after(5))
+        OCI.resolve(IMAGE, programs.scratch, after(5))
     assert len(programs.started) == 1
 
 
-def test_a_program_that_is_killed_at_its_deadline(programs: Programs, scratch: Scratch) -> None:
+def test_a_program_that_is_killed_at_its_deadline(programs: Programs) -> None:
     """A silent registry is an outage of its own; a slow import may have many reasons, and is not begun again."""
 
     def slow(argv: Sequence[str]) -> CompletedProgram:
@@ -474,15 +463,15 @@ def test_a_program_that_is_killed_at_its_deadline(programs: Programs, scratch: S
 
     programs.answer = slow
     with pytest.raises(RegistryUnreachable):
-        OCI.resolve(IMAGE, scratch, after(9))
+        OCI.resolve(IMAGE, programs.scratch, after(9))
     programs.started.clear()
     with pytest.raises(process.ProgramTooSlow):
-        ENROOT.import_image(IMAGE, DIGEST, scratch, after(9))
+        ENROOT.import_image(IMAGE, DIGEST, programs.scratch, after(9))
     assert len(programs.started) == 1
 
 
 @pytest.mark.parametrize("program", ["umoci", "mksquashfs"])
-def test_later_programs_fail_as_themselves(programs: Programs, scratch: Scratch, program: str) -> None:
+def test_later_programs_fail_as_themselves(programs: Programs, program: str) -> None:
     """A layer that can't be unpacked is not called missing, even if its last words sound so."""
 
     def answer(argv: Sequence[str]) -> CompletedProgram:
@@ -491,12 +480,12 @@ def test_later_programs_fail_as_themselves(programs: Programs, scratch: Scratch,
 
     programs.answer = answer
     with pytest.raises(ImportFailed) as raised:
-        OCI.import_image(IMAGE, DIGEST, scratch, after(9))
+        OCI.import_image(IMAGE, DIGEST, programs.scratch, after(9))
     assert raised.value.fields["program"] == program
 
 
 @pytest.mark.parametrize("missing", [oci.SKOPEO, PROGRAM])
-def test_a_program_that_is_missing_is_named(programs: Programs, scratch: Scratch, missing: str) -> None:
+def test_a_program_that_is_missing_is_named(programs: Programs, missing: str) -> None:
     """The registry is not blamed for one that is not installed."""
 
     def answer(argv: Sequence[str]) -> CompletedProgram:
@@ -505,7 +494,7 @@ def test_a_program_that_is_missing_is_named(programs: Programs, scratch: Scratch
 
     programs.answer = answer
     with pytest.raises(ImportFailed, match=f"{missing} failed: it is not installed"):
-        ENROOT.import_image(IMAGE, ENROOT.resolve(IMAGE, scratch, after(9)), scratch, after(9))
+        ENROOT.import_image(IMAGE, ENROOT.resolve(IMAGE, programs.scratch, after(9)), programs.scratch, after(9))
 
 
 # Which importer it is.
