@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -16,7 +17,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.lib import image_place, mounts, processes, registries
-from tests.lib.accounts import ALICE, IMPORT, STORE
+from tests.lib.accounts import ALICE, IMPORT, STORE, VALIDATE
+from tests.lib.command_line import answer, installed, run
 from tests.lib.image_place import (
     KIND,
     Place,
@@ -52,6 +54,7 @@ from warmstart.images.scratch import Scratch
 from warmstart.images.store import eviction, published
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import Charged
+from warmstart.paths import Installation
 from warmstart.store.layout import StoreFailed, StoreFull
 
 pytestmark = pytest.mark.threat(6)
@@ -441,3 +444,65 @@ def test_a_users_quota_is_that_users_matter(
         making.obtain(place.image("team/a:2"), alice, after(30))
     bob = alice._replace(charged=Charged("ws-bob", 64202))
     assert making.obtain(place.image("team/a:2"), bob, after(30)).how == "imported"
+
+
+# The command line.
+
+
+POLICY = """\
+version: 1
+paths: {{workspace: {base}/workspace, store: {path}, audit: {base}/log/audit.jsonl}}
+store_user: {store}
+import_user: {importer}
+validate_user: {validator}
+images:
+  importer: oci
+  registries: ["http://{registry}"]
+  keep: {{high: 99%, low: 98%}}
+"""
+
+
+@pytest.fixture
+def prefix(place: Place, store: Store) -> Iterator[Installation]:
+    """Return an installation with the test's store."""
+    policy = POLICY.format(
+        base=place.base, path=store.path, store=STORE, importer=IMPORT, validator=VALIDATE, registry=place.registry.url
+    )
+    yield installed(place.base / "prefix", policy)
+    shutil.rmtree(place.base / "prefix")
+
+
+def test_import_list_show(prefix: Installation, place: Place) -> None:
+    reference = f"{place.registry.url}/team/tool:1"
+    first = answer(prefix, "images", "import", reference)
+    assert first["how"] == "imported"
+    assert answer(prefix, "images", "import", reference) == {**first, "how": "reused"}
+    (entry,) = answer(prefix, "images", "list")
+    assert (entry["reference"], entry["bytes"], entry["path"]) == (reference, first["bytes"], first["path"])
+    assert (entry["uid"], entry["protected"], entry["nodes"]) == (-1, "in use", [os.uname().nodename])
+    for text in (reference, first["digest"], entry["name"][:8]):
+        assert answer(prefix, "images", "show", text) == entry
+    listed = run(prefix, "images", "list")
+    assert listed.exit_code == 0
+    assert reference in listed.stdout
+    assert "1 images, " in listed.stderr
+    assert "sha256:" in run(prefix, "images", "show", reference).stdout
+    assert run(prefix, "images", "show", "no/such:1").exit_code == 1
+
+
+def test_refresh_asks_the_registry_again(prefix: Installation, place: Place, tmp_path: Path) -> None:
+    name = "team/moving:1"
+    reference = f"{place.registry.url}/{name}"
+    for number in (1, 2):
+        place.registry.push(build_image(tmp_path / str(number), {"/etc/number": f"{number}\n"}), "latest", name)
+        if number == 1:
+            first = answer(prefix, "images", "import", reference)
+    assert answer(prefix, "images", "import", reference) == {**first, "how": "reused"}
+    second = answer(prefix, "images", "import", "--refresh", reference)
+    assert (second["how"], second["digest"] != first["digest"]) == ("imported", True)
+    assert answer(prefix, "images", "import", "--refresh", reference) == {**second, "how": "reused"}
+    assert answer(prefix, "images", "import", reference) == {**second, "how": "reused"}
+    with place.registry.silent():
+        silent = run(prefix, "images", "import", "--refresh", reference)
+    assert (silent.exit_code, reference in silent.stderr) == (1, True)
+    assert answer(prefix, "images", "import", reference)["digest"] == second["digest"]
