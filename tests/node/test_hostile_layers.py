@@ -73,6 +73,7 @@ def test_layers_cost_no_memory_each(tmp_path: Path) -> None:
 
 
 def test_many_files_cost_no_memory_each(tmp_path: Path) -> None:
+    """By itself mksquashfs fills a quarter of the machine's memory with what it has not yet packed."""
     files = (header(b"%d" % n, size=100_000) + padded(b"%d" % n + bytes(99_995))[:100_352] for n in range(4000))
     write_packed(tmp_path / "layout", [streamed([*files, END])])
     result = ended(tmp_path, ImageBounds(1 << 30, 20_000))

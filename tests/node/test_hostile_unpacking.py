@@ -51,6 +51,7 @@ def taken_over(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 
 
 def test_devices_set_id_bits_and_attributes_are_left_out(site: ShelfSite) -> None:
+    """`user.overlay.*` has a meaning for an overlay above; the rest no container of a user has either."""
     made = content(site)
     (made / "setuid").write_text("#!/bin/sh\n")
     (made / "setuid").chmod(0o6755)
@@ -92,6 +93,7 @@ def test_names_that_no_directory_can_have_are_refused(site: ShelfSite, name: str
 
 
 def test_one_large_sparse_file_is_too_large(site: ShelfSite) -> None:
+    """It counts with its whole length: nobody knows before whether it stays sparse."""
     made = content(site)
     with (made / "sparse").open("wb") as file:
         file.truncate(2 << 30)

@@ -62,6 +62,7 @@ def imported(place: Place, registry: LayerRegistry, layout: Path, to: Path) -> T
 def test_unpacking_takes_no_longer_than_an_honest_image(
     place: Place, registry: LayerRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It walks a directory each time that a layer empties it, and keeps what the layer itself has put there."""
     files = [Item(f"d/{number}") for number in range(2500)]
     write_layout(tmp_path / "layout", [archive([*files, *[Item("d/.wh..wh..opq")] * 2500, *TWICE])])
     command = flatten.command
@@ -161,6 +162,7 @@ def test_a_second_attempt_fetches_what_is_missing(
 def test_credentials_are_gone_before_a_layer_is_unpacked(
     registry: LayerRegistry, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A layer that takes over what reads it finds none."""
     skopeo, command = base / "skopeo", flatten.command
     skopeo.write_text(f'#!/bin/sh\ntest -e auth.json && exec {oci.SKOPEO} "$@"\n')
     skopeo.chmod(0o755)
@@ -194,6 +196,7 @@ def test_an_endless_layer_is_noticed_while_it_comes(registry: LayerRegistry, bas
 def test_a_registry_that_trickles_is_given_up(
     registry: LayerRegistry, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It sends a little now and then, and would hold a slot of the node until the import's deadline."""
     monkeypatch.setattr(oci, "PACE_S", 1.0)
     monkeypatch.setattr(importers, "PAUSES_S", ())
     image = registry.add_image([layer("file", 8 << 20)], "1")

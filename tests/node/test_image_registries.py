@@ -165,6 +165,7 @@ def test_a_tag_is_resolved_without_its_configuration(known: Known) -> None:
     ids=["unknown", "gone", "unauthorized", "forbidden"],
 )
 def test_a_clear_answer_is_believed(known: Known, answer: Answer, error: type[WarmstartError]) -> None:
+    """No such tag, or no access to it: the last image is not given away."""
     with known.relay.saying({MANIFEST: answer}), pytest.raises(error):
         making.obtain(known.reference, known.site, after(60))
 
@@ -182,6 +183,7 @@ def test_a_clear_answer_is_believed(known: Known, answer: Answer, error: type[Wa
 def test_a_new_image_that_cannot_be_had_fails_the_job(
     place: Place, known: Known, store: Store, asked: str, answer: Answer
 ) -> None:
+    """The old one would silently be the wrong code. Both digests are said; nothing is remembered as definitive."""
     new = move(place, known)
     with known.relay.saying({asked: answer}), pytest.raises(WarmstartError) as raised:
         making.obtain(known.reference, known.site, after(60))
@@ -198,6 +200,7 @@ def test_a_new_image_that_cannot_be_had_fails_the_job(
 
 @pytest.mark.threat(11)
 def test_who_names_a_digest_gets_that_or_nothing(place: Place, known: Known, store: Store) -> None:
+    """Though the registry, or a proxy, gives another image for it: whoever names a digest wants those bytes."""
     wanted = parse(f"{known.relay.url}/{known.name}@{move(place, known)}")
     with (
         known.relay.saying({MANIFESTS: altered(place, known)}),

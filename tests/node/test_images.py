@@ -384,6 +384,7 @@ def test_an_image_that_nothing_mounts_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.report
 def test_an_image_that_cannot_be_listed_is_refused(place: Place, site: Site, warm: Warm) -> None:
+    """Another attempt would fetch and pack the same bytes; a program that was killed says nothing of the image."""
     good = warm.store.file(warm.found.path).read_bytes()
     block = squashfs.parse(good[:96], len(good))
     path = place.base / "unlistable.sqsh"

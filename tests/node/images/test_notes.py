@@ -19,6 +19,7 @@ def collect(store: Path, run: Path) -> int:
 
 
 def test_what_is_mounted_there_is_not_asked(tmp_path: Path) -> None:
+    """A file system of the job's own may never answer."""
     store, run, other = tmp_path / "store", tmp_path / "run", tmp_path / "other"
     (store / "images").mkdir(parents=True)
     (store / "images" / f"{NAME}.sqsh").touch()

@@ -57,6 +57,7 @@ def test_what_a_killed_hook_has_mounted_goes(tmp_path: Path) -> None:
 
 @pytest.mark.threat(12)
 def test_nobody_keeps_the_disk_full(tmp_path: Path) -> None:
+    """Whoever holds the mount, as a process that an import left behind could: what layers expanded to is freed."""
     with scratch.opened(str(tmp_path), "r1", ROOT, CAPS) as work:
         (Path(work.path) / "layer").write_bytes(os.urandom(4 << 20))
         work.sync(after(30))
@@ -158,6 +159,7 @@ def test_imports_do_not_see_each_other(base: Path) -> None:
 
 @pytest.mark.threat(12)
 def test_other_users_do_not_reach_the_mount(base: Path) -> None:
+    """They read its name in /proc/self/mountinfo, and O_PATH asks for no more than a way there."""
     importer, stranger = Identity("importer", 60001, 60001), Identity("stranger", 60002, 60002)
     with scratch.opened(str(base), "r1", importer, CAPS) as work:
         for identity, reached in ((importer, True), (stranger, False)):

@@ -61,6 +61,7 @@ def test_an_image_is_unpacked_once(site: ShelfSite) -> None:
 def test_it_is_fast_from_the_first_byte_on_while_somebody_waits(
     site: ShelfSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Not from when unsquashfs has begun: copying and listing take their time, too."""
     key, priorities = site.publish_image(site.image()), list[bool]()
     monkeypatch.setattr(process, "set_idle", priorities.append)
     copied = unpacking._Unpacking._copied
@@ -100,6 +101,7 @@ def test_who_waits_has_a_tree_before_it_is_on_the_disk(site: ShelfSite, monkeypa
 def test_the_disk_is_left_to_containers_that_waited(
     site: ShelfSite, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
+    """They start while the tree is in memory. Where nobody waited it goes to the disk at once."""
     key, done = site.publish_image(site.image()), list[str]()
     measured, sleeps = unpacking._Unpacking.measure, time.sleep
 
@@ -125,6 +127,7 @@ def test_the_disk_is_left_to_containers_that_waited(
 def test_nobody_has_a_tree_before_its_image_is_found_to_be_good(
     site: ShelfSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is hashed while it is unpacked, and both may be over first."""
     key = site.publish_image(site.image())
 
     @contextmanager

@@ -238,6 +238,7 @@ def test_a_private_image_is_imported_with_the_sites_login(node: Node, monkeypatc
 
 
 def test_an_image_that_another_host_imports_is_left_to_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The election decides; this node's hooks wait for the other."""
     monkeypatch.setattr(making, "ELECTION_S", 0.0)
     flights = imports(monkeypatch, publish)
     monkeypatch.setattr(published, "begin", lambda *_: None)

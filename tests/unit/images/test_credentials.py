@@ -40,6 +40,7 @@ def test_finds_the_login_of_a_registry(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
 def test_a_file_that_others_reach_is_refused(tmp_path: Path, mode: int) -> None:
+    """Readable for a group is leaked already, writable is not the site's."""
     with pytest.raises(CredentialsUnusable, match="must belong to root"):
         login_at(written(tmp_path, {"reg.io": auth("a", "b")}, mode), "reg.io")
 

@@ -123,6 +123,7 @@ def another(store: Path) -> Iterator[Callable[[], None]]:
 def test_room_that_another_process_makes_is_waited_for(
     store: Path, monkeypatch: pytest.MonkeyPatch, another: Callable[[], None]
 ) -> None:
+    """An import is not told that the store is full while images go, nor lets a quota be."""
     put(store, "old", 9000, uid=1)
     fill(monkeypatch, store, 2)
 
@@ -141,6 +142,7 @@ def test_room_that_another_process_makes_is_waited_for(
 def test_a_process_that_makes_room_for_ever_is_not_waited_for(
     store: Path, monkeypatch: pytest.MonkeyPatch, another: Callable[[], None]
 ) -> None:
+    """It may be stopped. Two that evict at the same time are safe; at worst an image more goes."""
     put(store, "old", 9000)
     fill(monkeypatch, store, 2)
     monkeypatch.setattr(eviction, "PATIENCE_S", 0.1)
@@ -173,6 +175,7 @@ def test_a_quota_takes_the_owners_own_images(store: Path, monkeypatch: pytest.Mo
 
 
 def test_a_mark_made_while_it_was_going_brings_an_image_back(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that marks its use when the image is out of sight keeps it: the eviction looks again."""
     put(store, "idle", 9000)
     rename = os.rename
 

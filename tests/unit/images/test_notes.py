@@ -43,6 +43,7 @@ def collect(store: Path, run: Path) -> int:
 
 
 def test_a_use_that_is_about_to_end_protects_nothing(store: Path) -> None:
+    """A note takes a while to be recorded: the last day of a lease is too short, or half of a short one."""
     week = 7 * DAY
     uses.record(str(store), NAME, "n1")
     use = store / "images" / "leases" / NAME
@@ -54,6 +55,7 @@ def test_a_use_that_is_about_to_end_protects_nothing(store: Path) -> None:
 
 
 def test_what_is_no_image_of_the_store_is_no_use(store: Path, run: Path, tmp_path: Path) -> None:
+    """Invented names make no directories in the store, and odd ones lead nowhere."""
     for name in (f"{'ef' * 32}.x86_64.oci1", "..", "x", f"{NAME}.tmp", f"{NAME}\n"):
         own_images.note_use(str(run / "tmp"), name)
     assert collect(store, run) == 0
@@ -85,6 +87,7 @@ def test_what_the_user_made_of_his_directory_costs_nothing(store: Path, run: Pat
 
 @pytest.mark.threat(29)
 def test_notes_protect_for_two_days_only(store: Path, run: Path) -> None:
+    """While the job runs maintenance records the use again; the lease of hooks' uses is longer."""
     week = 7 * DAY
     own_images.note_use(str(run / "tmp"), NAME)
     assert collect(store, run) == 1

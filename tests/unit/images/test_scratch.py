@@ -68,6 +68,7 @@ def test_without_a_file_system_it_is_a_directory(tmp_path: Path, monkeypatch: py
 
 
 def test_a_failing_disk_below_drains_no_node() -> None:
+    """A user can fill that disk, which looks like one that fails."""
     work = scratch.Scratch("/scratch", -1, CAPS, is_loop_filesystem=True)
     with pytest.raises(scratch.ScratchUnusable), work.errors():
         raise OSError(5, "Input/output error")

@@ -101,6 +101,7 @@ def test_what_a_listing_says_is_counted(tmp_path: Path, listing: bytes, found: t
 
 @pytest.mark.parametrize("listing", [LINE % (b"9" * 17, b"a"), (LINE % (b"9" * 16, b"a")) * 200])
 def test_more_bytes_than_there_can_be_are_not_counted(tmp_path: Path, listing: bytes) -> None:
+    """A sum that overflows would be taken for a small one."""
     with pytest.raises(ImageInvalid, match="more bytes than a disk can have"):
         verify.listed(counted(tmp_path, listing))
 
@@ -111,6 +112,7 @@ def test_a_listing_that_fails_is_not_counted(tmp_path: Path) -> None:
 
 
 def test_a_listing_that_breaks_off_within_a_line_is_not_counted(tmp_path: Path) -> None:
+    """As where unsquashfs crashes: what it has written ends at a multiple of its buffer's size."""
     with pytest.raises(ImageInvalid, match="unsquashfs can't list it"):
         verify.listed(counted(tmp_path, b"printf '%s' '-rw-r--r-- 0/0 3 2026'; kill -SEGV $$", "sh"))
 
@@ -133,6 +135,7 @@ def test_whose_fault_it_is_that_an_image_cannot_be_listed(
 @pytest.mark.report
 @pytest.mark.parametrize("status", ["", " 256", " 0"])
 def test_a_name_does_not_end_a_listing_well(tmp_path: Path, status: str) -> None:
+    """Nothing would be counted."""
     try:
         assert verify.listed(counted(tmp_path, LINE % (b"5", b"two\nfailed" + status.encode()))) == (2, 5)
     except ImageInvalid as error:

@@ -101,6 +101,7 @@ def test_how_it_was_obtained_is_the_event(context: Context, flights: Flights, ho
 
 
 def test_who_pays_for_an_image(context: Context, flights: Flights) -> None:
+    """The job's user and account, but nobody for what the policy names."""
     record = context.record._replace(account="physics")
     image.run(context._replace(record=record), Options((FIRST, SECOND), by_policy=frozenset({SECOND})))
     assert [site.charged for _, site, _ in flights.asked] == [Charged("ws-alice", record.uid), NOBODY]
@@ -157,6 +158,7 @@ def test_an_image_with_own_credentials_is_not_asked_for(context: Context, flight
 def test_a_job_that_asks_again_takes_young_answers_only(
     context: Context, flights: Flights, refresh: bool, tag_ttl: int, taken: int
 ) -> None:
+    """But none that is younger than the policy wants is asked for again: users cannot flood a registry."""
     rules = context.policy.images._replace(tag_ttl=tag_ttl)
     image.run(context._replace(policy=context.policy._replace(images=rules)), Options((FIRST,), refresh=refresh))
     assert flights.asked[0][1].rules.tag_ttl == taken
@@ -255,6 +257,7 @@ def test_a_prolog_that_runs_again_keeps_to_its_word(context: Context, meeting: O
 
 
 def test_no_node_has_an_image_that_the_head_node_has_not(context: Context, meeting: Options, flights: Flights) -> None:
+    """All fail alike, whatever the others would find. The word stays: this job may end before they read it."""
     flights.failing[FIRST] = NOT_FOUND
     with pytest.raises(ImageNotFound):
         image.run(context, meeting)
@@ -298,6 +301,7 @@ def test_without_the_store_pyxis_imports_its_image(context: Context, meeting: Op
 
 
 def test_where_the_head_node_is_silent_pyxis_imports_its_image(context: Context, meeting: Options) -> None:
+    """As where warmstart is off there: without it the step would run. Another image is still missing."""
     waits = context.policy.images._replace(wait=0)
     node = another(context._replace(policy=context.policy._replace(images=waits)))
     told = image.run(node, meeting._replace(pyxis=PYXIS))

@@ -75,6 +75,7 @@ def added(config: dict[str, object], mount_point: str = "") -> image_config.Addi
 @pytest.mark.report
 @pytest.mark.parametrize("command", [[], ["echo", "it's"]])
 def test_an_entry_point_of_one_empty_word_is_none(command: list[str]) -> None:
+    """As Docker has it; enroot's script starts the program "", which ends with 126. Other empty words are words."""
     plain = added({"Cmd": command}).files[b"etc/rc"]
     assert added({"Cmd": command, "Entrypoint": [""]}).files[b"etc/rc"] == plain
     assert b"exec '' 'x'" in added({"Cmd": command, "Entrypoint": ["", "x"]}).files[b"etc/rc"]
@@ -82,6 +83,7 @@ def test_an_entry_point_of_one_empty_word_is_none(command: list[str]) -> None:
 
 @pytest.mark.threat(48)
 def test_a_shell_reads_the_variables_as_they_are(tmp_path: Path) -> None:
+    """Whatever quotes, spaces and lines are in them. `releases/runtimes.py` asks Apptainer's own shell."""
     values = {"A": 'it\'s "x" $HOME `id` \\', "B": "one\ntwo ", "C": "", "D": "image's", "PATH": "/image"}
     pairs = [*(f"{name}={value}" for name, value in values.items()), "not-a-name=x; id", "E"]
     script = tmp_path / "env.sh"
@@ -92,11 +94,13 @@ def test_a_shell_reads_the_variables_as_they_are(tmp_path: Path) -> None:
 
 
 def test_apptainers_shell_reads_the_quotes() -> None:
+    """It leaves a backslash between two pairs of single quotes as it is (1.4.5, tried)."""
     files = added({"Env": ["A=it's"]}).files
     assert files[b".singularity.d/env/10-docker2singularity.sh"] == b"""export A='it'"'"'s'\n"""
 
 
 def test_ch_run_gets_lines_that_it_can_read() -> None:
+    """It takes one pair of quotes away, and stops at a line without `=`."""
     environment = added({"Env": ["A='quoted'", "B=one\ntwo", "C", "D=x y"]}).files[b"ch/environment"]
     assert environment == b"A=''quoted''\nD='x y'\n"
 

@@ -81,6 +81,7 @@ def test_what_a_header_says(tmp_path: Path) -> None:
 
 
 def test_a_sum_of_signed_bytes_is_taken(tmp_path: Path) -> None:
+    """Old programs summed the bytes of a name so."""
     block = header(b"\xe4")
     signed = b"%06o\0 " % (sum(block[:148] + b" " * 8 + block[156:]) - 256)
     assert only(tmp_path, block[:148] + signed + block[156:] + END).path == b"\xe4"
@@ -90,6 +91,7 @@ def test_a_sum_of_signed_bytes_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", [b"", bytes(BLOCK - 5), padded(b"hello")[5:], padded(b"hello")[5:] + END[:BLOCK]])
 def test_an_archive_may_end_after_its_last_content(tmp_path: Path, end: bytes) -> None:
+    """Those of umoci 0.4.7 have no padding there."""
     assert only(tmp_path, header(size=5) + b"hello" + end[: BLOCK * 2]).size == 5
 
 

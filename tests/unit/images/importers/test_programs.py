@@ -512,6 +512,7 @@ def test_a_program_that_is_missing_is_named(programs: Programs, missing: str) ->
 def test_auto_is_oci_where_its_programs_are(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, there: tuple[str, ...], shared: str, own: str
 ) -> None:
+    """`auto` looks for the programs. A user's own imports are enroot's, which has that user's credentials."""
     monkeypatch.setattr(choice, "ENROOT", str(tmp_path / "enroot"))
     monkeypatch.setattr(choice, "UMOCI", str(tmp_path / "umoci"))
     for name in there:
