@@ -115,6 +115,18 @@ def test_the_store(host: Host) -> None:
     assert found["warmstart_store_maintenance_last_success_timestamp_seconds"] > 10**9
 
 
+def test_without_a_directory_or_while_another_run_counts_nothing_is_written(host: Host, node: Node) -> None:
+    with files.opened_lock(node.installation.metrics, "lock") as lock:
+        assert files.try_flock(lock)
+        metrics.write_host(node.installation, CurrentPolicy(node.policy, "", changed=False, problem=None))
+    assert os.listdir(host.directory) == []
+    node.write(node.policy._replace(paths=node.policy.paths._replace(metrics=None)))
+    metrics.write_host(node.installation, CurrentPolicy(node.policy, "", changed=False, problem=None))
+    with open_session(node.installation, "maintain") as session:
+        metrics.write_store(session)
+    assert os.listdir(host.directory) == []
+
+
 def test_a_directory_that_others_can_write_is_refused(node: Node) -> None:
     """They could put a link in the place of the file that root writes."""
     host = Host(node)

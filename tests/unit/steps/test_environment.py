@@ -150,6 +150,19 @@ def test_no_link_otherwise(
     assert os.listdir(private) == before
 
 
+def test_only_a_directory_of_roots_own_is_roots(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/usr")
+    paths = ("/usr", tmp_path / "none", tmp_path / "link")
+    assert [environment._is_roots(str(path)) for path in paths] == [True, False, False]
+
+
+def test_what_the_policy_sets_in_place_of_a_profile_has_no_default(context: Context) -> None:
+    defaults = {"A": "~/.a", "B": "~/.b"}
+    environment.run(context, Options({"A": "/w/a", "B": "/w/b"}, {"A": "/site"}, (), defaults=defaults))
+    lines = Path(context.paths.view, str(context.record.view_id), "environment").read_text().splitlines()
+    assert lines[3:6] == ["A=/site", "=B=~/.b", "B=/w/b"]
+
+
 def test_in_a_container_the_cache_is_only_at_the_constant_path(context: Context, tmp_path: Path) -> None:
     """Pyxis runs the task prolog inside: what names the job's own path names the other one there."""
     constant, cache = str(tmp_path / "constant"), f"{context.record.run_directory}/cache"
