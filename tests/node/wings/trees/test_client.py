@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib import mounts
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
@@ -92,14 +91,6 @@ def test_what_the_user_cannot_read_is_not_looked_at(tree: Path) -> None:
         unreadable = client.look(prefixes, "", after(30))
         tree.joinpath("lib", "python3.12").chmod(0o755)
         assert client.look(prefixes, "", after(30)).stamp != unreadable.stamp
-
-
-@pytest.mark.threat(50)
-def test_other_file_systems_in_the_tree_are_not_entered(tree: Path, tmp_path: Path) -> None:
-    with mounts.tmpfs(tree / "own" / "mounted"):
-        (tree / "own" / "mounted" / "file").write_text("x")
-        staged = copied(tree, tmp_path / "copy")
-    assert staged.examples == [("own/mounted", "on another mount")]
 
 
 @pytest.mark.threat(50)

@@ -164,6 +164,8 @@ def test_a_mount_in_the_tree_that_hangs(site: TreeSite) -> None:
     site.own(tree)
     with odd_files.hanging(tree / "directory", ALICE.uid), odd_files.hanging(tree / "file", ALICE.uid):
         assert packed(site, tree) == ("packed", 2)
+    (event,) = site.told("tree.packed")
+    assert sorted(event["examples"]) == [["directory", "on another mount"], ["file", "on another mount"]]
 
 
 def test_a_tree_that_hangs(site: TreeSite) -> None:

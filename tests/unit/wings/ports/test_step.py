@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.lib.node import NODE, Node
 from tests.lib.runs import a_context, a_job, a_policy
 from tests.lib.wings.ports.values import a_rendezvous
 from warmstart import plan, run_end
 from warmstart import record as records
-from warmstart.entry import epilog
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.job import Job
@@ -31,7 +29,6 @@ from warmstart.store.board import DIRECTORY, Whose
 from warmstart.store.layout import StoreFailed
 from warmstart.wings.ports import ledger as ports
 from warmstart.wings.ports import step as wing_step
-from warmstart.wings.ports.ledger import Holder, PortRequest
 from warmstart.wings.ports.step import AnswerUnusable, HeadRefused, NoAnswer, PortsNotOffered, Required
 
 RULE = a_rendezvous(shared_nodes=True, wait=60)
@@ -238,18 +235,6 @@ def test_the_ports_outlive_a_prolog_that_was_undone(nodes: Nodes) -> None:
     job = run_end.JobOnNode("n1", 7, [])
     run_end.end_wings(with_ports(context.policy), context.paths, job, context.audit, after(5))
     assert nodes.ledger == []
-
-
-def test_ports_of_a_prolog_that_undid_the_rest_come_back(node: Node) -> None:
-    wings = tuple(known._replace(used=True) for known in node.policy.wings if known.name == "ports")
-    node.write(node.policy._replace(wings=wings))
-    directory = ports.directory(node.paths)
-    assert epilog.main(node.installation.prefix) == 0
-    holder = Holder(NODE, 7, "0a1b2c3d", os.getuid(), "boot")
-    taken = ports.reserve(directory, holder, PortRequest(20000, 20099, 1, 64), 0, after(5))
-    assert ports.held_by(directory, NODE, 7) == taken
-    assert epilog.main(node.installation.prefix) == 0
-    assert ports.held_by(directory, NODE, 7) == []
 
 
 def test_a_requeued_jobs_second_run_does_not_take_the_firsts_answer(nodes: Nodes) -> None:
