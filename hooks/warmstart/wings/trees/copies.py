@@ -99,18 +99,16 @@ def copies_of(store: StoreClient, where: Namespace) -> Iterator[TreeCopy]:
         )
 
 
-def take_out(store: StoreClient, audit: Journal, copy: TreeCopy, reason: str) -> bool:
-    """Take a copy out of use: no job that begins from now on sees it. Return False if it is gone already.
+def take_out(store: StoreClient, audit: Journal, copy: TreeCopy, reason: str) -> None:
+    """Take a copy out of use, unless it is gone already: no job that begins from now on sees it.
 
     Jobs that have it keep it: their node has the bytes as long as it is mounted there. Whoever asks for the tree next
     has it packed anew.
     """
     where = Namespace(store.path, copy.scope, PROFILE, copy.namespace)
-    if not store.run_in(_deadline(), maintenance.remove, where, [copy.bundle]):
-        return False
-    about = {"profile": PROFILE, "namespace": copy.namespace, "scope": copy.scope, "bundle": copy.bundle}
-    audit.emit(events.BUNDLE_REMOVED, **about, tree=copy.tree, reason=reason)
-    return True
+    if store.run_in(_deadline(), maintenance.remove, where, [copy.bundle]):
+        about = {"profile": PROFILE, "namespace": copy.namespace, "scope": copy.scope, "bundle": copy.bundle}
+        audit.emit(events.BUNDLE_REMOVED, **about, tree=copy.tree, reason=reason)
 
 
 def _number(facts: dict[str, str], name: str) -> int:
