@@ -120,3 +120,6 @@ def test_the_notes_of_one_user_protect_so_many_images(store: Path, run: Path) ->
     assert len(left) == uses.MOST_NOTED
     other = min(set(names) - set(left))
     assert uses.record_noted(str(store), [other], "n2", os.getuid() + 1) == 1
+    for use in (store / "images" / "used").glob(f"*/*~{os.getuid()}"):
+        os.utime(use, (time.time() - 3 * DAY,) * 2)
+    assert uses.record_noted(str(store), [other], "n2", os.getuid()) == 1  # notes that are over count no more
