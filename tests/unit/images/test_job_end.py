@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,12 +14,9 @@ from warmstart.host.deadline import Deadline
 from warmstart.images.imports.job_end import JobEnd
 from warmstart.slurm.facts import JobFacts
 from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
-from warmstart.store import board
-from warmstart.store.board import Topic, Whose, run_of
 from warmstart.store.client import StoreClient
 
 NODES = "n[1-64]"
-TOPIC = Topic(run_of("test", 7, 0), "over", "n1", Whose(os.getuid(), "test", NODES))
 Answers = Callable[[], JobFacts | None]
 
 
@@ -133,19 +129,3 @@ def test_no_other_answer_ends_a_wait(store: StoreClient, clock: Clock, controlle
     controller.answer = ANSWERS[answer]
     assert seconds_until_known([watch(store), watch(store, 2)], clock, 240) == 240
     assert 5 <= controller.asked <= 16
-
-
-def test_what_an_earlier_job_left_is_no_answer(store: StoreClient, clock: Clock, controller: Controller) -> None:
-    def publish(whose: Whose) -> None:
-        store.run(Deadline(clock.now + 60), board.take_down, TOPIC.path)
-        store.run(Deadline(clock.now + 60), board.begin, TOPIC._replace(whose=whose), "over", "{}")
-
-    own = TOPIC.whose
-    publish(own)
-    assert seconds_until_known([watch(store), watch(store, 2)], clock, 60) == 60
-    for changes in ({"uid": 1}, {"cluster": "other"}, {"nodelist": "n[1-63]"}):
-        publish(own._replace(**changes))
-        assert seconds_until_known([watch(store, 2)], clock, 60) == 60
-    publish(own)
-    assert seconds_until_known([watch(store, 2)], clock, 60) < 60
-    assert controller.asked > 0

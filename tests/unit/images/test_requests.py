@@ -59,6 +59,23 @@ def test_one_user_has_a_bounded_number(paths: NodePaths) -> None:
     assert requests.submit(paths, asked_for("a0")) == requests.submit(paths, asked_for("a0", uid=2002)) == ""
 
 
+def test_a_failed_import_may_be_tried_at_once_and_one_that_died_waits(paths: NodePaths) -> None:
+    request, errands = asked_for("a"), Errands(paths, IMPORTS)
+    requests.submit(paths, request)
+    assert errands.begin(errands.all()[0])
+    requests.submit(paths, request)
+    assert errands.due() == []
+    requests.remember_failure(paths, request.image, FAILURE)
+    requests.submit(paths, request)
+    (again,) = errands.due()
+    assert again.attempts == 1
+    errands.begin(again)
+    note = Path(paths.imports, f"{request.image}.failed")
+    note.write_text(note.read_text().replace('"at": ', '"at": 1.0, "x": '))  # it is older than the attempt
+    requests.submit(paths, request)
+    assert errands.due() == []
+
+
 @pytest.mark.parametrize("content", ["", "{"])
 def test_a_request_whose_time_is_over_is_made_anew(paths: NodePaths, content: str) -> None:
     old, new, errands = asked_for("a", ago_s=IMPORT_S + 1), asked_for("a"), Errands(paths, IMPORTS)
