@@ -70,14 +70,14 @@ class Copying(ModelAct):
         super().__init__(site)
         self._model = site.model("one", WEIGHTS, WEIGHTS)
 
-    def _ask(self) -> None:
+    def _ask(self) -> str:
         request = ModelRequest(str(self._model), ALICE.gid, Asker(7, ALICE.uid, ALICE.name, "test"))
-        assert requests.ask(self.site.paths, request) == ""
+        return requests.ask(self.site.paths, request)
 
     def prepare(self) -> None:
         shutil.rmtree(self.site.shelf, ignore_errors=True)
         shutil.rmtree(f"{self.site.paths.errands}/{COPIES.name}", ignore_errors=True)
-        self._ask()
+        assert self._ask() == ""
 
     def act(self) -> int:
         return background.main(str(self.site.base), [COPIES.name, self.site.name])
