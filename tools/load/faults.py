@@ -166,7 +166,7 @@ class Faults:
         return torn
 
     def _full_state(self, _jobs: list[str]) -> bool:
-        with mounts.full(self._site.var):
+        with mounts.full(self._site.var / self._dice.choice(self._site.cluster.nodes)):
             time.sleep(self._dice.choice((1, 8)) * SHORT_S)  # until the reserve is used up
         return True
 

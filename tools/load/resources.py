@@ -14,13 +14,16 @@ from tests.lib.site import Site
 from tests.lib.teardown import mounts_below
 
 
-def left(site: Site) -> list[str]:
-    """Return what is left though every job has ended and maintenance has run: one line each, none if all is well."""
+def left(site: Site, mounted: set[str]) -> list[str]:
+    """Return what is left though every job has ended and maintenance has run: one line each, none if all is well.
+
+    `mounted` is what was mounted before the first job.
+    """
     found = [f"left: {path}" for path in site.leftovers()]
     for pattern in ("ports/*", "*/spool/*", "*/errands/*/*", "*/journal/*"):
         found += [f"left: {path}" for path in site.var.glob(pattern)]
     found += [f"left: {path}" for path in unfinished(site.store)]
-    found += [f"mounted: {target}" for target in _mounted(site)]
+    found += [f"mounted: {target}" for target in mounts_below(site.cluster.base) if target not in mounted]
     # The last process of a mount namespace holds its mounts, and the kernel frees their loop devices soon after.
     for what, held in (("process", processes_of_accounts), ("loop device", loops)):
         try:
@@ -28,11 +31,6 @@ def left(site: Site) -> list[str]:
         except TimeoutError:
             found += [f"{what}: {name}" for name in held(site)]
     return found
-
-
-def _mounted(site: Site) -> list[str]:
-    """Return the mount points below the cluster's directory, but for those of the store and of the state."""
-    return [target for target in mounts_below(site.cluster.base) if target not in (str(site.store), str(site.var))]
 
 
 def _none(held: Callable[[Site], list[str]], site: Site) -> bool:

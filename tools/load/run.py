@@ -18,6 +18,7 @@ from tests.lib.cluster import Cluster
 from tests.lib.registry import Registry, build_image
 from tests.lib.reports import write_fragment
 from tests.lib.site import Site
+from tests.lib.teardown import mounts_below
 from tests.lib.wing_load import WRONG
 from tools.load import history, judge, story
 from tools.load.faults import BREAKS_READING, COSTS_AN_IMAGE, HIDES_IMAGES, UNTOLD, Faults, maintain
@@ -84,12 +85,12 @@ class Outcome(NamedTuple):
 
 @contextmanager
 def prepared() -> Iterator[tuple[Site, Registry, Front]]:
-    """Yield a site whose store and state are on small file systems of their own, its registry and what is before it."""
+    """Yield a site whose store and nodes' states are on small file systems, its registry and what is before it."""
     with Cluster() as cluster, Registry(cluster.base) as registry, Front(registry.url) as front, ExitStack() as mounted:
         var = Path(Installation(str(cluster.prefix)).var)
-        var.parent.mkdir(parents=True)
-        for place in (cluster.base / "store", var):
-            mounted.enter_context(mounts.tmpfs(place, "600m", 200_000))
+        for place, size in ((cluster.base / "store", "600m"), *((var / node, "150m") for node in cluster.nodes)):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            mounted.enter_context(mounts.tmpfs(place, size, 200_000))
         try:
             yield Site(cluster, front.url), registry, front
         except BaseException:
@@ -115,6 +116,7 @@ class Load:
         self._digests: dict[str, str] = {}  # by image
         self._past: list[tuple[float, set[str]]] = []  # the faults of each wave, and when it had ended
         self._stuck: list[str] = []
+        self._mounted = {*mounts_below(site.cluster.base)}  # when no job has run yet
         self._said: dict[int, judge.Said] = {}  # by job
         self._unrecorded = 0
         self._ends_early = False
@@ -148,7 +150,7 @@ class Load:
             *self._judged(seen),
         ]
         self._maintain_to_the_end()
-        leftovers = left(self._site)
+        leftovers = left(self._site, self._mounted)
         lines, printed = self._site.audit(), story.printed(self._log)
         told = sorted([*lines, *printed], key=lambda line: str(line["ts"]))
         gaps = story.gaps(seen, told, self._ended.values(), self._faults.off)
