@@ -79,7 +79,7 @@ def test_users_take_turns(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.threat(43)
 def test_a_run_that_cannot_be_removed_keeps_no_other(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    trees = [left(site, number, "tmp/a") for number in (1, 2, 3)]
+    trees = [left(site, number, "tmp/a", uid=os.getuid()) for number in (1, 2, 3)]
     damage(site.paths, REMOVALS, "4.00000004")
     real, times = run_end.finish_removal, []
 
