@@ -12,11 +12,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TypeVar
 
+import pytest
+
 from tests.lib.faults import Done, Fault
 
 LATER_S = 2 * 86_400.0  # what those left that died stays for a day, at most
 SHARE = int(os.environ.get("SWEEP_SHARE", "160"))
 ONE = 1_000_000  # the share of which one case is left
+# A part of the cases, and all of them.
+WHOLE = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.sweep)])
 Case = TypeVar("Case")
 
 

@@ -14,12 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.acts import ONE, SHARE, Act, failures
+from tests.faults.acts import ONE, SHARE, WHOLE, Act, failures
 from tests.faults.hooks import HOOKS, OFTEN, HookAct, SweptNode
 from tests.faults.images import a_shelf_eviction, a_show, a_take_down
 from tests.faults.store import OPERATIONS, StoreAct, a_store
-
-WHOLE = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.sweep)])
 
 
 @WHOLE

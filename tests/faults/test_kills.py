@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.acts import ONE, SHARE, Act, deaths
+from tests.faults.acts import ONE, SHARE, WHOLE, Act, deaths
 from tests.faults.hooks import HOOKS, OFTEN, HookAct, SweptNode
 from tests.faults.images import a_shelf_eviction, a_show, a_take_down, an_import
 from tests.faults.store import OPERATIONS, StoreAct, a_store
-
-WHOLE = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.sweep)])
 
 
 @WHOLE

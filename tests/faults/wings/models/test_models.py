@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.acts import LATER_S, ONE, Act, deaths, failures
+from tests.faults.acts import LATER_S, ONE, WHOLE, Act, deaths, failures
 from tests.faults.hooks import SweptNode
 from tests.lib.faults import Done, Fault
 from tests.lib.wings.models.values import ALICE, SMALL, ModelSite
@@ -20,7 +20,6 @@ from warmstart.host import process
 from warmstart.wings.models import errands, look, requests
 from warmstart.wings.models.requests import COPIES, ModelRequest
 
-WHOLE = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.sweep)])
 WEIGHTS = b"weights of a model"
 
 

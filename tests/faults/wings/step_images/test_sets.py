@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.acts import ONE, Act, deaths
+from tests.faults.acts import ONE, WHOLE, Act, deaths
 from tests.lib.faults import Done, Fault, Faults
 from tests.lib.wings.step_images.step_sets import Run
 from warmstart import record as records
 from warmstart import run_end, view
 from warmstart.host.deadline import after
-
-WHOLE = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.sweep)])
 
 
 class Providing(Act):

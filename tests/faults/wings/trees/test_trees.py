@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.acts import LATER_S, ONE, Act, deaths, failures
+from tests.faults.acts import LATER_S, ONE, WHOLE, Act, deaths, failures
 from tests.faults.hooks import SweptNode
 from tests.lib.faults import Done, Fault
 from tests.lib.wings.trees.sites import TreeSite, a_tree_site
 from warmstart.entry import background
 from warmstart.host import process
 from warmstart.wings.trees import packing, requests
-
-WHOLE = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.sweep)])
 
 
 def test_the_job_of_the_sweeps_reads_a_packed_tree(swept: SweptNode) -> None:
