@@ -96,7 +96,7 @@ def test_a_run_that_cannot_be_removed_keeps_no_other(site: Node, monkeypatch: py
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: 100.0 * next(ticks)))
     assert run(site) == 0
     assert [tree.exists() for tree in trees] == [True, True, False]
-    assert len(times) == removals.USER_S / 100 - 3  # the turns of the others
+    assert 0 < len(times) < removals.USER_S / 100  # the others had turns, too
     assert [item.key for item in Errands(site.paths, REMOVALS).all()] == ["1.00000001", "2.00000002"]
     assert [event["error"]["code"] for event in site.events("step.failed")] == ["workspace-busy"]
 
