@@ -232,6 +232,7 @@ AMD, ARM = ({"os": "linux", "architecture": name} for name in ("amd64", "arm64")
         {"manifests": [1, {"platform": []}]},
         {"layers": ["x", {"digest": "../../etc/passwd", "size": 1}]},
         {"layers": [{"digest": DIGEST, "size": -1}]},
+        {"layers": [{"digest": DIGEST, "size": 1}] * manifest.MOST_LAYERS},  # no more than there may be
         {"layers": [{"digest": DIGEST, "size": manifest.LARGEST + 1}]},
     ],
 )
