@@ -71,6 +71,8 @@ def test_a_job_that_pyslurm_does_not_know(tmp_path: Path) -> None:
 def test_one_look_up_is_all_there_is(tmp_path: Path, broken: str, reason: str) -> None:
     """When pyslurm's fails, hangs or crashes, squeue is not asked as well."""
     install(tmp_path / "libraries", broken=broken)
+    slurmctld = controller(tmp_path, "25.11.1")
+    slurmctld.configuration(after(60))  # so that the release is known, which a command is asked for
     with pytest.raises(LookUpFailed, match=reason):
-        controller(tmp_path, "25.11.1").job(7, after(0.5 if "sleep" in broken else 60))
+        slurmctld.job(7, after(0.5 if "sleep" in broken else 60))
     assert not (tmp_path / "asked").exists()
