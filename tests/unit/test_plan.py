@@ -252,3 +252,14 @@ def test_a_step_for_a_word_is_planned_where_a_job_says_it(tmp_path: Path, monkey
     assert (plan.prolog(policy, a_job(), nothing, Request((), ())), loaded) == ([], [])
     steps = plan.prolog(policy, a_job(), nothing, Request((), (), words={"thing": "a"}))
     assert ([(step.name, step.wing) for step in steps][1:], loaded) == ([("show", "things")], ["things.step"])
+
+
+@pytest.mark.parametrize(("shelf", "steps"), [(None, ["image"]), ("/shelf", ["image", "unpack"])])
+def test_images_are_unpacked_on_a_node_that_has_a_place_for_them(
+    tmp_path: Path, shelf: str | None, steps: list[str]
+) -> None:
+    policy = a_policy(tmp_path, rules=(a_rule(),))
+    policy = policy._replace(paths=policy.paths._replace(shelf=shelf))
+    job = a_job(comment="warmstart: image=reg.example.com/a:1")
+    planned = plan.prolog(policy, job, GRANT, plan.request_of(policy, job, GRANT))
+    assert [step.name for step in planned if step.name in ("image", "unpack")] == steps
