@@ -154,3 +154,9 @@ def test_a_log_that_only_root_reads_says_so(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(click.exceptions.Exit), audit.reading(()):
         raise PermissionError(13, "Permission denied", "audit.jsonl")
     assert "only root" in capsys.readouterr().err
+
+
+def test_a_policy_whose_log_is_missing_says_so(tmp_path: Path) -> None:
+    installation = installed(tmp_path, POLICY.replace("/var/log/w/audit.jsonl", "/nonexistent/audit.jsonl"))
+    result = run(installation, "audit")
+    assert (result.exit_code, "no hook has moved its events" in result.stderr) == (2, True)
