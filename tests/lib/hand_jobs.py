@@ -13,13 +13,13 @@ from tests.lib.site import Site
 class HandJob:
     """A job between its prolog and its epilog, both run by hand on one node."""
 
-    def __init__(self, site: Site, job_id: int, node: str, user: str, slurm: dict[str, str]) -> None:
-        self.site, self.job_id, self.node, self.user = site, job_id, node, user
-        self._slurm = site.variables(job_id, user, node, **slurm)
+    def __init__(self, site: Site, job_id: int, node: str) -> None:
+        self.site, self.job_id, self.node = site, job_id, node
+        self._slurm = site.variables(job_id, ALICE, node)
         assert site.run_hook("prolog", self._slurm).returncode == 0
         program = str(site.cluster.prefix / "libexec/warmstart/task-prolog")
         told = {"SLURM_JOB_ID": str(job_id), "SLURMD_NODENAME": node}
-        printed = site.cluster.run([program], user, env=told, node=node).stdout.splitlines()
+        printed = site.cluster.run([program], ALICE, env=told, node=node).stdout.splitlines()
         lines = (line.removeprefix("export ") for line in printed if line.startswith("export "))
         self.variables = dict(line.split("=", 1) for line in lines)
 
@@ -29,7 +29,7 @@ class HandJob:
 
     def run(self, script: str) -> str:
         """Run a shell script as the job's user, with the job's variables; return what it prints."""
-        done = self.site.cluster.run(["/bin/sh", "-euc", script], self.user, env=self.variables, node=self.node)
+        done = self.site.cluster.run(["/bin/sh", "-euc", script], ALICE, env=self.variables, node=self.node)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -37,25 +37,11 @@ class HandJob:
         """Run the epilog."""
         assert self.site.run_hook("epilog", self._slurm).returncode == 0
 
-    def rejected(self) -> dict[str, int]:
-        """Return what the epilog turned away, by reason."""
-        counts: dict[str, int] = {}
-        for event in self.site.events(self.job_id, "entry.rejected"):
-            counts.update(event["reasons"])
-        return counts
-
-    def published(self) -> int:
-        """Return how many bundles the epilog published."""
-        return len(self.site.events(self.job_id, "bundle.published"))
-
 
 @contextmanager
-def a_job(
-    site: Site, job_id: int, node: str = "n1", *, user: str = ALICE, comment: str = "", partition: str = ""
-) -> Iterator[HandJob]:
+def a_job(site: Site, job_id: int, node: str = "n1") -> Iterator[HandJob]:
     """Give a job; its epilog runs at the end of the `with`."""
-    said = {"SLURM_JOB_COMMENT": comment, "SLURM_JOB_PARTITION": partition}
-    job = HandJob(site, job_id, node, user, {name: value for name, value in said.items() if value})
+    job = HandJob(site, job_id, node)
     try:
         yield job
     finally:
