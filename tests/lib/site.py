@@ -152,10 +152,11 @@ class Site:
         argv: list[str | Path] = [*(self.cluster.enter(node) if node else ()), program, *arguments]
         return subprocess.run(argv, capture_output=True, text=True, check=False, env=env or {})
 
-    def background(self, kind: str) -> None:
-        """Do on each node what waits there of a kind, as systemd's timers have it done."""
-        for node in filter(self.cluster.nodes.__contains__, Installation(str(self.cluster.prefix)).nodes()):
-            program = self.cluster.prefix / "libexec/warmstart/background"
+    def background(self, kind: str, *nodes: str) -> None:
+        """Do on each node, or some, what waits there of a kind, as systemd's timers have it done."""
+        program = self.cluster.prefix / "libexec/warmstart/background"
+        known = Installation(str(self.cluster.prefix)).nodes()
+        for node in nodes or filter(self.cluster.nodes.__contains__, known):
             argv = [*self.cluster.enter(node), str(program), kind, node]
             done = subprocess.run(argv, check=False, capture_output=True, text=True)
             assert (done.returncode, done.stderr) == (0, ""), done

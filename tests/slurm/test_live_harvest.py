@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 
 from tests.lib.accounts import ALICE
-from tests.lib.hand_jobs import HandJob, a_job
-from tests.lib.numba_entries import numba_entries, numba_entry, write_as
 from tests.lib.processes import wait_until
 from tests.lib.requirements import need_module
 from tests.lib.site import Site, result
@@ -92,10 +90,10 @@ def hasten(site: Site, job: int, node: str) -> None:
     os.rename(directory / name, directory / f"{owner},1,{rest.partition(',')[2]}")
 
 
-def look(site: Site, settle_s: float = FIRST_S / 10 + 0.5) -> None:
-    """Do what the timer does, once everything has settled."""
-    time.sleep(settle_s)
-    site.background("rounds")
+def look(site: Site, *nodes: str) -> None:
+    """Do what the timer does, on all nodes or some, once everything has settled."""
+    time.sleep(FIRST_S / 10 + 0.5)
+    site.background("rounds", *nodes)
 
 
 @contextmanager
@@ -198,48 +196,16 @@ def test_a_job_that_ends_while_it_is_harvested(live: Site, how: str) -> None:
     assert warm(site, "numba", "n2") == (2, 0)
 
 
-def write(site: Site, job: HandJob, *numbers: int, salt: bytes = b"") -> None:
-    """Have a job write entries of Numba's."""
-    alice = site.cluster.account(ALICE)
-    write_as(alice.uid, alice.gid, job.place("NUMBA_CACHE_DIR"), numba_entries(*numbers, salt=salt))
-
-
-def test_in_an_overlay(live: Site) -> None:
-    """What a job adds to what it was given, changes of it, and removes of what it made, meanwhile and at its end."""
-    names = [name for name, _ in map(numba_entry, range(4))]
-    with a_job(live, 951001) as first:
-        write(live, first, 0, 1)
-    with a_job(live, 951002) as job:
-        write(live, job, 2, 3)
-        write(live, job, 1, salt=b"rewritten")
-        (job.place("WARMSTART_CACHE") / ".harvest").touch()
-        look(live)
-        meanwhile = published(live, "numba")
-        (told,) = [e for e in live.events(job.job_id, "cache.harvested") if e["entries"]]
-        assert (told["entries"], told["changed"], told["running"], sorted(meanwhile)) == (3, 1, True, names)
-        job.run(f'rm "$NUMBA_CACHE_DIR"/{names[3]}.*')
-        write(live, job, 2, salt=b"rewritten")
-    (told,) = [e for e in live.events(job.job_id, "cache.harvested") if e["profile"] == "numba" and "running" not in e]
-    assert (told["entries"], told["changed"], told["retired"]) == (1, 1, 1)
-    at_last = published(live, "numba")
-    assert at_last[names[1]] == meanwhile[names[1]]
-    assert at_last[names[2]] != meanwhile[names[2]]
-    with a_job(live, 951003, "n2") as third:
-        assert third.run('ls "$NUMBA_CACHE_DIR"/*/*.nbi').split() == [
-            f"{third.variables['NUMBA_CACHE_DIR']}/{name}.nbi" for name in names[:3]
-        ]
-
-
 def test_a_job_on_several_nodes_is_brought_back_as_a_whole(live: Site) -> None:
     """In a round that its first node begins: nothing before the last one has handed in, and then all, once."""
     need_module("numba")
     job = live.cluster.submit(on_each_node(live, "echo serves; sleep 900"), ALICE, "--nodelist=n1,n2", "--nodes=2")
     wait_until("serves", lambda: "serves" in live.cluster.job(job).output, 240)
     hasten(live, job, "n1")
-    look(live)
+    look(live, "n1")
     assert published(live, "numba") == {}
     hasten(live, job, "n2")
-    look(live, settle_s=0)
+    look(live)
     wait_until("the union", lambda: bool(live.events(job, "harvest.merged")), 60)
     (told,) = live.events(job, "bundle.published")
     assert (told["entries"], told["running"], len(published(live, "numba"))) == (4, True, 4)
