@@ -36,6 +36,8 @@ def live(installed: Site, request: pytest.FixtureRequest) -> Iterator[Site]:
     store = installed.new_store(installed.cluster.base / f"store-{abs(hash(request.node.name))}")
     installed.write_policy(LIVE, store=str(store))
     yield installed
+    installed.cluster.admin("scancel", "--partition=main")  # what a test that failed has left would serve on
+    installed.cluster.wait_idle()
     installed.write_policy()
 
 
