@@ -138,6 +138,7 @@ def test_an_image_is_brought_into_the_store_by_hand(site: Node, monkeypatch: pyt
     assert len(site.events("image.imported")) == len(site.events("image.lockless")) == 1
     gone = site.command("images", "import", "reg.example.com/none:1")
     assert (gone.exit_code, "does not exist" in gone.stderr) == (1, True)
+    assert '"code": "image-not-found"' in site.command("images", "import", "reg.example.com/none:1", "--json").stdout
     for refused in ("evil.example.com/a:1", "NO SUCH THING"):
         assert site.command("images", "import", refused).exit_code == 2
 

@@ -163,8 +163,10 @@ def test_a_quota_takes_the_owners_own_images(store: Path, monkeypatch: pytest.Mo
     put(store, "theirs", 9000, uid=2)
     put(store, "mine-old", 8000, uid=1)
     put(store, "mine-new", 7000, uid=1)
-    fill(monkeypatch, store, 4)
     keep, alice = KEEP._replace(high=100), Charged("alice", 1)
+    fill(monkeypatch, store, 100)
+    assert eviction.make_room(str(store), SIZE, keep, alice) == []
+    fill(monkeypatch, store, 4)
     monkeypatch.setattr(eviction, "FLOOR_PERCENT", 0)
     assert eviction.make_room(str(store), SIZE, keep, alice) == ["mine-old"]
     uses.record(str(store), "mine-new", "n1")
