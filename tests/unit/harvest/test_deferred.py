@@ -15,7 +15,6 @@ from warmstart.errand import Errands
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS, REMOVALS, DeferredHarvest
 from warmstart.paths import NodePaths
-from warmstart.record import StateFull
 
 NAME = "7.0a1b2c3d"
 
@@ -38,12 +37,6 @@ def test_the_oldest_comes_first_and_one_whose_harvest_took_long_after_all_that_n
     assert [item.owner for item in found] == [str(records[0].uid)] * 3
     assert deferred.read(paths, HARVESTS, found[1]) == DeferredHarvest("7.00000000", 5.5, records[0])
     assert runs_left(paths, REMOVALS) == []
-
-
-def test_a_disk_without_room_is_no_fault_of_the_nodes(paths: NodePaths) -> None:
-    Path(paths.errands).touch()
-    with pytest.raises(StateFull):
-        deferred.defer(paths, HARVESTS, a_record(), 1.0)
 
 
 @given(st.binary(max_size=60) | st.sampled_from([b"{}", b"[]", b'{"since": 1}', b'{"since": 1, "record": "{}"}']))

@@ -51,6 +51,14 @@ def test_the_more_trusted_scope_goes_first_though_younger(tmp_path: Path) -> Non
     assert entries(offered(tmp_path, "site", "user-1")) == [("site", ["b"]), ("user-1", ["a"])]
 
 
+def test_a_slow_clock_does_not_make_a_bundle_the_oldest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = publish(tmp_path, "a", content=b"1").bundle or ""
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    second = publish(tmp_path, "a", "b", content=b"2").bundle or ""
+    assert second > first
+    assert entries(offered(tmp_path)) == [("user-1", ["a"]), ("user-1", ["b"])]
+
+
 def forged(**changes: object) -> bytes:
     bundle = "20260101T000000.000000Z-" + "0" * 16
     names = changes.pop("entries", {"a": 3})

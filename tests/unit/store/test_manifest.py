@@ -4,8 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.lib.bundles import PRODUCER
 from warmstart.store import layout, manifest
@@ -87,9 +85,3 @@ def test_what_a_newer_release_added_is_ignored() -> None:
 def test_damaged_and_foreign_manifests_are_refused(data: bytes) -> None:
     with pytest.raises(ManifestUnreadable):
         manifest.decode(BUNDLE, data)
-
-
-@given(cut=st.integers(0, len(manifest.encode(A_MANIFEST)) - 1))
-def test_no_part_of_a_manifest_is_one(cut: int) -> None:
-    with pytest.raises(ManifestUnreadable):
-        manifest.decode(BUNDLE, manifest.encode(A_MANIFEST)[:cut])
