@@ -12,6 +12,8 @@ import pytest
 
 from tests.lib.image_site import CAPS
 from warmstart.host import loops
+from warmstart.host.deadline import after
+from warmstart.host.files import remove_tree
 from warmstart.host.identity import Identity
 from warmstart.images import scratch
 from warmstart.images.scratch import Caps, Exceeded, Watch
@@ -96,5 +98,8 @@ def test_leads_nowhere_else_and_ends(directory: int, tmp_path: Path) -> None:
     for _ in range(scratch.DEEPEST + 1):
         deep /= "d"
         deep.mkdir()
-    with pytest.raises(Exceeded):
-        Watch(directory, ROOMY).look()
+    try:
+        with pytest.raises(Exceeded):
+            Watch(directory, ROOMY).look()
+    finally:
+        remove_tree(directory, "d", after(60))  # pytest would go down by recursion, and die of it
