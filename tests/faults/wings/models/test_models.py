@@ -75,6 +75,7 @@ class Copying(ModelAct):
 
     def prepare(self) -> None:
         shutil.rmtree(self.site.shelf, ignore_errors=True)
+        Path(self.site.policy.paths.audit).unlink(missing_ok=True)
         shutil.rmtree(f"{self.site.paths.errands}/{COPIES.name}", ignore_errors=True)
         assert self._ask() == ""
 
