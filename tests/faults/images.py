@@ -81,6 +81,9 @@ class ShowAct(Act):
     def __init__(self, node: OverlayNode) -> None:
         self._node, self._numbers = node, count(1)
         self._copy = node.bundle(SEEDED)
+        self._run = self._node.run("0.aaaaaaaa")  # the node mounts the bundle once
+        self._show()
+        self._run.take_down()
 
     def prepare(self) -> None:
         """Make a run."""
@@ -150,13 +153,14 @@ class ShelfEvictionAct(Act):
                 assert (node.ask(key), node.unpack(key)) == ("", 0)
         assert node.take(self._keys[0])
         node.policy_of(keep="1B")
+        self._policy = node.policy
 
     def run(self, fault: Fault | None = None, stop_at: int = 0) -> Done:
         """Evict."""
         return self._node.run(self._prune, fault=fault, stop_at=stop_at)
 
     def _prune(self) -> int:
-        unpacking.prune(self._node.policy, self._node.paths)
+        unpacking.prune(self._policy, self._node.paths)
         return 0
 
     def check(self, _done: Done, _fault: Fault | None) -> list[str]:
