@@ -7,6 +7,7 @@ dies without a teardown, even by SIGKILL, the pipe closes and the watchdog does 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ def watch(base: Path) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         cwd=_REPOSITORY,
+        env={**os.environ, "PYTHONPATH": f"{_REPOSITORY}/hooks"},  # not every environment has it installed
         start_new_session=True,
     )
 

@@ -96,7 +96,7 @@ def test_all_tasks_see_their_cache_there_and_it_is_warm_elsewhere(
     batch = f"#!/bin/sh\n{MARK}\n{copy}\n{SHOW}\nsrun --ntasks=1 {show}\nsrun --ntasks=16 --overcommit {show}\n"
     array = f"#!/bin/sh\n{MARK}\n{SHOW}\n{copy}\n"
     parts = "".join(f"srun --het-group={n} sh -c '{MARK}; {SHOW}'\n" for n in (0, 1))
-    with set_up(site, setting, site.cluster.base / f"store-{name.replace(', ', '-')}"):
+    with set_up(site, setting, site.cluster.base / re.sub(r"\W+", "-", f"store {name}")):
         first = site.finish(site.cluster.submit(batch, ALICE, "--nodelist=n1"))
         jobs = [
             site.cluster.submit(array, ALICE, "--array=3", "--nodelist=n2"),
