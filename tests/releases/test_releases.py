@@ -10,4 +10,4 @@ from tests.releases.roots import passes, root_of
 @pytest.mark.sweep
 @pytest.mark.parametrize("suite", ["trixie", "sid"])
 def test_a_newer_slurm(capable_host: None, suite: str) -> None:
-    passes(root_of(suite), "-n", "3", "-m", "slurm and not tool and not sweep", "tests/slurm")
+    passes(root_of(suite), "-n", "3", "-m", "slurm and not sweep", "tests/slurm")
