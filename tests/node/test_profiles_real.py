@@ -24,7 +24,8 @@ from warmstart.profiles.client import Validator
 
 JOBS = Path(__file__).parents[1] / "tools" / "jobs"
 NEEDED_MODULE = {"numba": "numba", "inductor": "torch", "triton": "triton", "jax": "jax"}
-TOOLS = list(NEEDED_MODULE)
+# `make test` installs Numba alone.
+TOOLS = ["numba", *(pytest.param(tool, marks=pytest.mark.sweep) for tool in NEEDED_MODULE if tool != "numba")]
 Entries = dict[str, list[str]]
 
 

@@ -168,6 +168,7 @@ def test_a_mount_in_the_tree_that_hangs(site: TreeSite) -> None:
     assert sorted(event["examples"]) == [["directory", "on another mount"], ["file", "on another mount"]]
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_tree_that_hangs(site: TreeSite) -> None:
     """It costs others some seconds, and no process stays when it answers again."""
     tree = site.tree("hostile")
@@ -241,6 +242,7 @@ def test_a_tree_that_goes_while_it_is_packed(site: TreeSite, monkeypatch: pytest
     assert packed(site, tree)[0] in {"tree-changed", "tree-unusable"}
 
 
+@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize(("signal", "code"), [("STOP", "worker-stopped"), ("KILL", "worker-died")])
 def test_a_user_who_stops_or_kills_the_process_that_reads(
     site: TreeSite, monkeypatch: pytest.MonkeyPatch, signal: str, code: str

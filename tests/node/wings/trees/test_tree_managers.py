@@ -1,6 +1,6 @@
 """What package managers do to an environment is seen (docs/wings/trees.md): pip, uv and rattler, without a network.
 
-rattler is pixi's library. Unlike conda it leaves `conda-meta/history` empty.
+rattler is pixi's library. Unlike conda it leaves `conda-meta/history` empty. `make test` has pip alone.
 """
 
 from __future__ import annotations
@@ -161,6 +161,7 @@ def uv(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(found)
 
 
+@pytest.mark.sweep
 @pytest.mark.report
 def test_what_uv_makes_can_be_shared(environment: Environment, uv: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lock can be written by all, whatever the umask."""
@@ -175,6 +176,7 @@ def test_what_uv_makes_can_be_shared(environment: Environment, uv: str, monkeypa
     assert "lib" in shared
 
 
+@pytest.mark.sweep
 def test_what_uv_does_is_seen(environment: Environment, uv: str, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run([uv, "venv", "--quiet", str(environment.path)], check=True)
     environment.look()
@@ -184,6 +186,7 @@ def test_what_uv_does_is_seen(environment: Environment, uv: str, monkeypatch: py
     environment.change_by([*pip, "install"], "--reinstall", [*pip, "uninstall"])
 
 
+@pytest.mark.sweep
 def test_what_uv_sync_does_is_seen(environment: Environment, uv: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It removes one package and adds another at once, and its lock is not in the environment."""
     monkeypatch.setenv("UV_PROJECT_ENVIRONMENT", str(environment.path))
@@ -240,6 +243,7 @@ def channel(environment: Environment) -> Path:
     return channel
 
 
+@pytest.mark.sweep
 def test_what_rattler_does_is_seen(environment: Environment, channel: Path) -> None:
     """Packages without a module, too, and one that was built anew under the same name."""
     for number, specs in enumerate((["one=1"], ["one=2"], ["one=2", "data=1"], ["one=2", "data=2"], ["one=2"])):
@@ -253,6 +257,7 @@ def test_what_rattler_does_is_seen(environment: Environment, channel: Path) -> N
     assert not (environment.path / "conda-meta" / "history").read_text()
 
 
+@pytest.mark.sweep
 @pytest.mark.report
 def test_what_rattler_makes_can_be_shared(environment: Environment, channel: Path) -> None:
     """Its descriptions of packages are for their owner alone, whatever the umask."""
