@@ -165,8 +165,9 @@ class Demo:
         alone = [seconds for _, seconds in self._image_jobs(f'set -- "{self._reference}"\n{FETCH}{RUN}')]
         compiled = {}
         for tool in tools():
-            self._say(f"without warmstart: a job that compiles with {tool} on n1, then one on n2")
-            compiled[tool] = [self._compile(tool, node, self._own_cache(f"{tool}-{node}"))[1] for node in ("n1", "n2")]
+            self._say(f"without warmstart: a job that compiles with {tool} on n1, and one on n2")
+            cold = [self._submit(tool, node, self._own_cache(f"{tool}-{node}")) for node in ("n1", "n2")]
+            compiled[tool] = [self._compiled(job_id)[1] for job_id in cold]
         off.unlink()
         self._say("with warmstart: four jobs of two users want the same image at once")
         comment = f"--comment=warmstart: image={self._reference}"
@@ -177,7 +178,7 @@ class Demo:
         for tool, before_each in compiled.items():
             for node, before in zip(("n1", "n2"), before_each, strict=True):
                 self._say(f"with warmstart: a job that compiles with {tool} on {node}")
-                job, seconds, hits = self._compile(tool, node)
+                job, seconds, hits = self._compiled(self._submit(tool, node))
                 rows.append(self._row(job, tool, ALICE, (before, seconds), hits))
         return rows
 
@@ -195,9 +196,13 @@ class Demo:
             raise JobFailed(f"a job did not run in its image; the jobs printed:\n{printed}")
         return [(job, float(at) - submitted) for job, (at, _, _) in zip(ended, spoken, strict=True)]
 
-    def _compile(self, tool: str, node: str, python: str = "") -> tuple[JobResult, float, int]:
-        """Run the tool's sample job; return it with the seconds that compiling took, and the tool's cache hits."""
-        job = self._finished(self.site.compile_job(JOBS[tool], ALICE, node, python=python))
+    def _submit(self, tool: str, node: str, python: str = "") -> int:
+        """Submit the tool's sample job."""
+        return self.site.compile_job(JOBS[tool], ALICE, node, python=python)
+
+    def _compiled(self, job_id: int) -> tuple[JobResult, float, int]:
+        """Wait for a sample job; return it with the seconds that compiling took, and the tool's cache hits."""
+        job = self._finished(job_id)
         printed = result(job.output)
         return job, float(printed["seconds"]), int(printed["cache_hits"])
 
