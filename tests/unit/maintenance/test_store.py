@@ -6,7 +6,9 @@ import errno
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +17,7 @@ from tests.lib.node import SCOPE, Node
 from tests.lib.superblocks import image
 from tests.lib.worker_calls import answer_here
 from warmstart.images.store import eviction
+from warmstart.maintenance import store
 from warmstart.maintenance.store import StoreMaintenance, StoreReport
 from warmstart.repack import rewrite
 from warmstart.session import MaintenanceBusy, Session, open_session
@@ -39,6 +42,13 @@ def test_a_store_without_work(node: Node, session: Session) -> None:
     report = StoreMaintenance(session).all()
     assert report._replace(verified=0) == StoreReport()
     assert sorted(node.offered()) == ["a", "b"]
+
+
+def test_all_that_nobody_used_for_long_goes(node: Node, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = time.time() + session.policy.maintenance.keep + 86_400
+    monkeypatch.setattr(store, "time", SimpleNamespace(time=lambda: later))
+    StoreMaintenance(session).collect_garbage()
+    assert (node.offered(), node.offered("site")) == ([], [])
 
 
 def test_another_host_is_at_it(node: Node, session: Session) -> None:
