@@ -14,10 +14,7 @@ import pytest
 from tests.lib.requirements import unavailable
 from warmstart.slurm import commands
 
-pytestmark = [
-    pytest.mark.threat(33),
-    pytest.mark.skipif(os.getuid() != 0 and os.environ.get("CI") != "true", reason="needs root: takes another uid"),
-]
+pytestmark = pytest.mark.threat(33)
 USER = 64201
 JOB_ID = 1_999_999_999  # no cluster of the tests gets that far
 TITLE = f"slurmstepd: [{JOB_ID}.batch]"

@@ -28,10 +28,7 @@ from warmstart.host import untrusted
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 
-pytestmark = [
-    pytest.mark.threat(7),
-    pytest.mark.skipif(os.getuid() != 0 and os.environ.get("CI") != "true", reason="needs root: takes another uid"),
-]
+pytestmark = pytest.mark.threat(7)
 JOB = 64201
 SECRET = b"root:$y$secret"
 HONEST = {f"honest/e{number}.x": b"honest %d" % number for number in range(5)}

@@ -28,10 +28,7 @@ from warmstart.seed.client import JobClient
 from warmstart.seed.node_cache import Copy
 from warmstart.store.bundles import Offer
 
-pytestmark = [
-    pytest.mark.threat(28),
-    pytest.mark.skipif(os.getuid() != 0 and os.environ.get("CI") != "true", reason="needs root: takes another uid"),
-]
+pytestmark = pytest.mark.threat(28)
 JOB = Identity("a job", 64201, 64201)
 VALIDATOR = Identity("the validator", 64230, 64230)
 SIZE = 256 << 20

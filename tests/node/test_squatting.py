@@ -26,10 +26,7 @@ from warmstart.policy.schema import Paths
 from warmstart.steps import workspace
 from warmstart.steps.workspace import Options
 
-pytestmark = [
-    pytest.mark.threat(34),
-    pytest.mark.skipif(os.getuid() != 0 and os.environ.get("CI") != "true", reason="needs root: takes another uid"),
-]
+pytestmark = pytest.mark.threat(34)
 ALICE = Identity("alice", 64201, 64201)
 REPOSITORY = Path(__file__).parents[2]
 BOB = Identity("bob", 64202, 64202)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,9 +44,9 @@ class ModelAct(Act):
     def __init__(self, site: ModelSite) -> None:
         self.site = site
 
+    @abstractmethod
     def act(self) -> int:
         """Do it."""
-        raise NotImplementedError
 
     def run(self, fault: Fault | None = None, stop_at: int = 0) -> Done:
         return self.site.run(self.act, fault=fault, stop_at=stop_at)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lib.requirements import unavailable
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
@@ -195,7 +196,7 @@ def test_an_access_control_list_is_enough_against_a_copy_for_many(shared: Path, 
     try:
         os.setxattr(shared / listed, "system.posix_acl_access", acl)
     except OSError as error:
-        pytest.skip(f"this file system has no access control lists: {error}")
+        unavailable(f"this file system has no access control lists: {error}")
     assert not (shared / listed).stat().st_mode & 0o022
     with pytest.raises(TreeNotShared, match=f"{listed or 'its top'}: it has an access control list"):
         copied(shared, tmp_path / "copy", [OTHER])
