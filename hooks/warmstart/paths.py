@@ -233,21 +233,6 @@ class NodePaths(NamedTuple):
         return os.path.dirname(self.root)
 
     @property
-    def journal(self) -> str:
-        """Journals that are not in the audit log yet."""
-        return f"{self.root}/journal"
-
-    @property
-    def unflushed(self) -> str:
-        """A directory that says that the node may have journals (packaging/systemd/warmstart-audit.path)."""
-        return f"{self.shared}/.unflushed/{os.path.basename(self.root)}"
-
-    @property
     def reserve(self) -> str:
         """Files and directories to be used while the disk is full (`host.reserve`)."""
         return f"{self.root}/reserve"
-
-    @property
-    def journals(self) -> tuple[str, str]:
-        """The directories with events that are not in the audit log yet."""
-        return self.journal, self.reserve

@@ -239,7 +239,7 @@ class Record(NamedTuple):
 
     @property
     def job_labels(self) -> dict[str, object]:
-        """The job, for `Journal.for_job`."""
+        """The job, for `Log.for_job`."""
         return {"job_id": self.job_id, "uid": self.uid, "user": self.user, "cluster": self.cluster}
 
     @property

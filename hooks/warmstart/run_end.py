@@ -53,7 +53,7 @@ import time
 from warmstart import errand, view, wing
 from warmstart import record as records
 from warmstart.audit import events
-from warmstart.audit.journal import Journal
+from warmstart.audit.log import Log
 from warmstart.errand import Errands, at_work
 from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.harvest import deferred
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     class EndPart(Protocol):
         """`end.py` of a wing. Hot path."""
 
-        def job_over(self, paths: NodePaths, node: str, job_id: int, audit: Journal, deadline: Deadline) -> None:
+        def job_over(self, paths: NodePaths, node: str, job_id: int, audit: Log, deadline: Deadline) -> None:
             """Take down what the wing holds for a job; called also for jobs without a record, and twice."""
 
 
@@ -113,7 +113,7 @@ class Ending(NamedTuple):
     policy: Policy
     paths: NodePaths
     record: Record
-    audit: Journal
+    audit: Log
     store: StoreClient
 
 
@@ -219,7 +219,7 @@ def finish_removal(paths: NodePaths, record: Record, deadline: Deadline) -> bool
     return removed.is_whole
 
 
-def drop_deferred(paths: NodePaths, harvest: DeferredHarvest, reason: str, audit: Journal, deadline: Deadline) -> None:
+def drop_deferred(paths: NodePaths, harvest: DeferredHarvest, reason: str, audit: Log, deadline: Deadline) -> None:
     """Drop a deferred harvest, remove its run and audit the loss. The caller is at work on `HARVESTS`."""
     audit = audit.for_job(**harvest.job_labels)
     if harvest.record:
@@ -229,7 +229,7 @@ def drop_deferred(paths: NodePaths, harvest: DeferredHarvest, reason: str, audit
     audit.emit(events.HARVEST_DROPPED, run=harvest.name, profiles=profiles, reason=reason)
 
 
-def end_orphan(paths: NodePaths, orphan: Orphan, is_over: Callable[[int], bool], audit: Journal) -> bool:
+def end_orphan(paths: NodePaths, orphan: Orphan, is_over: Callable[[int], bool], audit: Log) -> bool:
     """Remove a tree that neither a record nor a deferred harvest names. Return whether it was removed.
 
     `is_over` returns whether a job has certainly left the cluster. Raises `JobBusy` while a hook of the job is running,
@@ -242,17 +242,17 @@ def end_orphan(paths: NodePaths, orphan: Orphan, is_over: Callable[[int], bool],
         return True
 
 
-def remove_orphan(kind: str, directory: str, name: str, audit: Journal) -> None:
+def remove_orphan(kind: str, directory: str, name: str, audit: Log) -> None:
     """Remove a tree and audit the removal. Raises `WorkspaceBusy`."""
     try:
         with opened_dir(directory) as fd:
             remove_tree(fd, name, after(MAINTENANCE_SECONDS))
     except OSError as error:
         raise WorkspaceBusy(path=f"{directory}/{name}", problem=error.strerror) from error
-    audit.emit(events.ORPHAN_REMOVED, kind=kind, path=f"{directory}/{name}")
+    audit.add("orphans", kind=kind, path=f"{directory}/{name}")
 
 
-def end_wings(policy: Policy, paths: NodePaths, job: JobOnNode, audit: Journal, deadline: Deadline) -> None:
+def end_wings(policy: Policy, paths: NodePaths, job: JobOnNode, audit: Log, deadline: Deadline) -> None:
     """Have wings take down what they hold for a job: those that the policy uses, and those that the run has used."""
     for known in policy.wings:
         if known.end and (known.used or known.name in job.wings):

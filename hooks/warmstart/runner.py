@@ -16,7 +16,6 @@ from __future__ import annotations
 import time
 
 from warmstart import record as records
-from warmstart.audit import events
 from warmstart.errors import NodeError, UserError, WarmstartError
 from warmstart.lean import Callable, Iterable, NamedTuple
 from warmstart.record import Record
@@ -104,14 +103,18 @@ def _run(context: Context, step: Step, degraded: list[WarmstartError], notices: 
     try:
         outcome = step.run(context._replace(audit=audit))
     except WarmstartError as error:
-        audit.emit(events.STEP_FAILED, duration_ms=_since(started), error=error.as_audit())
+        audit.failed(error)
         raise
+    finally:
+        audit.took(step.name, started)
     for failure in outcome.degraded:
-        audit.emit(events.STEP_FAILED, duration_ms=_since(started), error=failure.as_audit())
+        audit.failed(failure)
     degraded.extend(outcome.degraded)
     notices.extend(f"warmstart: {line}" for line in outcome.notices)
-    detail: dict[str, object] = {"told": outcome.detail} if step.wing else outcome.detail
-    audit.emit(events.STEP_FINISHED, outcome=outcome.state, duration_ms=_since(started), **detail)
+    if step.wing and outcome.detail:
+        audit.put("told", step.name, **outcome.detail)
+    elif outcome.detail:
+        audit.say(**outcome.detail)
     record = _merged(context.record, step, outcome)
     if record != context.record:
         records.save(context.paths.state, record)
@@ -123,7 +126,3 @@ def _merged(record: Record, step: Step, outcome: Outcome) -> Record:
     topics = list(dict.fromkeys((*record.topics, *outcome.topics)))
     wings = list(dict.fromkeys((*record.wings, *filter(None, (step.wing,)))))
     return record._replace(**outcome.record)._replace(environment=environment, topics=topics, wings=wings)
-
-
-def _since(started: float) -> float:
-    return round((time.monotonic() - started) * 1000, 3)

@@ -1,7 +1,4 @@
-"""Session of maintenance, an import, or a command that changes something: root, the policy, a journal, a store client.
-
-Its events take the same way as a hook's: into a journal on this host, and from there into the audit log.
-"""
+"""Session of maintenance, an import, or a command that changes something: root, the policy, the log, a store client."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from warmstart.audit import events
-from warmstart.audit.journal import Journal
+from warmstart.audit.log import Log
 from warmstart.errors import ResourceError, StoreError, UserError, WarmstartError
 from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
@@ -81,7 +78,7 @@ class Session(NamedTuple):
     policy: Policy
     paths: NodePaths
     node: str
-    audit: Journal
+    audit: Log
     run_id: str
     store: StoreClient  # closed at the session's end, which releases the store's lock
     failures: list[WarmstartError]  # audited; the rest was done, but the session's outcome is `failed`
@@ -101,25 +98,25 @@ class Session(NamedTuple):
         except OSError as error:
             failure = MaintenanceFailed(part=part, problem=error.strerror or str(error))
         except Exception:  # noqa: BLE001 - whatever one job's files trigger
-            self.audit.emit(events.HOOK_CRASHED, traceback=traceback.format_exc())
-            problem = "a bug in warmstart; the traceback is in the audit log, event `hook.crashed`"
+            self.audit.say(traceback=traceback.format_exc())
+            problem = "a bug in warmstart; the traceback is in the audit log"
             failure = MaintenanceFailed(part=part, problem=problem)
         self.failed(step, failure)
 
     def failed(self, step: str, error: WarmstartError) -> None:
         """Audit an error after which the run continues, and remember it."""
         self.failures.append(error)
-        self.audit.emit(events.STEP_FAILED, step=step, error=error.as_audit())
+        self.audit.failed(error, step)
 
 
 @contextmanager
 def open_session(installation: Installation, hook: str, node: str = "") -> Iterator[Session]:
-    """Open a session for a `with` block; at its end the journal is moved into the audit log.
+    """Open a session for a `with` block; at its end the log gets its last line.
 
     Args:
         installation: The installation to work on.
         hook: The command's name, for the field `hook` of its events.
-        node: The node whose state directory gets the journal; this host by default.
+        node: The node to work on; this host by default.
 
     Raises:
         NotRoot: The caller is not root.
@@ -137,38 +134,37 @@ def open_session(installation: Installation, hook: str, node: str = "") -> Itera
     with using_state(paths.root):
         ensure_path(paths.root, 0o755)
     run_id = os.urandom(4).hex()
-    journal = Journal(paths.journal, {"hook": hook, "run_id": run_id, "node": node})
-    journal.emit(events.HOOK_STARTED)
+    from warmstart.audit.rendering import ProgramLog  # structlog is slow to import
+
+    log = ProgramLog(policy.paths.audit, {"hook": hook, "run_id": run_id, "node": node}, syslog=policy.audit.syslog)
+    log.emit(events.HOOK_STARTED)
     started = time.monotonic()
     outcome = "failed"
     is_ended = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if is_ended:
-        signal.signal(signal.SIGTERM, partial(_end, journal, os.getpid(), started))
+        signal.signal(signal.SIGTERM, partial(_end, log, os.getpid(), started))
     try:
         with StoreClient.of(policy, f"{node}-{run_id}") as store:
-            session = Session(installation, policy, paths, node, journal, run_id, store, [])
+            session = Session(installation, policy, paths, node, log, run_id, store, [])
             yield session
         outcome = "failed" if session.failures else "ok"
     except WarmstartError as error:
-        journal.emit(events.STEP_FAILED, step=hook, error=error.as_audit())
+        log.failed(error, hook)
         raise
     finally:
-        from warmstart import journals  # structlog is slow to import, and a look at the images needs none
-
         if is_ended:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        _finish(journal, outcome, started)
-        journals.move(policy, paths, node, after(journals.STORE_SECONDS))
+        _finish(log, outcome, started)
 
 
-def _finish(journal: Journal, outcome: str, started: float) -> None:
-    journal.finish(outcome=outcome, duration_ms=round((time.monotonic() - started) * 1000, 3))
+def _finish(log: Log, outcome: str, started: float) -> None:
+    log.finish(outcome=outcome, duration_ms=round((time.monotonic() - started) * 1000, 3))
 
 
-def _end(journal: Journal, own: int, started: float, number: int, _frame: object) -> None:
-    """End this process as the signal does alone, with no more than its journal finished: it may die at any point."""
+def _end(log: Log, own: int, started: float, number: int, _frame: object) -> None:
+    """End this process as the signal does alone, with no more than its last line: it may die at any point."""
     if os.getpid() == own:  # no child that has forked
-        _finish(journal, "ended", started)
+        _finish(log, "ended", started)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 

@@ -109,17 +109,6 @@ def text(directory: str, record: Record, name: str) -> str:
     return ""
 
 
-def move_out(directory: str, record: Record, name: str, path: str) -> None:
-    """Move a file of the job's view to a path on the same disk; where there is none, an empty one. Raises `OSError`."""
-    try:
-        os.rename(f"{directory}/{record.view_id}/{name}", path)
-    except OSError:  # or it is a spare view, on another file system
-        parent, base = os.path.split(path)
-        with opened_dir(parent) as fd:
-            data = text(directory, record, name).encode("utf-8", "surrogateescape")
-            os.close(create_file(fd, base, data, 0o400))  # a report is not worth the reserve
-
-
 def remove(directory: str, record: Record) -> None:
     """Remove the job's view, and an unfinished one that a killed prolog left. Missing ones are no error.
 

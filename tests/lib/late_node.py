@@ -10,7 +10,7 @@ from tests.lib.node import NODE, Node
 from tests.lib.numba_entries import numba_entries, write_as
 from tests.lib.runs import a_record
 from warmstart import record as records
-from warmstart.audit.journal import Journal
+from warmstart.audit.log import Log
 from warmstart.harvest.deferred import HARVESTS
 from warmstart.host.deadline import after
 from warmstart.policy.current import current_policy
@@ -58,7 +58,7 @@ class LateNode(Node):
     def epilog(self, record: Record, budget: float = 0.0) -> list[str]:
         """Run the steps of an epilog. Return the codes of its non-fatal errors."""
         policy = current_policy(self.installation, keep=True).policy
-        audit = Journal(self.paths.journal, {"hook": "epilog", "run_id": record.run_id, "node": self.name})
+        audit = Log(self.policy.paths.audit, {"hook": "epilog", "run_id": record.run_id, "node": self.name})
         locked = records.job_lock(self.paths.state, record.job_id, after(1))
         with StoreClient(self.owner, policy.paths.store, record.run_name) as store, locked:
             context = Context(policy, self.paths, record, audit, after(30), store)

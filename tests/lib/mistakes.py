@@ -296,20 +296,20 @@ def _renumber(site: Site) -> None:
 
 
 def _killed_hooks(site: Site) -> None:
-    """Let two hooks have been killed; neither long ago, nor elsewhere, nor a bug, whose traceback says more."""
-    crash = {"event": "hook.crashed", "hook": "epilog", "run_id": "0a", "node": "n1", "job_id": 6, "reason": "killed"}
-    before, recent = timestamp(time.time() - 2 * 86400), timestamp(time.time() - 3600)
-    bug = {"ts": recent, **crash, "traceback": "x"}
-    del bug["reason"]
-    lines = [{"ts": before, **crash}, {"ts": recent, **crash}, {"ts": recent, **crash, "node": "n2"}, bug]
-    (site.base / "log/audit.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    journal = Path(site.installation.node("n1").journal, "prolog-r1-4999999.open")
-    journal.parent.mkdir()
-    journal.write_text(json.dumps({"ts": time.time(), "event": "hook.started", "node": "n1", "job_id": 7}) + "\n")
+    """Let two hooks have been killed; not one long ago, elsewhere, at work, or over."""
+    now = time.time()
+
+    def begun(ago: float, run: str, event: str = "hook.started", node: str = "n1") -> str:
+        line = {"ts": timestamp(now - ago), "event": event, "hook": "prolog", "run_id": run, "node": node, "job_id": 7}
+        return f"{json.dumps(line)}\n"
+
+    lines = [begun(2 * 86400, "0a"), begun(4000, "0b"), begun(3600, "0c"), begun(3600, "0d", node="n2")]
+    lines += [begun(3600, "0e"), begun(3599, "0e", "hook.finished"), begun(30, "0f")]
+    (site.base / "log/audit.jsonl").write_text("".join(lines))
 
 
 def _waiting(name: str, seconds: float, text: str = "") -> Plant:
-    """Let a file of the node's wait for so long: a journal, or a bundle."""
+    """Let a file of the node's wait for so long: a bundle."""
 
     def write(site: Site) -> None:
         path = Path(site.installation.node("n1").root, name)
@@ -470,11 +470,6 @@ IN_DOCTOR: dict[str, list[Row]] = {
         ("advice", "2 hooks were killed in the last day, the last was the prolog of job 7", _killed_hooks),
     ],
     "node.maintenance": [("wrong", "has never succeeded", gone(f"{VAR}/n1/maintained"), old(f"{VAR}/n1"))],
-    "node.journals": [
-        ("ok", "1 journals", _waiting("journal/prolog-ab-1.done", 0)),
-        ("advice", "1 journals wait", _waiting("journal/prolog-ab-1.done", 400)),
-        ("wrong", "1 journals wait", _waiting("journal/prolog-ab-1.done", 7200)),
-    ],
     "node.spool": [
         ("ok", "1 bundles (2KiB)", _waiting("spool/1.2.3.numba/bundle.sqsh", 0, "x" * 2048)),
         ("wrong", "the oldest for 2h", _waiting("spool/1.2.3.numba/bundle.sqsh", 7200)),

@@ -12,7 +12,6 @@ import os
 import pwd
 import subprocess
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -27,8 +26,9 @@ from tests.lib.faults import Done, Fault, Faults
 from tests.lib.numba_entries import write_as
 from tests.lib.runs import a_job, a_policy
 from warmstart import session as sessions
+from warmstart.audit.events import HOOK_FINISHED
 from warmstart.cli.maintain import maintain
-from warmstart.entry import background, epilog, flush, job_container, prolog
+from warmstart.entry import background, epilog, job_container, prolog
 from warmstart.errands import registry
 from warmstart.harvest.pack import pack
 from warmstart.host import process
@@ -207,7 +207,6 @@ class Node:
             "epilog": lambda: epilog.main(prefix),
             "job-container": lambda: job_container.main(prefix),
             "background": lambda: max(background.main(prefix, [what, self.name]) for what in registry.kinds()),
-            "flush": lambda: flush.main(prefix),
             "maintain": lambda: self._maintain("--node", self.name),
             "maintain-store": lambda: self._maintain("--store"),
         }
@@ -266,12 +265,14 @@ class Node:
         write_as(job.uid, job.gid, run / "cache" / profile, dict(entries))
 
     def events(self, name: str = "", job: int = 0) -> list[dict[str, Any]]:
-        """Return the events of a name, or all, of a job, or all: in the log or still in a journal, by their times."""
-        files = [Path(self.policy.paths.audit), *sorted(self.base.glob("var/lib/*/**/journal/*"))]
-        lines = [line for path in files if path.is_file() for line in path.read_text().splitlines()]
-        found = [json.loads(line) for line in lines if line]  # a file of the reserve ends in empty lines
-        chosen = [event for event in found if name in ("", event["event"]) and job in (0, event.get("job_id"))]
-        return sorted(chosen, key=_moment)
+        """Return the log's lines of a name, or all, of a job, or all."""
+        log = Path(self.policy.paths.audit)
+        found = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
+        return [line for line in found if name in ("", line["event"]) and job in (0, line.get("job_id"))]
+
+    def result(self, hook: str, job: int = 0) -> dict[str, Any]:
+        """Return the last line of a hook, the last time it ran; for a job, or for any."""
+        return [line for line in self.events(HOOK_FINISHED, job) if line["hook"] == hook][-1]
 
     def problems(self, job: int = 0, *, settled: bool = True) -> list[str]:
         """Return what the independent reader finds (`tests.lib.judge`): in the store, and of a job that is over.
@@ -355,12 +356,6 @@ class Node:
 def _refuse(*_: object) -> Shown:
     """Be a kernel that can't mount."""
     raise OverlayUnavailable(profile="numba", problem="none here")
-
-
-def _moment(event: dict[str, Any]) -> float:
-    """Return an event's time; a journal has seconds, the log a text."""
-    at = event["ts"]
-    return at if isinstance(at, float) else datetime.fromisoformat(at.replace("Z", "+00:00")).timestamp()
 
 
 def one(entry: str, data: bytes = b"x") -> dict[str, dict[str, bytes]]:

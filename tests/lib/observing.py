@@ -11,12 +11,11 @@ from warmstart.entry import prolog
 
 
 def files(site: Node) -> dict[str, bytes]:
-    """Return all files of the site but the journals and the audit log."""
+    """Return all files of the site but the audit log."""
     found = {}
     for directory, _, names in os.walk(site.base):
-        if "/journal" not in directory:
-            found[directory] = b""
-            found |= {f"{directory}/{name}": Path(directory, name).read_bytes() for name in names}
+        found[directory] = b""
+        found |= {f"{directory}/{name}": Path(directory, name).read_bytes() for name in names}
     return {path: data for path, data in found.items() if not path.endswith("audit.jsonl")}
 
 

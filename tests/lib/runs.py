@@ -7,7 +7,8 @@ from typing import Any
 
 from tests.lib import image_site
 from tests.lib.policy_site import defaults
-from warmstart.audit.journal import Journal
+from warmstart.audit.events import HOOK_FINISHED
+from warmstart.audit.log import Log
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.job import Job
@@ -63,10 +64,10 @@ def a_context(root: Path, **changes: object) -> Context:
     paths = NodePaths(str(root / "node"), "/nowhere")
     for directory in (paths.root, paths.state, paths.view):
         os.makedirs(directory, mode=0o711, exist_ok=True)
-    audit = Journal(paths.journal, {"hook": "prolog", "run_id": "0a1b2c3d"})
     record = a_record(workspace=f"{root}/workspace")
     os.makedirs(os.path.join(paths.state, str(record.job_id)), mode=0o700, exist_ok=True)
     policy = a_policy(root)
+    audit = Log(policy.paths.audit, {"hook": "prolog", "run_id": "0a1b2c3d"})
     store = StoreClient(policy.store_user, policy.paths.store, "n1-0a1b2c3d")
     context = Context(policy, paths, record, audit, after(30), store)
     return context._replace(**changes)  # type: ignore[arg-type]
@@ -90,6 +91,13 @@ def a_policy(root: Path, **changes: object) -> Policy:
 
 
 def events(context: Context, name: str) -> list[dict[str, Any]]:
-    """Return the audited events of one name."""
-    lines = [line for path in Path(context.paths.journal).iterdir() for line in path.read_text().splitlines()]
+    """Return the log's lines of one name."""
+    log = Path(context.policy.paths.audit)
+    lines = log.read_text().splitlines() if log.exists() else []
     return [event for line in lines if (event := json.loads(line))["event"] == name]
+
+
+def result(context: Context) -> dict[str, Any]:
+    """Return what the steps would have in the hook's last line. Writes it."""
+    context.audit.finish(outcome="ok")
+    return events(context, HOOK_FINISHED)[-1]

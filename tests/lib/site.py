@@ -161,13 +161,8 @@ class Site:
             done = subprocess.run(argv, check=False, capture_output=True, text=True)
             assert (done.returncode, done.stderr) == (0, ""), done
 
-    def flush(self) -> None:
-        """Do what systemd does within a minute: leave the reports of jobs that are over, and move the journals."""
-        subprocess.run([self.cluster.prefix / "libexec/warmstart/flush"], env={}, timeout=60, check=True)
-
     def elsewhere(self, user: str, *words: str) -> subprocess.CompletedProcess[str]:
         """Run the command as a user of a host with the installation and the store, on which no job has run."""
-        self.flush()
         account = self.cluster.account(user)
         ids = [f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups", "--inh-caps=-all"]
         command = shlex.join(["setpriv", *ids, str(self.cluster.prefix / "bin/warmstart"), *words])
@@ -264,7 +259,7 @@ class Site:
         return os.listdir(self.workspace / node)
 
     def leftovers(self) -> list[str]:
-        """Return leftovers of jobs on the nodes: workspaces, records, views, journals, stages, imports."""
+        """Return leftovers of jobs on the nodes: workspaces, records, views, stages, imports."""
         found = []
         for node in self.cluster.nodes:
             places = [self.cluster.base / "workspace" / node]

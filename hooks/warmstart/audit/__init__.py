@@ -1,1 +1,1 @@
-"""The audit: event catalogue, journal, sink, queries."""
+"""The audit: the log, its lines and events, queries."""

@@ -16,6 +16,7 @@ else:
 
 HOOK_STARTED = Event("hook.started")
 HOOK_FINISHED = Event("hook.finished")
+HARVEST_FINISHED = Event("harvest.finished")
 HOOK_CRASHED = Event("hook.crashed")
 JOB_PLANNED = Event("job.planned")
 STEP_FINISHED = Event("step.finished")
@@ -24,8 +25,6 @@ JOB_OBSERVED = Event("job.observed")
 JOB_REFUSED = Event("job.refused")
 JOB_UNINFORMED = Event("job.uninformed")
 NODE_DRAINED = Event("node.drained")
-DRAIN_OBSERVED = Event("drain.observed")
-STATE_FULL = Event("state.full")
 POLICY_REJECTED = Event("policy.rejected")
 TRUST_UNPROVEN = Event("trust.unproven")
 RUN_SUPERSEDED = Event("run.superseded")
@@ -66,18 +65,11 @@ BUNDLE_QUARANTINED = Event("bundle.quarantined")
 ENTRY_PROMOTED = Event("entry.promoted")
 STORE_SWEPT = Event("store.swept")
 RUN_ABANDONED = Event("run.abandoned")
-ORPHAN_REMOVED = Event("orphan.removed")
-JOURNAL_DAMAGED = Event("journal.damaged")
 
-# What a job's own user may read of its hooks: nothing of other users' jobs, of the node, or of the policy.
+# What a job's own user may read of a hook's last line: nothing of the node, of the policy, or of other users' jobs.
 SHOWN_TO_JOB = frozenset(
     {
-        HOOK_STARTED, JOB_PLANNED, JOB_REFUSED, STEP_FINISHED, STEP_FAILED, STATE_FULL,
-        RUN_SUPERSEDED, JOB_UNINFORMED,
-        IMAGE_REUSED, IMAGE_WAITED, IMAGE_IMPORTED, IMAGE_STALE, IMAGE_LOCKLESS,
-        PROFILE_LEFT_OUT,
-        CACHE_SEEDED, CACHE_AGREED, OVERLAY_FAILED, BUNDLE_LEFT_OUT, BUNDLE_REFUSED,
-        CACHE_HARVESTED, HARVEST_LEFT_OUT, HARVEST_DEFERRED, ENTRY_REJECTED,
-        BUNDLE_PUBLISHED, BUNDLE_HANDED_IN, BUNDLE_SPOOLED, BUNDLE_COMPACTED,
+        "outcome", "duration_ms", "partition", "account", "head", "asked", "excluded", "granted", "of", "facts",
+        "steps", "images", "caches", "failures", "remarks", "told", "died_ms", "look", "at_end",
     }
 )  # fmt: skip

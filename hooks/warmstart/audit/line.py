@@ -1,37 +1,47 @@
-"""The format of one audit line: key order, timestamps, escaped control characters, bounded values.
+r"""The form of one line of the audit log: order of keys, time, escapes, and a length that every reader takes.
 
-Parts of a line come from users (image names, messages of tools that read their files), and administrators read it in
-terminals and with `jq -r` (docs/threats.md, row 20). So control and other invisible characters are written as visible
-escapes, and long values are cut. Does not need structlog: `audit.query` and the command line use it too.
+Parts of a line come from users (names of images, messages of tools that read their files), and administrators read it
+in terminals and with `jq -r` (docs/threats.md, row 20). So control and other invisible characters are written as
+visible escapes, and what is long is cut. Hot path.
 """
 
 from __future__ import annotations
 
-import json
-from datetime import datetime, timezone
+import time
+
+from warmstart.lean import Iterable, dumps, loads
 
 Line = dict[str, object]
 
 SCHEMA = 1
 ORDER = (
     "schema", "ts", "event", "hook", "run_id", "cluster", "node", "job_id", "uid", "user", "step", "outcome",
-    "duration_ms",
+    "status", "duration_ms",
 )  # fmt: skip
-LONGEST_VALUE = 4096  # characters of JSON, roughly
+LONGEST = 8192  # bytes with the newline: rsyslog cuts there, and a write(2) of so much is one
+# Of texts the characters, of lists the items, of objects the keys. A line has the first with which it is short enough.
+BOUNDS = ((4096, 50, 64), (1024, 20, 40), (256, 8, 24), (64, 3, 12))
+MOST_KEYS = 48  # of a line
 LONGEST_KEY = 64
-MOST_KEYS = 64
 DEEPEST = 8
-MOST = 1 << 63
+MOST = 1 << 63  # JSON has no NaN or infinity, and most readers use 64-bit integers
 MULTILINE = frozenset({"traceback"})  # unreadable as one line; in other values a newline could forge a line
+CUT = "[cut]"
+_SEPARATORS = (",", ":")
 
 
 def decoded(raw: bytes) -> Line | None:
     """Parse `raw` as a JSON object. Return None if it is anything else."""
     try:
-        value = json.loads(raw.decode())
+        value = loads(raw.decode())
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def encoded(line: Line) -> str:
+    """Return the JSON of a line, without spaces."""
+    return dumps(line, separators=_SEPARATORS)
 
 
 def timestamp(seconds: float) -> str:
@@ -40,31 +50,38 @@ def timestamp(seconds: float) -> str:
     Raises `ValueError` for a time outside the years 1 to 9999.
     """
     try:
-        moment = datetime.fromtimestamp(seconds, timezone.utc)
+        whole, thousandths = divmod(round(seconds * 1_000_000) // 1000, 1000)
+        year, month, day, hour, minute, second, *_ = time.gmtime(whole)
     except (OverflowError, OSError) as error:
         raise ValueError(f"not a time: {seconds!r}") from error
-    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+    if not 1 <= year <= 9999:
+        raise ValueError(f"not a time: {seconds!r}")
+    return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{thousandths:03}Z"
 
 
 def shaped(fields: Line) -> Line:
-    """Return an event's fields as the log has them: ordered, bounded and escaped."""
-    return escaped(bounded(ordered({**fields, "schema": SCHEMA})))
+    """Return a line's fields as the log has them: ordered, escaped, and cut so that their JSON fits into `LONGEST`.
+
+    Lists keep their first items, objects their first keys, texts their ends. Where that is not enough, whole fields
+    give way to `[cut]`, the longest first, and those of `ORDER` last.
+    """
+    whole = ordered({**fields, "schema": SCHEMA})
+    line: Line = {}
+    for bound in BOUNDS:
+        line = _line(whole, bound)
+        if _fits(line):
+            return line
+    for key in sorted(line, key=lambda key: (key in ORDER, -len(dumps(line[key])))):
+        line[key] = CUT
+        if _fits(line):
+            break
+    return line
 
 
 def ordered(fields: Line) -> Line:
     """Return the same fields, those of `ORDER` first and the rest in their given order."""
     known = {key: fields[key] for key in ORDER if key in fields}
     return {**known, **{key: value for key, value in fields.items() if key not in known}}
-
-
-def bounded(fields: Line) -> Line:
-    """Return the fields with bounded values, keys and number of keys. Every cut says so."""
-    bounded_fields: Line = {}
-    for key, value in list(fields.items())[:MOST_KEYS]:
-        bounded_fields[_cut(key, LONGEST_KEY)] = _bounded(value, LONGEST_VALUE, DEEPEST)
-    if len(fields) > MOST_KEYS:
-        bounded_fields["[cut]"] = f"{len(fields) - MOST_KEYS} more"
-    return bounded_fields
 
 
 def escaped(fields: Line) -> Line:
@@ -93,46 +110,65 @@ def _escaped(value: object, keep: str) -> object:
     return value
 
 
-def _bounded(value: object, room: int, depth: int) -> object:
-    if isinstance(value, str):
-        return _cut(value, room)
-    if isinstance(value, (dict, list)) and not depth:
-        return "[cut: nested too deep]"
+def _fits(line: Line) -> bool:
+    return len(encoded(line)) < LONGEST
+
+
+def _line(fields: Line, bound: tuple[int, int, int]) -> Line:
+    line: Line = {}
+    for key, value in list(fields.items())[:MOST_KEYS]:
+        line[_key(key)] = _value(value, bound, DEEPEST, "\n\t" if key in MULTILINE else "")
+    if len(fields) > MOST_KEYS:
+        line[CUT] = len(fields) - MOST_KEYS
+    return line
+
+
+def _value(value: object, bound: tuple[int, int, int], depth: int, keep: str = "") -> object:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return value if -MOST < value < MOST else _text(hex(value) if isinstance(value, int) else str(value), bound[0])
     if isinstance(value, dict):
-        return _bounded_dict(value, room, depth)
-    if isinstance(value, list):
-        return _bounded_list(value, room, depth)
-    if isinstance(value, (int, float)) and not -MOST < value < MOST:
-        return _cut(str(value), room)  # JSON has no NaN or infinity, and most readers use 64-bit integers
-    return value
+        return _object(value, bound, depth)
+    if isinstance(value, list | tuple):
+        return _list(value, bound, depth)
+    return _text(str(value), bound[0], keep)
 
 
-def _bounded_dict(value: Line, room: int, depth: int) -> Line:
-    bounded_items: Line = {}
-    for number, (key, item) in enumerate(value.items()):
-        if room <= 0:
-            bounded_items["[cut]"] = f"{len(value) - number} more"
-            break
-        short = _bounded(item, room, depth - 1)
-        bounded_items[_cut(key, LONGEST_KEY)] = short
-        room -= len(key[:LONGEST_KEY]) + len(json.dumps(short)) + 4
-    return bounded_items
+def _object(value: dict[object, object], bound: tuple[int, int, int], depth: int) -> object:
+    if not depth:
+        return CUT
+    most = bound[2]
+    short = {_key(key): _value(item, bound, depth - 1) for key, item in list(value.items())[:most]}
+    if len(value) > most:
+        short[CUT] = _more(len(value) - most, short.values())
+    return short
 
 
-def _bounded_list(value: list[object], room: int, depth: int) -> list[object]:
-    bounded_items: list[object] = []
-    for number, item in enumerate(value):
-        if room <= 0:
-            bounded_items.append(f"[cut: {len(value) - number} more]")
-            break
-        bounded_items.append(short := _bounded(item, room, depth - 1))
-        room -= len(json.dumps(short)) + 2
-    return bounded_items
+def _list(value: list[object] | tuple[object, ...], bound: tuple[int, int, int], depth: int) -> object:
+    if not depth:
+        return CUT
+    most = bound[1]
+    short = [_value(item, bound, depth - 1) for item in value[:most]]
+    if len(value) > most:
+        short.append(_more(len(value) - most, short))
+    return short
 
 
-def _cut(text: str, room: int) -> str:
-    if len(text) <= room:
-        return text
-    # Cut the middle: the last line of a traceback matters most, and the start of a message.
-    half = room // 2
-    return f"{text[:half]} [cut: {len(text) - 2 * half} characters] {text[-half:] if half else ''}"
+def _more(number: int, shown: Iterable[object]) -> object:
+    """Say how many are left out, in the form of those that are there: jq goes through them all."""
+    return {CUT: number} if all(isinstance(item, dict) for item in shown) else f"[cut: {number} more]"
+
+
+def _key(key: object) -> str:
+    """Return a key in ASCII: then its length is that of its JSON."""
+    return str(key).encode("unicode_escape").decode()[:LONGEST_KEY]
+
+
+def _text(text: str, room: int, keep: str = "") -> str:
+    """Cut the middle: the last line of a traceback matters most, and the start of a message."""
+    if len(text) <= room and len(whole := visible(text, keep)) <= room:
+        return whole
+    half = min(room, len(text)) // 2
+    head, tail = visible(text[:half], keep), visible(text[len(text) - half :], keep)
+    return f"{head[: room // 2]} [cut, of {len(text)} characters] {tail[-(room // 2) :]}"

@@ -1,16 +1,13 @@
-"""Read audit logs: one file or many, rotated files first, then the log, then pending journals.
+"""Read audit logs: one file or many, rotated files before the log.
 
-Bounded memory: lines are yielded as they are read, and a line is compared with the `RECENT` lines before it. A flush
-that died repeats its lines soon after; they are yielded once. Pending journals are read before the log and yielded
-after it, so a line that moves meanwhile is neither lost nor repeated. Broken lines are counted and skipped. Control
-characters are escaped.
+Bounded memory: lines are yielded as they are read. Broken lines are counted and skipped. Control characters are
+escaped.
 """
 
 from __future__ import annotations
 
 import errno
 import gzip
-import json
 import os
 import re
 import stat
@@ -22,12 +19,9 @@ from contextlib import ExitStack, suppress
 from fnmatch import fnmatchcase
 from typing import IO, NamedTuple
 
-from warmstart.audit.line import Line, decoded, escaped, ordered, shaped, timestamp
-from warmstart.audit.pending import PendingJournal, events, journals
-from warmstart.host.files import opened_dir
+from warmstart.audit.line import Line, decoded, escaped, ordered, timestamp
 
 LONGEST_LINE = 4 << 20
-RECENT = 1 << 17
 STDIN = "-"
 CLOCKS = 3600.0  # seconds by which a host's clock may differ from the one that stamped its log file
 POLL = 1.0  # seconds between two looks at a log that is followed
@@ -40,6 +34,7 @@ class LineFilter(NamedTuple):
     job: int | None = None
     node: str | None = None
     event: str | None = None  # `image.imported`, `image` (all events of that noun), or a glob
+    outcome: str | None = None  # of a last line
     user: str | None = None  # name or uid
     since: str | None = None  # in the format of `ts`: RFC 3339, UTC, milliseconds, Z; included
     until: str | None = None  # the same
@@ -49,6 +44,7 @@ class LineFilter(NamedTuple):
         return (
             (self.job is None or line.get("job_id") == self.job)
             and (self.node is None or line.get("node") == self.node)
+            and (self.outcome is None or line.get("outcome") == self.outcome)
             and (self.user is None or self.user in (line.get("user"), str(line.get("uid"))))
             and (self.since is None or str(line.get("ts")) >= self.since)
             and (self.until is None or str(line.get("ts")) <= self.until)
@@ -64,40 +60,25 @@ class Position(NamedTuple):
 
 
 class AuditLog:
-    """Logs with their rotated files (`.1`, `.2.gz`, `-20260131`, …), and pending journals.
+    """Logs with their rotated files (`.1`, `.2.gz`, `-20260131`, …).
 
     `positions` tells, per log, how far it has been read; keep it to read on later.
     """
 
-    def __init__(
-        self, sources: Iterable[str], journal_dirs: Iterable[str] = (), positions: Mapping[str, Position] | None = None
-    ) -> None:
-        """Each source is a log, a directory with logs in it (`*.jsonl`, at any depth), or `-` for standard input.
-
-        Unreadable `journal_dirs` are skipped: only root sees pending journals.
-        """
+    def __init__(self, sources: Iterable[str], positions: Mapping[str, Position] | None = None) -> None:
+        """Each source is a log, a directory with logs in it (`*.jsonl`, at any depth), or `-` for standard input."""
         self._sources = list(sources)
-        self._journal_dirs = list(journal_dirs)
         self.positions = dict(positions or {})
         self.broken = 0  # lines skipped so far
-        self._recent = _Recent()
 
     def lines(self, only: LineFilter) -> Iterator[Line]:
         """Yield the lines that match, from `positions` on. Logs come one after the other, each oldest file first.
 
-        Raises `OSError` if a source cannot be read and no journal is pending.
+        Raises `OSError` if a source cannot be read.
         """
-        pending = [line for directory in self._journal_dirs for line in _pending(directory)]
         for source in self._sources:
-            try:
-                for path in _logs(source):
-                    yield from self._matching(path, only)
-            except FileNotFoundError:
-                if not pending:
-                    raise
-        for line in pending:
-            if self._recent.is_new(_encoded(line)) and only.matches(line):
-                yield line
+            for path in _logs(source):
+                yield from self._matching(path, only)
 
     def follow(self, only: LineFilter, wait: Callable[[float], None] = time.sleep) -> Iterator[Line]:
         """Yield the lines that match as they are written. Does not end. Raises as `lines` does, at first only."""
@@ -110,7 +91,7 @@ class AuditLog:
     def _matching(self, path: str, only: LineFilter) -> Iterator[Line]:
         job = None if only.job is None else str(only.job).encode()
         for raw in self._raw(path, only):
-            if not self._recent.is_new(raw) or (job is not None and job not in raw and raw.endswith(b"}")):
+            if job is not None and job not in raw and raw.endswith(b"}"):
                 continue  # another job's: most lines are, and parsing takes the time
             line = decoded(raw)
             if line is None or "event" not in line:
@@ -151,24 +132,6 @@ class AuditLog:
             self.broken += 1
         finally:
             self.positions[path] = Position(file.inode, offset)
-
-
-class _Recent:
-    """The lines seen last, by hash, in two generations: between `RECENT` and twice as many."""
-
-    def __init__(self) -> None:
-        self._new: set[int] = set()
-        self._old: set[int] = set()
-
-    def is_new(self, raw: bytes) -> bool:
-        """Return whether the line is none of the recent ones, and remember it."""
-        key = hash(raw)
-        if key in self._new or key in self._old:
-            return False
-        self._new.add(key)
-        if len(self._new) >= RECENT:
-            self._old, self._new = self._new, set()
-        return True
 
 
 class _File(NamedTuple):
@@ -227,26 +190,6 @@ def _ends_after(since: str, file: _File) -> bool:
 def _is_harmless(raw: bytes) -> bool:
     """Return whether a line of JSON certainly has no control or other invisible character in its values."""
     return raw.isascii() and b"\\" not in raw and b"\x7f" not in raw
-
-
-def _encoded(line: Line) -> bytes:
-    """Return a line as `audit.sink` writes it."""
-    return json.dumps(line, separators=(",", ":")).encode()
-
-
-def _pending(directory: str) -> list[Line]:
-    try:
-        with opened_dir(directory) as fd:
-            return [shaped(line) for journal in journals(fd) for line in _events(fd, journal)]
-    except OSError:
-        return []  # not root
-
-
-def _events(directory: int, journal: PendingJournal) -> list[Line]:
-    try:
-        return events(directory, journal)
-    except OSError:
-        return []  # flushed meanwhile: its lines are in the log
 
 
 def _is_kind(event: str, pattern: str) -> bool:

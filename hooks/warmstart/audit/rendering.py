@@ -1,43 +1,29 @@
-"""How structlog writes events: as JSON into the log, and for people on a console. The only user of structlog."""
+"""How structlog renders lines: as JSON in the log of programs that are no hooks, and for people on a console.
+
+The only user of structlog. Hooks write the same JSON without it (`audit.log`): it takes longer to import than a warm
+prolog runs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import structlog
-from structlog.typing import EventDict
 
-from warmstart.audit.line import Line, shaped, visible
+from warmstart.audit.line import Line, visible
+from warmstart.audit.log import Log
 from warmstart.audit.syslog import level
 
 EVENT_WIDTH = 20
 LEFT_OUT = frozenset({"schema", "ts", "event", "run_id", "cluster", "error"})  # of the console's fields
+_JSON = structlog.processors.JSONRenderer(separators=(",", ":"))
 
 
-class Output(Protocol):
-    """What takes lines, each at its level."""
+class ProgramLog(Log):
+    """The log of a program that is no hook."""
 
-    def info(self, text: str) -> None:
-        """Take what went well."""
-
-    def warning(self, text: str) -> None:
-        """Take what failed."""
-
-    def error(self, text: str) -> None:
-        """Take what costs a node."""
-
-
-def _shape(_logger: object, _method: str, event_dict: EventDict) -> EventDict:
-    return shaped({**event_dict})
-
-
-PROCESSORS: list[structlog.typing.Processor] = [_shape, structlog.processors.JSONRenderer(separators=(",", ":"))]
-
-
-def write(line: Line, output: Output) -> None:
-    """Write an event as a line of the log, at its level."""
-    getattr(structlog.BoundLogger(output, PROCESSORS, line), level(line))()
+    def _rendered(self, line: Line) -> str:
+        return str(_JSON(None, level(line), line))
 
 
 def console(show: Callable[[object], str], *, colors: bool) -> Callable[[Line], str]:

@@ -48,7 +48,6 @@ REMARKS: dict[events.Event, str] = {
     events.IMAGE_DAMAGED: "the file in the store was damaged; it was imported again",
     events.IMAGE_LOCKLESS: "was imported without a lock",
     events.POLICY_REJECTED: "the policy's files are wrong",
-    events.STATE_FULL: "the disk of warmstart's state was full",
     events.TRUST_UNPROVEN: "a rule that needs a verified attribute granted nothing",
     events.RECORD_DAMAGED: "the job's record was damaged",
     events.RUN_SUPERSEDED: "an earlier run of the job was removed: it was requeued, or the node was started again",

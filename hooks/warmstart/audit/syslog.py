@@ -1,65 +1,58 @@
-"""The host's syslog, at `/dev/log`: audit lines, besides the file, and what a hook can write down nowhere else.
+"""The host's syslog, at `/dev/log`: audit lines that cannot be written to the log, or go to both. Off the hot path.
 
-Off the hot path. The file stays the complete log: what syslog does not take is not sent again. Sending never blocks for
-longer than `SEND_S`.
+What syslog does not take is not sent again. Sending never blocks for longer than `SEND_S`.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 
-from warmstart.audit.line import Line
-from warmstart.lean import TYPE_CHECKING
+from warmstart.audit.line import Line, encoded, shaped, timestamp
+from warmstart.lean import TYPE_CHECKING, suppress
 
 if TYPE_CHECKING:
     from typing import Literal
 
     Level = Literal["error", "warning", "info"]
 
-SEND_S = 1.0
+SEND_S = 0.5
 SOCKET = "/dev/log"
 DAEMON = 3 << 3  # facility, syslog(3)
 SEVERITIES: dict[Level, int] = {"error": 3, "warning": 4, "info": 6}  # syslog(3)
+_BAD = frozenset({"failed", "refused", "drained", "crashed", "damaged", "rejected"})  # outcomes, and verbs of events
 
 
-class Syslog:
-    """A connection for a `with` block. After its first failure it takes nothing more."""
+def send(level: Level, text: str) -> None:
+    """Send what syslog(3) sends. RFC 5424's header is for the network: rsyslog does not parse it on /dev/log."""
+    stamp = time.strftime("%b %e %H:%M:%S")
+    message = f"<{DAEMON | SEVERITIES[level]}>{stamp} warmstart[{os.getpid()}]: {text}"
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as service:
+        service.settimeout(SEND_S)
+        service.connect(SOCKET)
+        service.send(message.encode())
 
-    def __enter__(self) -> Syslog:
-        """Connect, if anybody listens."""
-        self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        self._socket.settimeout(SEND_S)
-        try:
-            self._socket.connect(SOCKET)
-        except OSError:
-            self.__exit__()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close the socket."""
-        if self._socket is not None:
-            self._socket.close()
-        self._socket = None
+def say(text: str) -> None:
+    """Send what is no event to syslog, and print it to stderr."""
+    complain(text)
+    line = shaped({"ts": timestamp(time.time()), "outcome": "failed", "reason": text})
+    send(level(line), encoded(line))
 
-    def send(self, level: Level, text: str) -> None:
-        """Send what syslog(3) sends. RFC 5424's header is for the network: rsyslog does not parse it on /dev/log."""
-        stamp = time.strftime("%b %e %H:%M:%S")
-        message = f"<{DAEMON | SEVERITIES[level]}>{stamp} warmstart[{os.getpid()}]: {text}"
-        try:
-            if self._socket is not None:
-                self._socket.send(message.encode())
-        except OSError:
-            self.__exit__()
+
+def complain(text: str) -> None:
+    """Print to stderr, if anybody reads it."""
+    with suppress(OSError, ValueError):
+        print(f"warmstart: {text}", file=sys.stderr)  # noqa: T201 - the last resort of a hook
 
 
 def level(fields: Line) -> Level:
     """Return an event's level: error for faults of the node, warning for other failures, else info."""
-    error = fields.get("error")
-    if fields.get("event") == "node.drained":
+    error, failures, event = fields.get("error"), fields.get("failures"), str(fields.get("event"))
+    problems = [*(failures if isinstance(failures, list) else ()), error]
+    if event == "node.drained" or any(isinstance(one, dict) and one.get("kind") == "node" for one in problems):
         return "error"
-    if isinstance(error, dict):
-        return "error" if error.get("kind") == "node" else "warning"
-    failed = fields.get("outcome") == "failed" or str(fields.get("event")).endswith((".failed", ".crashed", ".damaged"))
-    return "warning" if failed else "info"
+    is_bad = isinstance(error, dict) or bool(failures) or {fields.get("outcome"), event.rpartition(".")[2]} & _BAD
+    return "warning" if is_bad or event.endswith("-failed") else "info"

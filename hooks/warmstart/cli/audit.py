@@ -6,7 +6,6 @@ Other commands read logs, too: which ones, and of what time, they ask by the sam
 from __future__ import annotations
 
 import heapq
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -89,8 +88,8 @@ def audit(
 ) -> None:
     """Show the audit events that match all options.
 
-    Reads the policy's audit log with its rotated files and, as root, the events of this host's nodes that are not in
-    the log yet. With --json each event is one line, as docs/reference/audit.md describes it.
+    Reads the policy's audit log with its rotated files. With --json each event is one line, as docs/reference/audit.md
+    describes it.
 
     Exit status: 0 events were found; 1 no event matches; 2 wrong usage, or a log cannot be read.
     """
@@ -109,23 +108,14 @@ def audit(
 
 
 def opened_log(installation: Installation, sources: Sequence[str]) -> AuditLog:
-    """Return the given logs, or the policy's with what is not in it yet. Ends with an error if there is no policy."""
+    """Return the given logs, or the policy's. Ends with an error if there is no policy."""
     if sources:
         return AuditLog(sources)
     try:
         path = current_policy(installation).policy.paths.audit
     except PolicyError as error:
         fail(error, "the policy sets the path of the audit log; give one yourself with --from PATH")
-    return AuditLog([path], journal_dirs(installation))
-
-
-def journal_dirs(installation: Installation) -> list[str]:
-    """Return the directories of this host's journals."""
-    try:
-        nodes = sorted(os.listdir(installation.var))
-    except OSError:
-        return []
-    return [directory for node in nodes for directory in installation.node(node).journals]
+    return AuditLog([path])
 
 
 @contextmanager
@@ -134,7 +124,7 @@ def reading(sources: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        fail(error, "" if sources else "no hook has moved its events into this log yet")
+        fail(error, "" if sources else "no hook has run here yet")
     except OSError as error:
         fail(error, NOT_READABLE)
 

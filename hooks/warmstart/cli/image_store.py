@@ -14,7 +14,7 @@ from typing import NamedTuple
 import click
 
 from warmstart.audit.events import Event
-from warmstart.audit.journal import Journal
+from warmstart.audit.log import Log
 from warmstart.cli.output import fail, warn
 from warmstart.errand import Errands
 from warmstart.errors import PolicyError, UserError, WarmstartError
@@ -59,7 +59,7 @@ class ImageStore(NamedTuple):
     installation: Installation
     policy: Policy
     images: ImageStoreClient
-    audit: Journal | None  # None if the store is only read
+    audit: Log | None  # None if the store is only read
 
     def emit(self, event: Event, **fields: object) -> None:
         """Audit a change."""

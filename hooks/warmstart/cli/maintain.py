@@ -31,7 +31,7 @@ NODE_COLUMNS = ("node", "published", "runs", "harvests", "orphans", "pruned", "f
 def maintain(installation: Installation, only: str | None, of_store: bool, as_json: bool) -> None:
     """Run this host's maintenance once, as root, at idle priority.
 
-    On each node: moves journals into the audit log, publishes spooled bundles, finishes deferred harvests and runs
+    On each node: publishes spooled bundles, finishes deferred harvests and runs
     without an epilog, removes leftovers of jobs that are over, and prunes copies of bundles. What a node has left whose
     name the cluster has forgotten goes a month after its last job.
 

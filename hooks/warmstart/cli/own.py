@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from warmstart import view
 from warmstart.audit import values
@@ -18,10 +18,8 @@ from warmstart.audit.events import (
     BUNDLE_PUBLISHED,
     CACHE_HARVESTED,
     CACHE_SEEDED,
-    HOOK_FINISHED,
 )
-from warmstart.audit.line import Line, shaped
-from warmstart.audit.pending import IDENTITY, event_of
+from warmstart.audit.line import Line, decoded
 from warmstart.audit.query import AuditLog, LineFilter
 from warmstart.cli.audit import opened_log
 from warmstart.cli.output import fail
@@ -48,16 +46,13 @@ class OwnLog:
         self.broken = 0
 
     def lines(self, only: LineFilter) -> Iterator[Line]:
-        """Yield the lines that match, the oldest job's first, and for each hook that it is over."""
+        """Yield the lines that match, the oldest job's first."""
         seen = set[bytes]()  # a job that is just ending has a view and a report
         for text in self._texts(only.job):
-            hooks: dict[tuple[object, ...], list[Line]] = {}
             for raw in text.splitlines():
-                if raw not in seen and (line := event_of(raw)):
-                    hooks.setdefault(tuple(line.get(key) for key in ("node", "hook", "run_id")), []).append(line)
+                if raw not in seen and (line := decoded(raw)) and "event" in line and only.matches(line):
+                    yield line
                 seen.add(raw)
-            for lines in hooks.values():
-                yield from filter(only.matches, map(shaped, [*lines, *_end(lines)]))
 
     def _texts(self, job: int | None) -> Iterator[bytes]:
         of = str(job) if job else os.environ.get("SLURM_JOB_ID", "")
@@ -117,20 +112,3 @@ def of_lines(lines: Iterable[Line]) -> list[Bundle]:
                 )
             found[name] = bundle
     return [*found.values()]
-
-
-def _end(lines: list[Line]) -> list[Line]:
-    """Return the end of a hook's events: both places are written just before it is over."""
-    if HOOK_FINISHED in (line["event"] for line in lines):
-        return []
-    first, last = (datetime.fromisoformat(str(line["ts"]).replace("Z", "+00:00")) for line in (lines[0], lines[-1]))
-    whose = {name: lines[-1][name] for name in IDENTITY if name in lines[-1]}
-    return [
-        {
-            **whose,
-            "event": HOOK_FINISHED,
-            "ts": lines[-1]["ts"],
-            "outcome": "ok",
-            "duration_ms": (last - first) / timedelta(milliseconds=1),
-        }
-    ]

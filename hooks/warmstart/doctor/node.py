@@ -1,4 +1,4 @@
-"""Checks of this node: accounts, warmstart's directories, the workspace, programs, and pending journals and bundles."""
+"""Checks of this node: accounts, warmstart's directories, the workspace, programs, and what waits or went wrong."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from warmstart.audit import pending
-from warmstart.audit.events import HOOK_CRASHED, STATE_FULL, Event
+from warmstart.audit.events import HOOK_FINISHED, HOOK_STARTED
 from warmstart.audit.line import Line, timestamp
 from warmstart.audit.query import AuditLog, LineFilter
 from warmstart.doctor import probe, units
@@ -36,7 +35,7 @@ from warmstart.harvest.deferred import REMOVALS
 from warmstart.harvest.live import ROUNDS
 from warmstart.host import process, reserve
 from warmstart.host.deadline import after
-from warmstart.host.files import ROOT_ALONE, opened_dir, read_small, weakness
+from warmstart.host.files import ROOT_ALONE, read_small, weakness
 from warmstart.host.namespaces import mount_of, mounts
 from warmstart.images import choice
 from warmstart.images.credentials import CredentialsUnusable, login_at
@@ -47,6 +46,7 @@ from warmstart.images.unpacks import NO_DISKS
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.policy.units import format_duration, format_size
+from warmstart.record import StateFull
 from warmstart.session import NODE_INTERVAL_S, NodeOfAnotherPod, require_keeper
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
@@ -73,11 +73,12 @@ PROGRAMS = (
     process.IONICE,
 )
 PROXY_S = 5.0
-WAITING_S = 3600.0  # maintenance, each half hour, flushes journals and spools; so do epilogs
-CURRENT_S = 300.0  # warmstart-audit.path moves them within a minute
+WAITING_S = 3600.0  # maintenance publishes spooled bundles each half hour; so do epilogs
+KILLED_S = 600.0  # a hook that wrote no last line for so long was killed
 LATELY_S = 86400.0
 ROUNDS_LATE_S = 900.0  # three intervals of warmstart-harvest.timer
 FSTAB = "/etc/fstab"
+RUN_COLD, TO_SYSLOG = "jobs run cold", "its lines go to syslog alone"
 LEASES = "/proc/sys/fs/leases-enable"
 LARGEST_HOOK = 1 << 20
 MOST_NAMED = 3  # places in a finding
@@ -191,18 +192,18 @@ def space(node: Node) -> Iterator[Finding]:
 def disks(node: Node) -> Iterator[Finding]:
     """Check the disks of state and audit log: a read-only state drains the node, a full one lets jobs run cold."""
     places = (
-        ("warmstart's state", node.installation.var, CRITICAL, "every prolog fails and drains the node"),
-        ("the audit log", os.path.dirname(node.policy.paths.audit), WRONG, "events wait in journals"),
+        ("warmstart's state", node.installation.var, CRITICAL, "every prolog fails and drains the node", RUN_COLD),
+        ("the audit log", os.path.dirname(node.policy.paths.audit), WRONG, TO_SYSLOG, TO_SYSLOG),
     )
     bad = False
-    for what, path, if_read_only, cost in places:
+    for what, path, if_read_only, cost, if_full in places:
         seen = os.statvfs(existing(path))
         is_full = _is_full(seen)
         if seen.f_flag & os.ST_RDONLY:
             found = f"{path} is on a read-only file system, so {what} cannot be written: {cost}"
             yield Finding(if_read_only, found, "see dmesg; repair it, or mount -o remount,rw")
         elif is_full:
-            found = f"the disk of {what} ({path}) is full: jobs run cold, and events wait in journals"
+            found = f"the disk of {what} ({path}) is full: {if_full}"
             yield Finding(WRONG, found, "free space and inodes there")
         bad = bad or bool(seen.f_flag & os.ST_RDONLY or is_full)
     if not bad:
@@ -366,29 +367,12 @@ def keeper(node: Node) -> Iterator[Finding]:
     yield Finding(OK, "no other pod has its state here")
 
 
-def journals(node: Node) -> Iterator[Finding]:
-    """Check for journals that no epilog or maintenance has moved into the audit log."""
-    left = []
-    for paths in node.nodes():
-        if os.path.isdir(paths.journal):
-            with opened_dir(paths.journal) as fd:
-                left += [journal for journal in pending.journals(fd) if journal.state != "running"]
-    age = time.time() - min((journal.modified for journal in left), default=time.time())
-    words = f"{len(left)} journals wait for the audit log"
-    found = f"{words}, the oldest for {format_duration(age)}"
-    if age > WAITING_S:
-        change = f"{_timers(node)} and check that paths.audit is writable; run `warmstart maintain`"
-        yield Finding(WRONG, found, change)
-    elif age > CURRENT_S:
-        change = f"{_timers(node)}: then the log is current within a minute"
-        yield Finding(ADVICE, found, change)
-    else:
-        yield Finding(OK, words)
-
-
 def killed_hooks(node: Node) -> Iterator[Finding]:
     """Check for hooks that were killed lately: Slurm drains the node, and a dead hook gives no reason."""
-    killed = [line for line in _of_last_day(node, HOOK_CRASHED) if line.get("reason") == "killed"]
+    lines, long_ago = _of_last_day(node), timestamp(time.time() - KILLED_S)
+    ended = {(line.get("hook"), line.get("run_id")) for line in lines if line["event"] == HOOK_FINISHED}
+    begun = [line for line in lines if line["event"] == HOOK_STARTED and str(line["ts"]) < long_ago]
+    killed = [line for line in begun if "job_id" in line and (line.get("hook"), line.get("run_id")) not in ended]
     if killed:
         last = max(killed, key=lambda line: str(line["ts"]))
         job = f" of job {last['job_id']}" if "job_id" in last else ""
@@ -408,12 +392,11 @@ def killed_hooks(node: Node) -> Iterator[Finding]:
 def full_state(node: Node) -> Iterator[Finding]:
     """Check for hooks that found the disk of warmstart's state full lately, and for a whole reserve for them."""
     missing = sum(reserve.missing(paths.reserve) for paths in node.nodes())
-    if found := _of_last_day(node, STATE_FULL):
+    if found := [line for line in _of_last_day(node) if _has_failed(line, StateFull.code)]:
         last = max(found, key=lambda line: str(line["ts"]))
-        lost = sum(line.get("lost") is True for line in found)
         words = (
             f"{len(found)} hooks found the disk of warmstart's state ({node.installation.var}) full in the last day, "
-            f"the last on {last['node']} at {last['ts']}; nothing was recorded of {lost} of them"
+            f"the last on {last['node']} at {last['ts']}"
         )
         yield Finding(WRONG, words, "find what filled it; give the state a disk that nobody else writes")
     if missing:
@@ -519,16 +502,19 @@ def _timers(node: Node) -> str:
     return units.scheduled(node.installation, "warmstart.target", otherwise)
 
 
-def _of_last_day(node: Node, event: Event) -> list[Line]:
-    """Return the events of one kind of this host's nodes in the last day."""
-    nodes = node.nodes()
-    names = [os.path.basename(paths.root) for paths in nodes]
-    log = AuditLog([node.policy.paths.audit], [directory for paths in nodes for directory in paths.journals])
-    since = timestamp(time.time() - LATELY_S)
+def _of_last_day(node: Node) -> list[Line]:
+    """Return the first and last lines of hooks on this host's nodes in the last day."""
+    names = [os.path.basename(paths.root) for paths in node.nodes()]
+    only = LineFilter(event="hook", since=timestamp(time.time() - LATELY_S))
     try:
-        return [line for line in log.lines(LineFilter(event=event, since=since)) if line.get("node") in names]
+        return [line for line in AuditLog([node.policy.paths.audit]).lines(only) if line.get("node") in names]
     except FileNotFoundError:
-        return []  # no line was ever moved there, and no journal is pending
+        return []  # no hook has run yet
+
+
+def _has_failed(line: Line, code: str) -> bool:
+    failures = line.get("failures")
+    return isinstance(failures, list) and any(isinstance(one, dict) and one.get("code") == code for one in failures)
 
 
 def _owned_by_root(paths: list[str], status: str, otherwise: str, *, sticky: bool = True) -> Iterator[Finding]:
@@ -622,7 +608,6 @@ CHECKS = {
     "node.full-state": full_state,
     "node.maintenance": maintenance,
     "node.keeper": keeper,
-    "node.journals": journals,
     "node.spool": spool,
     "node.removals": removals,
     "node.imports": imports,

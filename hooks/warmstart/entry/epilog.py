@@ -11,13 +11,14 @@ import time
 
 from warmstart import plan, view
 from warmstart import record as records
-from warmstart.entry.hook import Hook, run_hook
+from warmstart.entry.hook import FAILED, OK, Hook, run_hook
 from warmstart.errors import NodeError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.lean import Mapping, suppress
 from warmstart.record import Record, StateFull
 
 SECONDS_FOR_LOCK = 10.0
+REPORT_SECONDS = 2.0
 _OUT_OF_MEMORY = 125  # the signal in what slurmstepd says then, SIG_OOM (253), of 22.05 to 26.05
 _NODE_FAILED = 1  # what the nodes that are left are told, as it stands
 
@@ -27,35 +28,50 @@ def main(prefix: str) -> int:
     return run_hook("epilog", prefix, _finish)
 
 
-def _finish(hook: Hook) -> WarmstartError | None:
-    """Return a failure by which something that the job made was lost."""
+def _finish(hook: Hook) -> str:
+    """Return the outcome: failed if something that the job made was lost."""
     try:
-        return _finish_locked(hook)
+        with records.job_lock(hook.paths.state, hook.job.id, after(SECONDS_FOR_LOCK)):
+            record = hook.earlier_record()
+            if record is None:
+                _end_wings(hook)
+                _remove_spare(hook)
+                return OK
+            return _end(hook, record)
     except StateFull:  # not even room for the lock, so the prolog had none for a record
         _remove_spare(hook)
         raise
+    finally:
+        hook.close()
 
 
-def _finish_locked(hook: Hook) -> WarmstartError | None:
-    with records.job_lock(hook.paths.state, hook.job.id, after(SECONDS_FOR_LOCK)):
-        record = hook.earlier_record()
-        if record is None:
-            _end_wings(hook)
-            _remove_spare(hook)
-            return None
-        from warmstart.runner import run_epilog
+def _end(hook: Hook, record: Record) -> str:
+    """End the job's run, and tell its user."""
+    from warmstart.runner import run_epilog
 
-        # slurmd says "nobody" where it does not know the user, as with nss_slurm.
-        hook.audit.correct(user=record.user, uid=record.uid)
-        record = record._replace(ended=time.time(), died=has_died(os.environ, record))
-        try:
-            steps = plan.epilog(hook.policy, record, os.environ.get("SLURM_CONF", ""))
-            ended = run_epilog(hook.context(record, after(plan.epilog_budget(hook.policy))), steps)
-        finally:
-            hook.close()
+    # slurmd says "nobody" where it does not know the user, as with nss_slurm.
+    hook.audit.correct(user=record.user, uid=record.uid)
+    told = view.text(hook.paths.view, record, view.EVENTS)
+    record = record._replace(ended=time.time(), died=has_died(os.environ, record))
+    steps = plan.epilog(hook.policy, record, os.environ.get("SLURM_CONF", ""))
+    ended = run_epilog(hook.context(record, after(plan.epilog_budget(hook.policy))), steps)
+    outcome = FAILED if ended.lost or isinstance(ended.failure, NodeError) else OK
+    if hook.policy.maintenance.reports is not None:
+        _report(hook, record, told + hook.audit.shown(outcome=outcome))
     if isinstance(ended.failure, NodeError):
         raise ended.failure
-    return ended.failure if ended.lost else None
+    return outcome
+
+
+def _report(hook: Hook, record: Record, text: str) -> None:
+    """Leave what the job's user may read of both hooks in the store; it is lost where the store does not take it."""
+    from warmstart.store import reports
+
+    name = reports.name_of(record.job_id, hook.run_id, record.node)
+    try:
+        hook.store.run(after(REPORT_SECONDS), reports.leave, record.uid, name, text, record.head)
+    except WarmstartError as error:
+        hook.audit.remark(f"the report for the job's user is lost: {error}")
 
 
 def _remove_spare(hook: Hook) -> None:

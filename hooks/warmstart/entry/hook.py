@@ -1,11 +1,11 @@
 """Frame of the node's hooks (prolog, epilog, `job-container`): start-up, audit and exit status. Runs as root.
 
-| what happened             | exit status | node   |
-|---------------------------|-------------|--------|
-| a `NodeError`             | 1           | drains |
-| … of an observed job      | 0           | fine   |
-| any other expected error  | 0           | fine   |
-| a bug                     | 0           | fine   |
+| what happened             | outcome | exit status | node   |
+|---------------------------|---------|-------------|--------|
+| a `NodeError`             | drained | 1           | drains |
+| … of an observed job      | failed  | 0           | fine   |
+| any other expected error  | failed  | 0           | fine   |
+| a bug                     | crashed | 0           | fine   |
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 
 from warmstart import record as records
 from warmstart.audit import events
-from warmstart.audit.journal import Journal, is_flush_due
+from warmstart.audit.log import DEFAULT, Log
 from warmstart.errors import NodeError, PolicyError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import FULL, ensure_path, opened_dir, remove_tree
@@ -29,6 +29,7 @@ from warmstart.record import Record, using_state
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from warmstart.policy.current import CurrentPolicy
     from warmstart.steps.contract import Context
     from warmstart.store.client import StoreClient
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 
 DRAINS = 1
-REPORT_SECONDS = 2.0  # for the reports that earlier epilogs owe
+OK, FAILED, REFUSED = "ok", "failed", "refused"  # outcomes of a hook's work
 
 
 class Hook(NamedTuple):
@@ -49,7 +50,7 @@ class Hook(NamedTuple):
     job: Job
     policy: Policy
     paths: NodePaths
-    audit: Journal
+    audit: Log
     run_id: str
     started: float  # in seconds of `time.monotonic()`
     stores: list[StoreClient]  # the one of `store`, once that was asked for
@@ -110,14 +111,14 @@ def informed(hook: Hook, names: Collection[str], deadline: Deadline) -> Job:
             try:
                 job = part.informed(hook.policy, job, hook.store, deadline)
             except StoreError as error:  # rules that need it grant nothing
-                hook.audit.emit(events.JOB_UNINFORMED, error=error.as_audit())
+                hook.audit.failed(error, known.name)
     return job
 
 
-def run_hook(name: str, prefix: str, work: Callable[[Hook], WarmstartError | None]) -> int:
+def run_hook(name: str, prefix: str, work: Callable[[Hook], str]) -> int:
     """Run `work` for the job in the environment. Return the exit status; never raises.
 
-    `work` returns a failure of the hook that drains nothing and is audited already, or raises it.
+    `work` returns the hook's outcome.
     """
     installation, job = Installation(prefix), None
     try:
@@ -127,7 +128,7 @@ def run_hook(name: str, prefix: str, work: Callable[[Hook], WarmstartError | Non
             return 0
         job = from_environment(os.environ)
         return _audited(name, installation, job, work)
-    except NodeError as error:  # before there was a journal
+    except NodeError as error:  # before there was a log
         _say(f"{error} ({error.hint})")
         return 0 if _is_observed(installation, None, job) or installation.is_off else DRAINS
     except WarmstartError as error:
@@ -155,22 +156,32 @@ def _hide_view(directory: str, view_id: str) -> None:
             remove_tree(parent, view_id, after(view.REMOVAL_SECONDS))
 
 
-def _audited(name: str, installation: Installation, job: Job, work: Callable[[Hook], WarmstartError | None]) -> int:
+def _audited(name: str, installation: Installation, job: Job, work: Callable[[Hook], str]) -> int:
     started = time.monotonic()
-    paths = installation.node(job.node)
-    _make_directories(paths)
+    _make_directories(installation.node(job.node))
+    current = _current(installation)
     run_id = os.urandom(4).hex()
-    journal = Journal(paths.journal, {**job.as_audit(), "hook": name, "run_id": run_id})
-    with suppress(OSError):  # it is there; or systemd does not wait for it
-        os.mkdir(paths.unflushed)
-    journal.emit(events.HOOK_STARTED, partition=job.partition, account=job.account)
-    failure, status = _run(name, installation, job, journal, run_id, started, work)
-    took = time.monotonic() - started
-    journal.finish(outcome="failed" if failure else "ok", status=status, duration_ms=round(took * 1000, 3))
-    # Importing structlog costs more than a warm hook, so that is left to maintenance, and to an epilog now and then.
-    if failure or (name == "epilog" and is_flush_due(paths.journal)):
-        _move_journals(installation, paths, job.node)
+    fields = {**job.as_audit(), "hook": name, "run_id": run_id}
+    if isinstance(current, Exception):
+        log = Log(DEFAULT, fields)
+    else:
+        log = Log(current.policy.paths.audit, fields, syslog=current.policy.audit.syslog)
+    job_fields: dict[str, object] = {"partition": job.partition, "account": job.account}
+    log.emit(events.HOOK_STARTED, **job_fields)
+    outcome, status = _run(name, installation, job, log, run_id, started, current, work)
+    took = round((time.monotonic() - started) * 1000, 3)
+    log.finish(outcome=outcome, status=status, duration_ms=took, **job_fields)
     return status
+
+
+def _current(installation: Installation) -> CurrentPolicy | Exception:
+    """Return the policy in force, or why there is none."""
+    from warmstart.policy.current import current_policy
+
+    try:
+        return current_policy(installation, keep=True, slurm_conf=os.environ.get("SLURM_CONF", ""))
+    except Exception as error:  # noqa: BLE001 - a bug is audited, too
+        return error
 
 
 def _make_directories(paths: NodePaths) -> None:
@@ -197,38 +208,37 @@ def _run(  # noqa: PLR0917 - the hook's run, and what it does
     name: str,
     installation: Installation,
     job: Job,
-    journal: Journal,
+    log: Log,
     run_id: str,
     started: float,
-    work: Callable[[Hook], WarmstartError | None],
-) -> tuple[BaseException | None, int]:
-    """Return the failure, if any, and the exit status."""
+    current: CurrentPolicy | Exception,
+    work: Callable[[Hook], str],
+) -> tuple[str, int]:
+    """Return the outcome and the exit status."""
     policy = None
+    paths = installation.node(job.node)
     try:
-        policy = _policy(installation, journal)
-        paths = installation.node(job.node)
-        failure = work(Hook(job, policy, paths, journal, run_id, started, []))
+        policy = _policy(installation, current, log)
+        return work(Hook(job, policy, paths, log, run_id, started, [])), 0
     except NodeError as error:
-        if _is_observed(installation, policy, job):
-            journal.emit(events.DRAIN_OBSERVED, error=error.as_audit())
-            return error, 0
-        if installation.is_off:  # since this hook began
-            return error, 0
-        _drain_node(policy, job, journal, error)
-        return error, DRAINS
+        print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it if the hook fails
+        if installation.is_off or _is_observed(installation, policy, job):  # off since this hook began
+            log.failed(error, name)
+            return FAILED, 0
+        log.failed(error, name, degree="drained")
+        _drain_node(policy, job, log, error)
+        return "drained", DRAINS
     except WarmstartError as error:
-        if not isinstance(error, PolicyError):  # that has an event of its own
-            journal.emit(events.STEP_FAILED, step=name, error=error.as_audit())
+        log.failed(error, name)
         print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - slurmd logs it if the hook fails
-        return error, 0
-    except Exception as error:  # noqa: BLE001 - a bug: audited, never a drain
-        journal.emit(events.HOOK_CRASHED, traceback=_traceback())
+        return FAILED, 0
+    except Exception:  # noqa: BLE001 - a bug: audited, never a drain
+        log.say(traceback=_traceback())
         print(_traceback(), file=sys.stderr)  # noqa: T201 - slurmd logs it if the hook fails
-        return error, 0
+        return "crashed", 0
     finally:
         if policy is None:
-            _hide_view(installation.node(job.node).view, str(job.view_id))
-    return failure, 0
+            _hide_view(paths.view, str(job.view_id))
 
 
 def _is_observed(installation: Installation, policy: Policy | None, job: Job | None) -> bool:
@@ -240,50 +250,33 @@ def _is_observed(installation: Installation, policy: Policy | None, job: Job | N
     return policy is not None and job is not None and plan.grant(policy, job).observed
 
 
-def _policy(installation: Installation, journal: Journal) -> Policy:
+def _policy(installation: Installation, current: CurrentPolicy | Exception, log: Log) -> Policy:
+    """Return the policy; audit what is wrong with the site's files. Raises why there is none."""
     from warmstart.policy import trust
-    from warmstart.policy.current import current_policy
 
-    try:
-        current = current_policy(installation, keep=True, slurm_conf=os.environ.get("SLURM_CONF", ""))
-    except PolicyError as error:
-        journal.emit(events.POLICY_REJECTED, error=error.as_audit(), in_force=None)
-        raise
+    if isinstance(current, PolicyError):
+        log.emit(events.POLICY_REJECTED, error=current.as_audit(), in_force=None)
+    if isinstance(current, Exception):
+        raise current
     if current.problem is not None:
-        journal.emit(events.POLICY_REJECTED, error=current.problem.as_audit(), in_force="the last good one")
+        log.emit(events.POLICY_REJECTED, error=current.problem.as_audit(), in_force="the last good one")
     if problem := trust.problem(current.policy, installation.enforcement):
-        journal.emit(events.TRUST_UNPROVEN, error=problem.as_audit())
+        log.failed(problem, "policy")
     return current.policy
 
 
-def _drain_node(policy: Policy | None, job: Job, journal: Journal, error: NodeError) -> None:
+def _drain_node(policy: Policy | None, job: Job, log: Log, error: NodeError) -> None:
     from warmstart.slurm.commands import drain_node
 
     reason_given = policy is not None and drain_node(
         policy.paths.scontrol, job.node, f"{error} ({error.code})", os.environ.get("SLURM_CONF", "")
     )
-    journal.emit(events.NODE_DRAINED, error=error.as_audit(), reason_given=reason_given)
-    print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it if the hook fails
-
-
-def _move_journals(installation: Installation, paths: NodePaths, node: str) -> None:
-    """Move finished journals into the audit log. After an error they stay for the next hook."""
-    try:
-        from warmstart import journals
-        from warmstart.policy.compiled import read
-
-        policy = read(installation.compiled_policy)
-        if policy is not None:
-            journals.move(policy, paths, node, after(REPORT_SECONDS))
-    except WarmstartError as error:
-        _say(str(error))
-    except Exception:  # noqa: BLE001 - the audit must not fail a job
-        _say(_traceback())
+    log.emit(events.NODE_DRAINED, error=error.as_audit(), reason_given=reason_given)
 
 
 def _say(text: str) -> None:
     """Say what is in no audit."""
-    from warmstart.audit.fallback import say
+    from warmstart.audit.syslog import say
 
     say(text)
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 
 from warmstart import view
-from warmstart.audit import events
-from warmstart.entry.hook import Hook, run_hook
+from warmstart.entry.hook import OK, Hook, run_hook
 from warmstart.errors import ResourceError, StoreError
 from warmstart.host.client import show_in_namespace
 from warmstart.host.deadline import after
@@ -37,12 +36,13 @@ def main(prefix: str) -> int:
     return 0
 
 
-def _show(hook: Hook) -> None:
+def _show(hook: Hook) -> str:
+    """Return the outcome."""
     record, namespace = hook.earlier_record(), os.environ.get("SLURM_NS")
     if hook.policy.constant_path != "namespace" or namespace is None:
-        return
+        return OK
     if record is None or record.uid != hook.job.uid or not record.cache:
-        return  # the job has no workspace on this node
+        return OK  # the job has no workspace on this node
     owner, targets = Identity(record.user, record.uid, record.gid), [record.run_directory]
     try:
         shown = [item for item in view.shown(record.run_directory) if item.target != NOTHING]
@@ -52,4 +52,5 @@ def _show(hook: Hook) -> None:
         problems = dict.fromkeys(targets, (error.strerror if isinstance(error, OSError) else None) or str(error))
     for path, problem in problems.items():
         failure = NotShown(path=path, problem=problem)
-        hook.audit.emit(events.STEP_FAILED, step=NAME, error=failure.as_audit())
+        hook.audit.failed(failure, NAME)
+    return OK

@@ -9,7 +9,7 @@ from __future__ import annotations
 from warmstart import plan, request
 from warmstart import record as records
 from warmstart.audit import events
-from warmstart.entry.hook import Hook, informed, run_hook
+from warmstart.entry.hook import OK, REFUSED, Hook, informed, run_hook
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.policy.match import parted
@@ -29,10 +29,11 @@ def main(prefix: str) -> int:
     return run_hook("prolog", prefix, _prepare)
 
 
-def _prepare(hook: Hook) -> None:
+def _prepare(hook: Hook) -> str:
+    """Return the outcome."""
     end = hook.deadline(plan.prolog_budget(hook.policy))
     try:
-        _prepare_run(hook, end)
+        return _prepare_run(hook, end)
     except StateFull as error:
         _tell(hook, error, end)
         raise
@@ -40,7 +41,7 @@ def _prepare(hook: Hook) -> None:
         hook.close()
 
 
-def _prepare_run(hook: Hook, end: Deadline) -> None:
+def _prepare_run(hook: Hook, end: Deadline) -> str:
     job, paths = hook.job, hook.paths
     with records.job_lock(paths.state, job.id, end.within(LOCK_SECONDS)):
         _supersede(hook, end)
@@ -49,12 +50,11 @@ def _prepare_run(hook: Hook, end: Deadline) -> None:
             _run(hook, record, Deadline(end.at - RESERVE_SECONDS))
         except UserError as error:
             _refuse(hook, record, error)
-        except WarmstartError:
-            _undo(hook, record, end)
-            raise
+            return REFUSED
         except Exception:
             _undo(hook, record, end)
             raise
+    return OK
 
 
 def _tell(hook: Hook, error: StateFull, end: Deadline) -> None:
@@ -71,7 +71,7 @@ def _tell(hook: Hook, error: StateFull, end: Deadline) -> None:
         if policy.on_error.image != "run-without" and plan.images(policy, grant, requested):
             from warmstart.runner import Refused
 
-            raise Refused(error, "image")
+            raise Refused(error, "image") from error
         _tell_job(hook, record, f"warmstart: {error}; the job runs without warmstart")
     except UserError as refusal:
         _refuse(hook, record, refusal)
@@ -158,8 +158,8 @@ def _refuse(hook: Hook, record: Record, error: UserError) -> None:
     """Publish the job's verdict."""
     from warmstart import view
 
-    hook.audit.emit(events.JOB_REFUSED, error=error.as_audit())
-
+    cause = error.__cause__
+    hook.audit.failed(cause if isinstance(cause, WarmstartError) else error, "prolog", degree="refused")
     workspace, latest = hook.policy.paths.workspace, _latest(hook, record)
     record = record._replace(verdict=str(error), workspace=workspace, topics=latest.topics)
     text = f"warmstart: {error}\n" + (f"warmstart: {error.hint}\n" if error.hint else "")
@@ -176,7 +176,7 @@ def _publish(hook: Hook, record: Record, name: str, text: str) -> None:
     """Publish a view with one text for the job's task prolog. Without a record the epilog finds only a spare one."""
     from warmstart import view
 
-    files = {name: text, view.EVENTS: hook.audit.shown_to_job()}
+    files = {name: text, view.EVENTS: hook.audit.shown()}
     try:
         records.save(hook.paths.state, record)
     except StateFull:

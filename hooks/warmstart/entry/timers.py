@@ -1,4 +1,4 @@
-"""`timers`: what systemd's timers and path unit do on a node, in one process in the foreground. For containers.
+"""`timers`: what systemd's timers do on a node, in one process in the foreground. For containers.
 
 Runs as root, for no job (docs/guides/kubernetes.md). A supervisor starts it in slurmd's own container, since another
 one sees neither the mounts of jobs nor their step daemons. While it lives, pods over the same state know that its nodes
@@ -18,15 +18,14 @@ import subprocess
 import time
 from contextlib import suppress
 
-from warmstart.audit.fallback import complain
+from warmstart.audit.syslog import complain
 from warmstart.harvest import spool
 from warmstart.harvest.live import ROUNDS
 from warmstart.host.files import names_in
 from warmstart.paths import Installation
 from warmstart.session import NODE_INTERVAL_S, keep
 
-LOOK_S = 15.0  # as in warmstart-audit.service, ExecStartPre=
-LOG_FULL_S = 300.0  # its RestartSec=
+LOOK_S = 15.0
 FIRST_S = 300.0  # OnBootSec= of warmstart-maintain.timer
 SPREAD_S = 600.0  # its RandomizedDelaySec=
 ROUND_S = 300.0  # as in warmstart-harvest.timer
@@ -49,13 +48,11 @@ def main(prefix: str) -> int:
         running[what] = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
         return True
 
-    maintain_at, flush_at = time.monotonic() + FIRST_S + random.random() * SPREAD_S, 0.0  # noqa: S311 - no secret
+    maintain_at = time.monotonic() + FIRST_S + random.random() * SPREAD_S  # noqa: S311 - no secret
     round_at = time.monotonic() + ROUND_S
     while True:
         _keep(installation, kept)
         now = time.monotonic()
-        if now >= flush_at and not _flushed(installation):
-            flush_at = now + LOG_FULL_S
         if now >= maintain_at and begin("maintenance", maintenance):
             maintain_at = now + NODE_INTERVAL_S
         if now >= round_at and (not _runs_watched(installation) or begin("rounds", rounds)):
@@ -68,7 +65,6 @@ def main(prefix: str) -> int:
             process.wait(STOP_S)
     with suppress(subprocess.TimeoutExpired):
         subprocess.run(maintenance, check=False, timeout=LAST_S)
-    _flushed(installation)
     _tell_left(installation)
     return 0
 
@@ -92,10 +88,6 @@ def _keep(installation: Installation, kept: dict[str, int]) -> None:
 
 def _runs_watched(installation: Installation) -> bool:
     return any(names_in(f"{installation.node(node).errands}/{ROUNDS.name}") for node in installation.nodes())
-
-
-def _flushed(installation: Installation) -> bool:
-    return subprocess.run([f"{installation.libexec}/flush"], check=False).returncode == 0
 
 
 def _tell_left(installation: Installation) -> None:

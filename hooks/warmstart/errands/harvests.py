@@ -8,7 +8,7 @@ from functools import partial
 from warmstart import record as records
 from warmstart import run_end
 from warmstart.audit import events
-from warmstart.audit.journal import Journal
+from warmstart.audit.log import Log
 from warmstart.errands.loop import DONE, LATER, Outcome, Turn, Work
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS
@@ -44,7 +44,7 @@ def finish(turn: Turn) -> Outcome:
     return DONE
 
 
-def _harvest(session: Session, record: Record, audit: Journal, seconds: float) -> Record:
+def _harvest(session: Session, record: Record, audit: Log, seconds: float) -> Record:
     """Harvest one run. Return its record, with what remains to be done."""
     rules = session.policy.harvest
     options = harvest.Options(seconds, rules.max_size)

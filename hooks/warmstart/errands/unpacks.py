@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from warmstart.audit import events
-from warmstart.audit.journal import Journal
+from warmstart.audit.log import Log
 from warmstart.errand import Errands
 from warmstart.errands.loop import DONE, LATER, Apart, Outcome, Turn, Work
 from warmstart.errors import WarmstartError
@@ -70,7 +70,7 @@ def unpack(turn: Turn) -> Outcome:
     return DONE
 
 
-def _evicted(audit: Journal, reason: str, tree: Tree) -> None:
+def _evicted(audit: Log, reason: str, tree: Tree) -> None:
     audit.emit(events.IMAGE_TREE_EVICTED, **tree.as_audit(), reason=reason)
 
 

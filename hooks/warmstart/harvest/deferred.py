@@ -42,7 +42,7 @@ class DeferredHarvest(NamedTuple):
 
     @property
     def job_labels(self) -> dict[str, object]:
-        """What is known of the job, for `Journal.for_job`."""
+        """What is known of the job, for `Log.for_job`."""
         if self.record:
             return self.record.job_labels
         job = self.name.partition(".")[0]

@@ -88,7 +88,7 @@ class Delivered(NamedTuple):
 
     @property
     def job_labels(self) -> dict[str, object]:
-        """What is known of the job that made it, for `Journal.for_job`."""
+        """What is known of the job that made it, for `Log.for_job`."""
         if self.spooled:
             producer = self.spooled.draft.producer
             return {"job_id": producer.job, "uid": producer.uid, "user": producer.user, "cluster": producer.cluster}

@@ -3,12 +3,11 @@
     <node>/reserve/                root, 0700
         file-NNN                   `SIZE` bytes, all of them newlines
         directory-NNN              empty
-        lost-00000000-0.done       a line for each hook that could have no journal, then newlines (`note`)
 
 Space that is freed on a full disk goes to whoever filled it. So nothing is removed to make room: a writer renames one
 of these, which is its claim if several want one, and overwrites it in place, which takes neither a block nor an inode.
-What is left of the newlines is cut off; in a journal, which grows, it stays, and readers skip empty lines. A file gets
-the name that readers look for when its content is complete, so they never see a half one.
+What is left of the newlines is cut off. A file gets the name that readers look for when its content is complete, so
+they never see a half one.
 
 File systems that never overwrite in place (btrfs, ZFS) may need a block all the same. Then, as without a reserve, the
 caller gets `ENOSPC`, and the job is told by way of `paths.SPARE`.
@@ -29,9 +28,8 @@ from warmstart.host.space import room
 from warmstart.lean import Iterator, contextmanager, suppress
 
 SIZE = 32 << 10  # bytes; a record with a thousand seeded entries is longer, most are a tenth of it
-FILES = 128  # a prolog and an epilog take seven, and a background import one
+FILES = 128  # a prolog and an epilog take six, and a background import one
 DIRECTORIES = 64
-LOST = "lost-00000000-0.done"  # the name of a journal, so that what reads journals reads it
 _FILE, _DIRECTORY, _NEW = "file-", "directory-", ".new"
 _LOCK_S = 1.0
 _OVERWRITE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -62,16 +60,7 @@ def missing(reserve: str) -> int:
         with opened_dir(reserve) as fd:
             return len(_missing(fd))
     except FileNotFoundError:
-        return 1 + DIRECTORIES + FILES
-
-
-def has_notes(reserve: str) -> bool:
-    """Return whether there are notes (`note`)."""
-    try:
-        with opened_dir(reserve) as fd:
-            return not _read(fd).startswith(b"\n")
-    except FileNotFoundError:
-        return False
+        return DIRECTORIES + FILES
 
 
 def make_directory(reserve: str, dir_fd: int | None, name: str, mode: int) -> None:
@@ -115,23 +104,6 @@ def write_file(reserve: str, dir_fd: int, name: str, data: bytes, mode: int) -> 
     return file
 
 
-def note(reserve: str, key: bytes, line: bytes) -> None:
-    """Write down a line, unless there is one with the `key` or no room is left. Raises `OSError`.
-
-    `line` is that of an event, as in a journal. What moves journals into the audit log moves it, too.
-    """
-    with _locked(reserve) as fd:
-        notes = _read(fd).rstrip(b"\n")
-        start = len(notes) + bool(notes)
-        if key in notes or start + len(line) > SIZE:
-            return
-        file = os.open(LOST, _OVERWRITE, dir_fd=fd)
-        try:
-            os.pwrite(file, line, start)
-        finally:
-            os.close(file)
-
-
 @contextmanager
 def _opened(reserve: str) -> Iterator[int]:
     try:
@@ -159,11 +131,11 @@ def _missing(fd: int) -> list[str]:
         for name in os.listdir(fd)
         if name.startswith(_DIRECTORY) or os.stat(name, dir_fd=fd, follow_symlinks=False).st_size == SIZE
     }
-    wanted = [LOST]
+    wanted: list[str] = []
     for kind, number in ((_DIRECTORY, DIRECTORIES), (_FILE, FILES)):
         free = (name for name in map(f"{kind}{{:03}}".format, count()) if name not in there)
         wanted += islice(free, number - sum(name.startswith(kind) for name in there))
-    return wanted[LOST in there :]
+    return wanted
 
 
 def _make(fd: int, name: str) -> None:
@@ -185,11 +157,3 @@ def _claim(fd: int, kind: str, dir_fd: int | None, name: str) -> None:
                 os.rename(spare, name, src_dir_fd=fd, dst_dir_fd=dir_fd)
                 return
     raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}, and the reserve is used up", name)
-
-
-def _read(fd: int) -> bytes:
-    file = os.open(LOST, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
-    try:
-        return os.read(file, SIZE)
-    finally:
-        os.close(file)

@@ -24,7 +24,6 @@ from typing import NamedTuple
 from warmstart import errand, plan, run_end
 from warmstart import record as records
 from warmstart.audit import events
-from warmstart.audit.sink import flush
 from warmstart.errands import loop, registry
 from warmstart.host import files, reserve
 from warmstart.host.deadline import after
@@ -277,17 +276,13 @@ class _NodeMaintenance:
             paths.root,
             paths.bundles,
             paths.imports,
-            paths.journal,
             *(f"{paths.errands}/{kind}" for kind in names_in(paths.errands)),
         ):
             files.remove_temporaries(directory, time.time() - ABANDONED_S)
 
     def _reserve(self) -> None:
-        """Move what hooks noted on a full disk into the audit log, and make what the reserve lacks."""
-        policy, directory = self._session.policy, self._session.paths.reserve
-        if reserve.has_notes(directory):
-            flush(directory, policy.paths.audit, syslog=policy.audit.syslog)
-        reserve.fill(directory)
+        """Make what the reserve lacks."""
+        reserve.fill(self._session.paths.reserve)
 
     def _opened_workspaces(self) -> AbstractContextManager[int]:
         return files.opened_trusted(self._session.policy.paths.workspace, (0, os.geteuid()))

@@ -7,7 +7,7 @@ to the job's variables. Steps share results only through the record and never im
 
 from __future__ import annotations
 
-from warmstart.audit.journal import Journal
+from warmstart.audit.log import Log
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.lean import NamedTuple
@@ -23,7 +23,7 @@ class Context(NamedTuple):
     policy: Policy
     paths: NodePaths
     record: Record
-    audit: Journal
+    audit: Log
     deadline: Deadline
     store: StoreClient
 
@@ -32,7 +32,7 @@ class Outcome(NamedTuple):
     """What a step did."""
 
     state: str  # "changed" | "unchanged" | "skipped"
-    detail: dict[str, object] = {}  # noqa: RUF012 - fields of the audit event; never mutated
+    detail: dict[str, object] = {}  # noqa: RUF012 - fields of the hook's last line; never mutated
     record: RecordChange = {}  # noqa: RUF012 - fields of Record that it sets
     environment: dict[str, str] = {}  # noqa: RUF012 - variables for the job
     degraded: list[WarmstartError] = []  # noqa: RUF012 - non-fatal errors; the step otherwise succeeded

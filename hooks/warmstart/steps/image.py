@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from warmstart.audit import events
-from warmstart.audit.journal import Journal
+from warmstart.audit.log import Log
 from warmstart.errors import StoreError, UserError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.images import single_flight
@@ -252,7 +252,7 @@ def _left_to_pyxis(image: PyxisImage, reason: str, outcome: Outcome) -> Outcome:
     return outcome._replace(record={**outcome.record, **own}, notices=(*outcome.notices, notice))
 
 
-def tell(audit: Journal, name: str, image: Obtained, seconds: float) -> None:
+def tell(audit: Log, name: str, image: Obtained, seconds: float) -> None:
     """Audit how an image was obtained, and what the import did if the image was missing."""
     missing = image.missing
     if missing.damaged:

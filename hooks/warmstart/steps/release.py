@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from warmstart import run_end, view
-from warmstart.lean import NamedTuple, suppress
+from warmstart import run_end
+from warmstart.lean import NamedTuple
 from warmstart.run_end import Ending
 from warmstart.steps.contract import Context, Outcome
 
@@ -17,10 +17,6 @@ class Options(NamedTuple):
 def run(context: Context, options: Options) -> Outcome:  # noqa: ARG001 - the shape of a step
     """Remove workspace, view and record, and take down what the run has told its other nodes."""
     record = context.record
-    if context.policy.maintenance.reports is not None:
-        with suppress(OSError):  # a full disk: the job's user is told less
-            debt = context.audit.debt(record.uid, record.job_id, is_head=record.head)
-            view.move_out(context.paths.view, record, view.EVENTS, debt)
     ending = Ending(context.policy, context.paths, record, context.audit, context.store)
     failures = run_end.release(ending, context.deadline)
     detail: dict[str, object] = {}

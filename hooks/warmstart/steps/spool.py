@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warmstart.audit import events
-from warmstart.audit.journal import Journal
+from warmstart.audit.log import Log
 from warmstart.harvest import spool
 from warmstart.harvest.spool import Delivered
 from warmstart.host.deadline import Deadline
@@ -28,7 +28,7 @@ def run(context: Context, options: Options) -> Outcome:
     return Outcome("changed" if done else "unchanged", detail={"bundles": done})
 
 
-def publish(directory: str, store: StoreClient, rules: Maintenance, audit: Journal, deadline: Deadline) -> int:
+def publish(directory: str, store: StoreClient, rules: Maintenance, audit: Log, deadline: Deadline) -> int:
     """Publish a node's spool. Return how many bundles left it. Raises the store's errors."""
     count = 0
     for delivered in spool.deliver(directory, store, rules, deadline):
@@ -37,7 +37,7 @@ def publish(directory: str, store: StoreClient, rules: Maintenance, audit: Journ
     return count
 
 
-def _audit(audit: Journal, delivered: Delivered) -> None:
+def _audit(audit: Log, delivered: Delivered) -> None:
     spooled, published = delivered.spooled, delivered.published
     audit = audit.for_job(**delivered.job_labels)
     if delivered.reason or spooled is None:

@@ -227,7 +227,7 @@ def listing(place: RunParts) -> Listing | None:
 
 
 def labels(name: str) -> dict[str, object]:
-    """Return what the name of a run's directory tells of its job, for `Journal.for_job`."""
+    """Return what the name of a run's directory tells of its job, for `Log.for_job`."""
     uid, _, rest = name.partition(".")
     known = {"uid": uid, "job_id": rest.split(".")[-2:][0]}
     return {key: int(word) for key, word in known.items() if word.isdecimal()}

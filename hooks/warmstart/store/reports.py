@@ -4,7 +4,7 @@
         <uid>/                                  the owner's, 0700, and this uid may list and enter it (acl(5))
             <job>.<run>.<node>                  0644, of one run of an epilog: events, as in a job's view, then its own
 
-Root has one written after the epilog (`warmstart.journals`), maybe twice. Nobody but the store's owner writes there,
+The epilog has it written. Nobody but the store's owner writes there,
 and no code of root's reads there. The job's id has leading zeros, so that names sort by it. Of a user the last `MOST`
 stay, and none longer than `maintenance.reports`.
 

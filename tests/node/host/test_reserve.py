@@ -17,7 +17,7 @@ from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart import view
 from warmstart.audit import events
-from warmstart.audit.journal import DONE, Journal
+from warmstart.audit.journal import DONE, Log
 from warmstart.audit.pending import events as lines_of
 from warmstart.audit.pending import journals
 from warmstart.harvest import deferred
@@ -109,7 +109,7 @@ def test_records_views_and_journals_of_a_full_disk(node: NodePaths, fill: Callab
     fill(node)
     record = a_record(uid=USER, gid=USER)
     long = record._replace(seeded={"numba": Seeded("ab", [SeededBundle("site", "b", "ab", ["x" * 60] * 200)])})
-    journal = Journal(node.journal, FIELDS)
+    journal = Log(node.journal, FIELDS)
     journal.emit(events.HOOK_STARTED)
     with records.job_lock(node.state, 7, after(1)):
         for number in range(10):
@@ -162,10 +162,10 @@ def test_a_reserve_that_is_used_up(
         view.remove(node.view, record)
         assert os.listdir(f"{base}/run{node.view}") == []
     for _ in range(2):  # one note for a hook, however much it loses
-        journal = Journal(node.journal, FIELDS)
+        journal = Log(node.journal, FIELDS)
         journal.emit(events.HOOK_STARTED)
         journal.finish(outcome="ok")
-    Journal(node.journal, {**FIELDS, "run_id": "1a1b2c3d", "job_id": 8}).emit(events.HOOK_STARTED)
+    Log(node.journal, {**FIELDS, "run_id": "1a1b2c3d", "job_id": 8}).emit(events.HOOK_STARTED)
     assert reserve.has_notes(node.reserve)
     with opened_dir(node.reserve) as fd:
         (notes,) = journals(fd)
@@ -175,7 +175,7 @@ def test_a_reserve_that_is_used_up(
 
 def test_a_journal_that_meets_the_end_of_the_disk(node: NodePaths) -> None:
     """No line of it is lost, whole or half: what fits no more goes on in the reserve."""
-    journal = Journal(node.journal, FIELDS)
+    journal = Log(node.journal, FIELDS)
     for number in range(5):
         journal.emit(events.STEP_FINISHED, number=number)
     fill_bytes(node)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.lib.journals import FIELDS, finished
 from warmstart.audit import events, query
-from warmstart.audit.journal import Journal
+from warmstart.audit.log import Log
 from warmstart.audit.query import AuditLog, LineFilter
 from warmstart.audit.sink import flush
 
@@ -92,7 +92,7 @@ def test_what_waits_is_shown_after_the_log_and_not_twice(tmp_path: Path) -> None
     shutil.copy(os.path.join(journals, name), tmp_path)
     flush(journals, str(log))
     shutil.copy(tmp_path / name, journals)
-    running = Journal(journals, FIELDS)
+    running = Log(journals, FIELDS)
     running.emit(events.HOOK_STARTED)
     lines = list(AuditLog([str(log)], [journals, "/nonexistent"]).lines(ALL))
     assert [line["event"] for line in lines] == ["image.imported", "hook.finished", "hook.started"]

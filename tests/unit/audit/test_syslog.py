@@ -16,7 +16,7 @@ import pytest
 
 from tests.lib.journals import FIELDS, finished, lines
 from warmstart.audit import events, fallback, syslog
-from warmstart.audit.journal import Journal
+from warmstart.audit.log import Log
 from warmstart.audit.sink import flush
 from warmstart.host import reserve
 
@@ -105,7 +105,7 @@ def test_without_a_reserve_events_go_to_syslog(
     journal_dir: str, full: None, service: socket.socket, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As the log has them, and to stderr, which slurmd 22.05 logs only if the hook fails."""
-    journal = Journal(journal_dir, FIELDS)
+    journal = Log(journal_dir, FIELDS)
     journal.emit(events.JOB_REFUSED, image="a\x1b[31m")
     journal.finish(outcome="failed")
     refused, ended = received(service), received(service)
@@ -123,7 +123,7 @@ def test_with_a_reserve_they_go_there(
     reserve.fill(f"{os.path.dirname(journal_dir)}/reserve")
     os.mkdir(journal_dir)
     request.getfixturevalue("full")
-    journal = Journal(journal_dir, FIELDS)
+    journal = Log(journal_dir, FIELDS)
     journal.bind(step="image").emit(events.IMAGE_REUSED)
     journal.finish(outcome="ok")
     (path,) = Path(journal_dir).iterdir()

@@ -13,7 +13,7 @@ from tests.lib.node import SCOPE, Node
 from tests.lib.privileges import make_removable
 from warmstart import record as records
 from warmstart.cli import own
-from warmstart.entry import epilog, flush, prolog
+from warmstart.entry import epilog, prolog
 from warmstart.record import Record
 from warmstart.slurm import commands
 from warmstart.steps import release
@@ -129,7 +129,6 @@ def test_an_early_death_after_a_warm_start_is_explained(node: Node, monkeypatch:
         assert job == "7" or prolog.main(node.installation.prefix) == 0
         node.environ(SLURM_JOB_ID=job, SLURM_JOB_RESTART_COUNT="0", **ended)
         assert epilog.main(node.installation.prefix) == 0
-        assert flush.main(node.installation.prefix) == 0
         for has_only_own in (False, True):
             monkeypatch.setattr(own, "has_only_own", lambda _, is_so=has_only_own: is_so)
             advice = node.json("explain", job)["advice"]

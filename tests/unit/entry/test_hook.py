@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.lib.audit_lines import lines
 from tests.lib.node import Node
 from warmstart import record as records
-from warmstart.audit import journal
-from warmstart.entry.hook import DRAINS, Hook, run_hook
+from warmstart.entry import hook
+from warmstart.entry.hook import DRAINS, OK, Hook, run_hook
 from warmstart.errors import NodeError, ResourceError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.record import JobBusy
@@ -46,94 +46,63 @@ def drained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return told
 
 
-def not_called(hook: Hook) -> None:
+def not_called(hook: Hook) -> str:
     pytest.fail(f"{hook.job.id} has a hook")
 
 
 def test_a_hook_that_works(node: Node) -> None:
     seen: list[Hook] = []
-    assert run_hook("prolog", node.installation.prefix, seen.append) == 0
+
+    def work(hook: Hook) -> str:
+        seen.append(hook)
+        assert [event["hook"] for event in node.events("hook.started", 7)] == ["prolog"]
+        return OK
+
+    assert run_hook("prolog", node.installation.prefix, work) == 0
     (hook,) = seen
     assert (hook.job.id, hook.job.user, hook.policy) == (7, "ws-alice", node.policy)
     assert hook.store.writer == f"n1-{hook.run_id}"
     modes = [stat.S_IMODE(os.stat(path).st_mode) for path in (hook.paths.root, hook.paths.state, hook.paths.view)]
     assert modes == [0o755, 0o700, 0o711]
-    (finished,) = node.events("hook.finished")
-    assert (finished["outcome"], finished["status"], finished["job_id"]) == ("ok", 0, 7)
-    assert not Path(node.policy.paths.audit).exists()  # a prolog leaves that to its epilog
-
-
-def test_a_hook_says_that_its_node_has_journals(node: Node) -> None:
-    """Where systemd waits for that, and as often as a hook runs."""
-    waits = Path(node.installation.var, ".unflushed")
-    run_job(node)
-    assert not waits.exists()
-    waits.mkdir()
-    for _ in range(2):
-        run_job(node)
-        assert os.listdir(waits) == ["n1"]
-
-
-def run_job(node: Node) -> None:
-    for name in ("prolog", "epilog"):
-        run_hook(name, node.installation.prefix, lambda _hook: None)
-
-
-def test_an_epilog_leaves_its_events_to_maintenance(node: Node) -> None:
-    """No job waits for structlog."""
-    run_job(node)
-    assert not Path(node.policy.paths.audit).exists()
-    assert {event["hook"] for event in node.events("hook.finished")} == {"prolog", "epilog"}
-
-
-@pytest.mark.parametrize("case", ["many", "old"])
-def test_an_epilog_moves_what_has_waited_for_long_into_the_log(
-    node: Node, monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
-    """Or where as much waits as many jobs leave: no maintenance is at work. A prolog does not."""
-    run_job(node)
-    if case == "many":
-        monkeypatch.setattr(journal, "MOST_WAITING", 3)
-    else:
-        (oldest, *_) = Path(node.paths.journal).iterdir()
-        os.utime(oldest, (0, time.time() - journal.LONGEST_WAITING_S - 1))
-    run_hook("prolog", node.installation.prefix, lambda _hook: None)
-    assert len(os.listdir(node.paths.journal)) == 3
-    run_hook("epilog", node.installation.prefix, lambda _hook: None)
-    assert os.listdir(node.paths.journal) == []
-    assert sorted(event["hook"] for event in node.events("hook.finished")) == ["epilog"] * 2 + ["prolog"] * 2
+    finished = node.result("prolog", 7)
+    assert (finished["outcome"], finished["status"], finished["partition"]) == ("ok", 0, "main")
 
 
 @pytest.mark.parametrize("error", [SampleFailed(what="x"), StoreFailed(what="x", problem="y"), JobBusy(job_id=7)])
 def test_what_is_not_the_nodes_fault_does_not_drain(
     node: Node, drained: list[tuple[str, str]], capsys: pytest.CaptureFixture[str], error: WarmstartError
 ) -> None:
-    def work(_hook: Hook) -> None:
+    def work(_hook: Hook) -> str:
         raise error
 
     assert run_hook("prolog", node.installation.prefix, work) == 0
     assert (drained, str(error) in capsys.readouterr().err) == ([], True)
-    assert node.events("hook.finished")[0]["outcome"] == "failed"
+    result = node.result("prolog")
+    assert result["outcome"] == "failed"
+    assert [failure["code"] for failure in result["failures"]] == [error.code]
 
 
 def test_a_broken_node_drains_with_its_reason(node: Node, drained: list[tuple[str, str]]) -> None:
-    def work(_hook: Hook) -> None:
+    def work(_hook: Hook) -> str:
         raise SampleBroken
 
     assert run_hook("prolog", node.installation.prefix, work) == DRAINS
     assert drained == [("n1", "the disk is broken (sample-hook-broken)")]
     assert [event["reason_given"] for event in node.events("node.drained")] == [True]
+    result = node.result("prolog")
+    assert (result["outcome"], result["status"], result["failures"][0]["degree"]) == ("drained", DRAINS, "drained")
 
 
 def test_a_bug_is_audited_and_drains_nothing(
     node: Node, drained: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def work(_hook: Hook) -> None:
+    def work(_hook: Hook) -> str:
         raise ZeroDivisionError
 
     assert run_hook("prolog", node.installation.prefix, work) == 0
     assert drained == []
-    assert "ZeroDivisionError" in node.events("hook.crashed")[0]["traceback"]
+    assert node.result("prolog")["outcome"] == "crashed"
+    assert "ZeroDivisionError" in node.result("prolog")["traceback"]
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
@@ -162,7 +131,7 @@ def test_the_view_of_an_earlier_run_goes_where_nothing_replaces_it(node: Node, c
         Path(site.off_switch).touch()
     if case == "no policy":
         os.unlink(site.compiled_policy)
-    assert run_hook("prolog", site.prefix, lambda hook: hook.earlier_record() and None) == 0
+    assert run_hook("prolog", site.prefix, lambda hook: str(hook.earlier_record())) == 0
     assert os.listdir(paths.view) == []
 
 
@@ -174,14 +143,19 @@ def test_switched_off_is_off(node: Node, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_without_a_policy_nothing_is_done(
-    node: Node, drained: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+    node: Node, drained: list[tuple[str, str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That is no fault of the node's: the job runs as if warmstart were not there."""
+    log = node.base / "log/audit.jsonl"
+    monkeypatch.setattr(hook, "DEFAULT", str(log))
     os.unlink(node.installation.compiled_policy)
     assert run_hook("prolog", node.installation.prefix, not_called) == 0
     assert (drained, "policy.yaml" in capsys.readouterr().err) == ([], True)
-    (event,) = node.events("policy.rejected")
-    assert event["in_force"] is None
+    # Nobody says where the log is: it is where the policy's default has it.
+    assert [(line["event"], line.get("outcome")) for line in lines(log)][1:] == [
+        ("policy.rejected", None),
+        ("hook.finished", "failed"),
+    ]
 
 
 def test_a_state_directory_of_somebody_elses_is_refused(
@@ -201,7 +175,7 @@ def test_a_damaged_record_is_told_and_forgotten(node: Node) -> None:
     os.makedirs(f"{node.paths.state}/7")
     os.chmod(node.paths.root, 0o755)
     Path(node.paths.state, "7", "record.json").write_text("{")
-    assert run_hook("prolog", node.installation.prefix, lambda hook: seen.append(hook.earlier_record())) == 0
+    assert run_hook("prolog", node.installation.prefix, lambda hook: str(seen.append(hook.earlier_record()))) == 0
     assert seen == [None]
     assert len(node.events("record.damaged")) == 1
 
@@ -214,29 +188,27 @@ def test_a_record_of_another_release_stays(node: Node, name: str, capsys: pytest
     record = Path(node.paths.state, "7", "record.json")
     record.write_text('{"format": 2}')
     seen: list[object] = []
-    assert run_hook(name, node.installation.prefix, lambda hook: seen.append(hook.earlier_record())) == 0
+    assert run_hook(name, node.installation.prefix, lambda hook: str(seen.append(hook.earlier_record()))) == 0
     assert (seen, record.read_text()) == ([], '{"format": 2}')
     assert "record.json has format 2, known is 1" in capsys.readouterr().err
 
 
-def test_an_audit_that_can_not_be_written_fails_no_job(
-    node: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal, "MOST_WAITING", 1)
+def test_an_audit_that_can_not_be_written_fails_no_job(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     Path(node.policy.paths.audit).mkdir()
-    assert run_hook("epilog", node.installation.prefix, lambda _hook: None) == 0
-    assert "audit" in capsys.readouterr().err
-    assert len(os.listdir(node.paths.journal)) == 1
+    assert run_hook("epilog", node.installation.prefix, lambda _hook: OK) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert ["audit log" in line for line in said] == [True] * 2
 
 
 def test_what_a_step_may_use(node: Node) -> None:
-    def work(hook: Hook) -> None:
+    def work(hook: Hook) -> str:
         record = records.load(hook.paths.state, 7)
         assert record is None
         context = hook.context(None, after(5.0))  # type: ignore[arg-type]
         assert (context.policy, context.paths, context.store) == (hook.policy, hook.paths, hook.store)
         assert 0 < context.deadline.left() <= 5
         hook.close()
+        return OK
 
     assert run_hook("prolog", node.installation.prefix, work) == 0
-    assert node.events("hook.crashed") == []
+    assert node.result("prolog")["outcome"] == "ok"

@@ -15,7 +15,7 @@ from tests.lib.node import NODE, Node
 from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart import run_end
-from warmstart.audit.journal import Journal
+from warmstart.audit.log import Log
 from warmstart.entry import background
 from warmstart.errand import Errand, Errands
 from warmstart.harvest import live
@@ -165,7 +165,7 @@ def test_the_end_of_a_run_ends_its_harvest(runs: Runs) -> None:
     assert os.read(reading, 1) == b"x"
     assert runs.program() == []  # the lock is held, so another one is at it
     with runs.site.client() as store:
-        audit = Journal(runs.paths.journal, {"hook": "epilog", "run_id": record.run_id})
+        audit = Log(runs.paths.journal, {"hook": "epilog", "run_id": record.run_id})
         ending = run_end.Ending(runs.site.policy, runs.paths, record, audit, store)
         run_end.supersede(ending, after(10), rebooted=False)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from warmstart.audit.journal import Journal
+from warmstart.audit.log import Log
 from warmstart.errand import Errands
 from warmstart.errands.loop import DONE, LATER, MORE, Outcome, Turn, Work
 from warmstart.errors import ResourceError, WarmstartError
@@ -101,15 +101,13 @@ class _Here(NamedTuple):
     shelf: int
     given: Models
     paths: NodePaths
-    audit: Journal
+    audit: Log
     client: ModelClient
     channel: socket.socket  # its process sends descriptors to
     is_wanted: Callable[[], bool]  # as long as nobody has withdrawn the request
 
 
-def copy_model(
-    request: ModelRequest, session: Session, audit: Journal, is_wanted: Callable[[], bool]
-) -> Attempt | None:
+def copy_model(request: ModelRequest, session: Session, audit: Log, is_wanted: Callable[[], bool]) -> Attempt | None:
     """Copy files of a model that this node lacks, for a turn; after the last one, make a set of all.
 
     None if it has that set already, or nobody wants it any more. Files that were copied stay when this fails, and are
@@ -238,11 +236,11 @@ def _check_shared(request: ModelRequest, file: ModelFile, source: int) -> None:
         raise ModelNotCopied(model=request.model, problem=f"{file.path} is not as it was found")
 
 
-def _evicted(audit: Journal, gone: shelf.Set, reason: str) -> None:
+def _evicted(audit: Log, gone: shelf.Set, reason: str) -> None:
     audit.emit(events.MODEL_EVICTED, model=gone.about.model, bytes=gone.about.size, reason=reason)
 
 
-def prune(policy: Policy, paths: NodePaths, audit: Journal) -> int:
+def prune(policy: Policy, paths: NodePaths, audit: Log) -> int:
     """Evict what is beyond `models.keep`, and remove what is of no set; return how many sets went. Raises `OSError`."""
     with suppress(FileNotFoundError), opened_dir(shelf.path_of(policy, os.path.basename(paths.root))) as fd:
         gone = shelf.evict(fd, paths, offered(policy).keep, before=math.inf)
@@ -253,7 +251,7 @@ def prune(policy: Policy, paths: NodePaths, audit: Journal) -> int:
     return 0
 
 
-def remove(policy: Policy, paths: NodePaths, audit: Journal, model: str) -> tuple[int, list[int]]:
+def remove(policy: Policy, paths: NodePaths, audit: Log, model: str) -> tuple[int, list[int]]:
     """Remove the copies of a model; return how many sets went, and the jobs that have others. Raises `OSError`."""
     with suppress(FileNotFoundError), opened_dir(shelf.path_of(policy, os.path.basename(paths.root))) as fd:
         gone, kept = shelf.remove(fd, paths, model)

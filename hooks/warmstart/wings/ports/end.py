@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from warmstart.audit.journal import Journal
+from warmstart.audit.log import Log
 from warmstart.host.deadline import Deadline
 from warmstart.paths import NodePaths
 from warmstart.wings.ports import events, ledger
 
 
-def job_over(paths: NodePaths, node: str, job_id: int, audit: Journal, deadline: Deadline) -> None:
+def job_over(paths: NodePaths, node: str, job_id: int, audit: Log, deadline: Deadline) -> None:
     """Release the job's ports on this node, including those of a prolog that died before it recorded them."""
     directory = ledger.directory(paths)
     held = ledger.held_by(directory, node, job_id)

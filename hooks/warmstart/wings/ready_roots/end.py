@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from warmstart import record as records
-from warmstart.audit.journal import Journal
+from warmstart.audit.log import Log
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import opened_dir
@@ -21,7 +21,7 @@ from warmstart.wings.ready_roots.settings import OWN, SAID, WAYS
 LOOKED_AT = 10_000  # names that are read
 
 
-def job_over(paths: NodePaths, node: str, job_id: int, audit: Journal, deadline: Deadline) -> None:  # noqa: ARG001 - the shape of all wings'
+def job_over(paths: NodePaths, node: str, job_id: int, audit: Log, deadline: Deadline) -> None:  # noqa: ARG001 - the shape of all wings'
     """Audit from what the job's containers started. For a run without ready roots there is nothing to say."""
     with suppress(WarmstartError, OSError):
         record = records.load(paths.state, job_id)

@@ -14,14 +14,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from warmstart.audit import events
-from warmstart.audit.journal import Journal
+from warmstart.audit.log import Log
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.job import Job, from_environment
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
-from warmstart.policy.current import current_policy
+from warmstart.policy.current import CurrentPolicy, current_policy
 from warmstart.wings.specs import keys
 from warmstart.wings.specs.client import SlurmClient
 from warmstart.wings.specs.events import SPEC_FAILED
@@ -46,11 +46,6 @@ class Controller(Installation):
         return f"{self.own}/policy.json"
 
     @property
-    def journal(self) -> str:
-        """Journals that are not in the controller's audit log yet."""
-        return f"{self.own}/journal"
-
-    @property
     def audit(self) -> str:
         """The controller's audit log. SlurmUser cannot write root's."""
         return f"{self.own}/audit.jsonl"
@@ -63,7 +58,7 @@ class ControllerRun(NamedTuple):
     policy: Policy
     keys: Keys
     path: str  # of the job's spec
-    audit: Journal
+    audit: Log
     slurm: SlurmClient
     deadline: Deadline  # of the whole run
     libraries: str  # where pyslurm may be
@@ -87,35 +82,53 @@ def run_hook(name: str, prefix: str, work: Callable[[ControllerRun], None]) -> i
 
 def _audited(name: str, installation: Controller, job: Job, work: Callable[[ControllerRun], None]) -> None:
     started = time.monotonic()
-    journal = Journal(installation.journal, {**job.as_audit(), "hook": name, "run_id": os.urandom(4).hex()})
-    journal.emit(events.HOOK_STARTED, partition=job.partition, account=job.account)
-    outcome = "ok"
+    current = _current(installation)
+    syslog = not isinstance(current, PolicyError) and current.policy.audit.syslog
+    log = Log(installation.audit, {**job.as_audit(), "hook": name, "run_id": os.urandom(4).hex()}, syslog=syslog)
+    job_fields: dict[str, object] = {"partition": job.partition, "account": job.account}
+    log.emit(events.HOOK_STARTED, **job_fields)
+    outcome = "failed"
     try:
-        _work(installation, job, journal, work)
+        _work(installation, job, log, current, work)
+        outcome = "ok"
     except PolicyError as error:
-        outcome = "failed"
-        journal.emit(events.POLICY_REJECTED, error=error.as_audit(), in_force=None)
+        log.emit(events.POLICY_REJECTED, error=error.as_audit(), in_force=None)
+        log.failed(error)
     except WarmstartError as error:
-        outcome = "failed"
-        journal.emit(SPEC_FAILED, error=error.as_audit())
+        log.emit(SPEC_FAILED, error=error.as_audit())
+        log.failed(error)
     except Exception:  # noqa: BLE001 - a bug: audited, never a status
-        outcome = "failed"
-        journal.emit(events.HOOK_CRASHED, traceback=_traceback())
+        outcome = "crashed"
+        log.say(traceback=_traceback())
     took = round((time.monotonic() - started) * 1000, 3)
-    journal.finish(outcome=outcome, status=0, duration_ms=took)
+    log.finish(outcome=outcome, status=0, duration_ms=took, **job_fields)
 
 
-def _work(installation: Controller, job: Job, journal: Journal, work: Callable[[ControllerRun], None]) -> None:
-    policy, _, _, problem = current_policy(installation, keep=True)
-    if problem is not None:
-        journal.emit(events.POLICY_REJECTED, error=problem.as_audit(), in_force="the last good one")
-    found = keys.of(policy)
+def _current(installation: Controller) -> CurrentPolicy | PolicyError:
+    try:
+        return current_policy(installation, keep=True)
+    except PolicyError as error:
+        return error
+
+
+def _work(
+    installation: Controller,
+    job: Job,
+    log: Log,
+    current: CurrentPolicy | PolicyError,
+    work: Callable[[ControllerRun], None],
+) -> None:
+    if isinstance(current, PolicyError):
+        raise current
+    if current.problem is not None:
+        log.emit(events.POLICY_REJECTED, error=current.problem.as_audit(), in_force="the last good one")
+    found = keys.of(current.policy)
     if found is None:
         return
     path = path_of(found.spec_directory, job.cluster, job.id)
     with SlurmClient(_slurm_user(found.user, path)) as slurm:
         libraries = installation.slurm_libraries
-        work(ControllerRun(job, policy, found, path, journal, slurm, after(found.deadline), libraries))
+        work(ControllerRun(job, current.policy, found, path, log, slurm, after(found.deadline), libraries))
 
 
 def _slurm_user(user: Identity, path: str) -> Identity:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from warmstart.audit import events
-from warmstart.audit.journal import Journal
+from warmstart.audit.log import Log
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.profiles.defined import OWNERS
@@ -99,7 +99,7 @@ def copies_of(store: StoreClient, where: Namespace) -> Iterator[TreeCopy]:
         )
 
 
-def take_out(store: StoreClient, audit: Journal, copy: TreeCopy, reason: str) -> None:
+def take_out(store: StoreClient, audit: Log, copy: TreeCopy, reason: str) -> None:
     """Take a copy out of use, unless it is gone already: no job that begins from now on sees it.
 
     Jobs that have it keep it: their node has the bytes as long as it is mounted there. Whoever asks for the tree next

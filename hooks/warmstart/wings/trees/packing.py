@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from warmstart.audit.journal import Journal
+from warmstart.audit.log import Log
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import create_file, ensure_dir, opened_dir, remove_tree, unlink_if_there
@@ -57,9 +57,7 @@ class Packed(NamedTuple):
     published: Published
 
 
-def pack_tree(
-    request: TreeRequest, paths: NodePaths, policy: Policy, store: StoreClient, audit: Journal
-) -> Packed | None:
+def pack_tree(request: TreeRequest, paths: NodePaths, policy: Policy, store: StoreClient, audit: Log) -> Packed | None:
     """Pack a tree as it is now; None if there is nothing to do: it is published, or another node packs it.
 
     Where the scope's quota needs the room, copies of trees go that nobody has used for long. Only one process of a node
@@ -100,7 +98,7 @@ class _Pack(NamedTuple):
     policy: Policy
     store: StoreClient
     client: TreeClient
-    audit: Journal
+    audit: Log
 
     def look(self, deadline: Deadline) -> Look:
         """Return the tree as it is now."""

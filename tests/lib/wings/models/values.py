@@ -11,7 +11,7 @@ from tests.lib import command_line
 from tests.lib.node import NODE, POLICY, Node
 from tests.lib.runs import a_record
 from warmstart import record as records
-from warmstart.audit.journal import Journal
+from warmstart.audit.log import Log
 from warmstart.entry import background
 from warmstart.errand import Asker, Errand, Errands
 from warmstart.host.deadline import after
@@ -96,7 +96,7 @@ class ModelSite(Node):
 
     def prune(self) -> int:
         """Do what maintenance does; return how many sets went."""
-        return prune(self.policy, self.paths, Journal(self.paths.journal, {"hook": "maintain", "run_id": "0a1b2c3d"}))
+        return prune(self.policy, self.paths, Log(self.policy.paths.audit, {"hook": "maintain", "run_id": "0a1b2c3d"}))
 
     def due(self) -> None:
         """Let the next attempts begin at once."""
