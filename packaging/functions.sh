@@ -44,7 +44,6 @@ release_parts() { # PYTHON CLI LIBEXEC: a release, in three directories that are
         fill libexec/hook.in "$3/$name" "$(echo "${program%.py}" | sed 's|hooks/warmstart/||; s|/|.|g')"
     done
     fill libexec/background.in "$3/background" -
-    fill libexec/flush.in "$3/flush" -
     fill libexec/timers.in "$3/timers" -
     fill libexec/task-prolog.in "$3/task-prolog" -
     fill libexec/pyxis-importer.in "$3/pyxis-importer" -

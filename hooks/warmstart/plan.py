@@ -106,16 +106,15 @@ def request_of(policy: Policy, job: Job, grant: Grant) -> Request:
 
 
 def as_audit(grant: Grant, requested: Request, *, head: bool) -> dict[str, object]:
-    """Return the fields of `job.planned`: what the job asks for, and what the rules add."""
+    """Return the plan's fields of a prolog's last line: what the job asks for, and what the rules add."""
     asked = {name: value for name, value in requested._asdict().items() if name != "words"} | requested.words
     fields = {
         "asked": {name: value for name, value in asked.items() if value not in ((), None, "", False)},
         "rules": grant.rules,
-        "images": grant.images,
-        "profiles": grant.profiles,
         "excluded": grant.reason,
+        "granted": {"images": grant.images, "profiles": grant.profiles} if grant.images or grant.profiles else {},
     }
-    return {**{name: value for name, value in fields.items() if value}, "head": head}
+    return {"head": head, **{name: value for name, value in fields.items() if value}}
 
 
 def notice_of(job: Job, grant: Grant) -> str:

@@ -161,7 +161,8 @@ def supersede(ending: Ending, deadline: Deadline, *, rebooted: bool) -> None:
 
     Failures are audited and not raised, because the new run has its own directory.
     """
-    ending.audit.emit(events.RUN_SUPERSEDED, earlier_run=ending.record.run_id, rebooted=rebooted)
+    why = "the node was started again" if rebooted else "the job was requeued"
+    ending.audit.remark(f"an earlier run of the job was removed: {why}", ending.record.run_id)
     failures: list[WarmstartError] = []
     _end_wings(ending, deadline, failures)
     _remove(ending, deadline, failures)
@@ -190,7 +191,7 @@ def defer(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) ->
     _end_live(ending)
     with _collected(f"{paths.errands}/{record.run_name}", failures):
         deferred.defer(paths, HARVESTS, record, time.time())
-        ending.audit.emit(events.HARVEST_DEFERRED, run=record.run_name, profiles=record.left)
+        ending.audit.remark("the epilog had no time or no space; maintenance harvests it", ", ".join(record.left))
     _remove_view(ending, failures)
     with _collected(record.run_directory, failures):
         _close_to_user(record, deadline)
@@ -314,7 +315,7 @@ def _collected(path: str, failures: list[WarmstartError]) -> Iterator[None]:
 
 def _audit(ending: Ending, failures: list[WarmstartError]) -> None:
     for failure in failures:
-        ending.audit.emit(events.STEP_FAILED, step=STEP, error=failure.as_audit())
+        ending.audit.failed(failure, STEP)
 
 
 def _remove_or_leave(paths: NodePaths, record: Record, deadline: Deadline) -> list[str]:

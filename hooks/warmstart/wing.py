@@ -12,8 +12,7 @@
                            programs/    Slurm's hooks: NAME_OF.py is PREFIX/libexec/warmstart/name-of (`packaging`)
                            libexec/, enroot/, systemd/  programs, enroot's hooks, and units, as templates (`packaging`)
                            supervisor/  programs for supervisord in pods (`packaging/slinky`)
-                           events.py    its events, and `REMARKS`: those that explain a run, in words (`audit.runs`)
-                           told.py      what reports and explain say of its events (`audit.told`)
+                           events.py    its events
                            checks.py    `CHECKS`, what doctor looks at for it (`doctor.wings.Checks`)
                            maintenance.py  `PARTS`, what maintenance does for it (`maintenance.wings.Parts`)
                            unpack.py    whether an unpacked image is of use on this node (`steps.unpack`)

@@ -83,7 +83,7 @@ class Log:
         items.append(fields)
 
     def failed(self, error: WarmstartError, step: str = "", **fields: object) -> None:
-        """Add a failure to the result, or fields to one that is there; its step is the one that this log is bound to."""
+        """Add a failure to the result, or fields to one that is there. Without a step it is that of this log."""
         for known, item in self._failures:
             if known is error:
                 item.update(fields)

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple, TypeVar, get_type_hints
 
-from warmstart import wing
-from warmstart.audit import events, told, values
+from warmstart.audit import events, values
 from warmstart.audit.line import Line
 
 MOST_OPEN = 1024
@@ -29,11 +28,6 @@ IMAGE_EVENTS = {
 }
 # Events that explain a result and are no failure of a step, in words; those of wings have theirs in `events.py`.
 REMARKS: dict[events.Event, str] = {
-    **{
-        event: text
-        for module in wing.with_part("events")
-        for event, text in getattr(wing.load(module), "REMARKS", {}).items()
-    },
     events.PROFILE_LEFT_OUT: "is not among the job's profiles",
     events.OVERLAY_FAILED: "could not be mounted; extracted instead",
     events.JOB_UNINFORMED: "rules that need what slurmd does not tell of the job granted nothing",
@@ -257,8 +251,6 @@ def _add(run: Run, line: Line) -> None:
         run.remarks.append(_remark(event, line))
     elif event in _ADD:
         _ADD[event](run, line)
-    elif tell := told.events().get(event):
-        _add_told(run, line, tell(line))
     if event in (events.STEP_FINISHED, events.STEP_FAILED) and (step := values.text(line, "step")):
         run.steps[step] = max(run.steps.get(step, 0.0), values.seconds(line))
 
@@ -319,14 +311,6 @@ def _add_step(run: Run, line: Line) -> None:
         _take(run, line, "died")
     for name, value in values.mapping(line, "told").items():
         run.told.append((step, name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
-
-
-def _add_told(run: Run, line: Line, of_wing: told.Told) -> None:
-    if error := values.mapping(line, "error"):
-        run.failures.append(_read(Failure, error, degree=FAILED, step=of_wing.step))
-    if of_wing.text:
-        run.told.append((of_wing.step, of_wing.about, of_wing.text))
-    run.counted.update(of_wing.counts)
 
 
 def _add_agreed(run: Run, line: Line) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from warmstart import plan, request
 from warmstart import record as records
-from warmstart.audit import events
 from warmstart.entry.hook import OK, REFUSED, Hook, informed, run_hook
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline
@@ -87,10 +86,10 @@ def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
         return
     requested = plan.request_of(hook.policy, hook.job, grant)
     grant = parted(hook.job, grant, requested.cache)
-    hook.audit.emit(events.JOB_PLANNED, **plan.as_audit(grant, requested, head=record.head))
+    hook.audit.say(**plan.as_audit(grant, requested, head=record.head))
     steps = plan.prolog(hook.policy, hook.job, grant, requested)
     for name, reason in plan.left_out(hook.policy, grant, requested).items():
-        hook.audit.emit(events.PROFILE_LEFT_OUT, profile=name, reason=reason)
+        hook.audit.remark(f"is not among the job's profiles: {reason}", name)
     if notice := plan.notice_of(hook.job, grant):
         _tell_job(hook, record, notice)
         return

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 
 from warmstart import record as records
 from warmstart import run_end
-from warmstart.audit import events
 from warmstart.audit.log import Log
 from warmstart.errands.loop import DONE, LATER, Outcome, Turn, Work
 from warmstart.harvest import deferred
@@ -17,6 +17,7 @@ from warmstart.record import Record
 from warmstart.session import Session
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context
+from warmstart.steps.contract import Outcome as StepOutcome
 
 USER_S = 600.0  # for the harvests of one user; the next maintenance does the rest
 
@@ -48,13 +49,24 @@ def _harvest(session: Session, record: Record, audit: Log, seconds: float) -> Re
     """Harvest one run. Return its record, with what remains to be done."""
     rules = session.policy.harvest
     options = harvest.Options(seconds, rules.max_size)
-    audit = audit.bind(step=harvest.NAME)
-    outcome = harvest.run(Context(session.policy, session.paths, record, audit, after(seconds), session.store), options)
-    for failure in outcome.degraded:
-        audit.emit(events.STEP_FAILED, error=failure.as_audit())
-    session.failures.extend(outcome.degraded)
-    audit.emit(events.STEP_FINISHED, outcome=outcome.state, **outcome.detail)
+    context = Context(session.policy, session.paths, record, audit, after(seconds), session.store)
+    outcome = logged(session, context, partial(harvest.run, options=options))
     return record._replace(**outcome.record)
+
+
+def logged(session: Session, context: Context, run: Callable[[Context], StepOutcome]) -> StepOutcome:
+    """Run a harvest for a job, and write its line."""
+    started, how, log = time.monotonic(), "failed", context.audit.bind(step=harvest.NAME)
+    try:
+        outcome = run(context._replace(audit=log))
+        for failure in outcome.degraded:
+            log.failed(failure)
+        session.failures.extend(outcome.degraded)
+        how = "failed" if outcome.degraded else "ok"
+        return outcome
+    finally:
+        took = round((time.monotonic() - started) * 1000, 3)
+        context.audit.finish(outcome=how, duration_ms=took, run=context.record.run_name)
 
 
 WORK = {HARVESTS.name: Work(HARVESTS, finish, owner_s=USER_S, step=harvest.NAME)}

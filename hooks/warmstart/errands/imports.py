@@ -83,8 +83,8 @@ class _Import:
                 raise
             return self._failed(stopped.error)
         except Exception:  # noqa: BLE001 - a bug: audited, and told to those who wait
-            self._audit.emit(events.HOOK_CRASHED, traceback=traceback.format_exc())
-            problem = "a bug in warmstart; the traceback is in the audit log, event `hook.crashed`"
+            self._audit.say(traceback=traceback.format_exc())
+            problem = "a bug in warmstart; the traceback is in the audit log"
             return self._failed(ImportFailed(image=self._request.reference, program="warmstart", problem=problem))
         finally:
             signal.alarm(0)

@@ -49,7 +49,7 @@ def publish(turn: Turn) -> Outcome:
 
 
 class _Merge:
-    """The merge of one run's parts, and its events, which bear the labels of the job that made them."""
+    """The merge of one run's parts, and its lines, which bear the labels of the job that made them."""
 
     def __init__(self, session: Session, run: RunParts, listing: Listing) -> None:
         self._session = session
@@ -63,6 +63,7 @@ class _Merge:
         if producers:
             labels |= {"user": producers[0].user, "cluster": producers[0].cluster}
         self._audit = session.audit.for_job(**labels)
+        self._names: dict[str, str] = {}  # of caches in the log, by namespace
         self._nodes = {producer.node for producer in producers}
 
     def all(self) -> bool:
@@ -94,6 +95,7 @@ class _Merge:
                 bundles=len(self._merged),
                 left_out=sum(merged.left_out for merged in self._merged),
             )
+        self._audit.finish(outcome="ok" if is_whole else "failed", run=self._run.name)
         return is_whole
 
     def _publish(self, where: Namespace, group: list[Part]) -> None:
@@ -128,20 +130,13 @@ class _Merge:
         published, draft = merged.published, merged.draft
         if published.bundle:
             self._merged.append(merged)
-            self._audit.emit(
-                events.BUNDLE_PUBLISHED,
-                profile=where.profile,
-                namespace=where.name,
-                scope=where.scope,
-                run=self._run.name,
-                **{**published._asdict(), "superseding": len(published.superseding)},
-                entries=len(draft.entries),
-                **({"running": True} if self._is_round else {}),
-            )
+            running = {"running": True} if self._is_round else {}
+            fields = {**published._asdict(), "superseding": len(published.superseding), **running}
+            self._put(where, **fields, entries=len(draft.entries))
         if late := sorted(draft.based_on.keys() - {*published.superseding}):
             examples = [(entry, harvest.SUPERSEDED) for entry in late[:MOST_NAMED]]
             reasons = {harvest.SUPERSEDED: len(late)}
-            self._audit.emit(events.ENTRY_REJECTED, profile=where.profile, reasons=reasons, examples=examples)
+            self._put(where, rejected=reasons, rejected_examples=examples)
 
     def _absorb(self, settings: RepackSettings, where: Namespace, job: Producer) -> None:
         """Make one bundle of what the job's rounds have published: an overlay has few layers."""
@@ -149,8 +144,13 @@ class _Merge:
             made_by = self._session.store.worker.run(self._session.store_deadline(), bundles.of_job, where, job)
             absorbed = absorb(settings, where, made_by, bundles.MOST_BYTES, after(MERGE_S))
             if absorbed.bundle:
-                told = {"profile": where.profile, "namespace": where.name, "scope": where.scope}
-                self._audit.emit(events.BUNDLE_COMPACTED, **told, **absorbed._asdict())
+                self._put(where, **absorbed._asdict())
+
+    def _put(self, where: Namespace, **fields: object) -> None:
+        """Add to what the log says of a cache; a run has several of a profile if its steps have images."""
+        taken = where.profile in self._names.values()
+        name = self._names.setdefault(where.name, f"{where.profile}@{where.name}" if taken else where.profile)
+        self._audit.put("caches", name, namespace=where.name, scope=where.scope, **fields)
 
     def _drop(self, bundle: str, reason: str) -> None:
         self._audit.emit(events.BUNDLE_DROPPED, run=self._run.name, part=bundle, reason=reason)

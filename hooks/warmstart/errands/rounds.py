@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from functools import partial
 
 from warmstart import record as records
-from warmstart.audit import events
 from warmstart.errand import Errand, Errands
+from warmstart.errands.harvests import logged
 from warmstart.errands.loop import DONE, LATER, Outcome, Turn, Work
 from warmstart.harvest import live
 from warmstart.harvest.live import ROUNDS, Watched
@@ -43,16 +44,13 @@ def look(turn: Turn) -> Outcome:
             return LATER
         errands.put(later, watched._replace(looked=began))
         settled_ns = int((began - live.SETTLING * first_s) * 1e9)
-        audit = session.audit.for_job(**record.job_labels).bind(step=harvest.NAME)
+        audit = session.audit.for_job(**record.job_labels)
+        audit.say(look=later.due)
         context = Context(session.policy, session.paths, record, audit, after(ROUND_S), session.store)
         rules = session.policy.harvest
         number = later.attempts
         options = harvest.Options(ROUND_S, rules.max_size, settled_ns=settled_ns, number=number)
-        outcome = harvest.run_live(context, options)
-        for failure in outcome.degraded:
-            audit.emit(events.STEP_FAILED, error=failure.as_audit())
-        session.failures.extend(outcome.degraded)
-        audit.emit(events.STEP_FINISHED, outcome=outcome.state, look=later.due, **outcome.detail)
+        logged(session, context, partial(harvest.run_live, options=options))
         return LATER
     return DONE
 

@@ -333,6 +333,7 @@ class Orphans:
             deadline = after(plan.epilog_budget(session.policy))
             context = Context(session.policy, session.paths, record, audit, deadline, session.store)
             failure = run_epilog(context, plan.epilog(session.policy, record, self._slurm_conf)).failure
+            audit.finish(outcome="failed" if failure else "ok", run=record.run_name)
             if failure and records.load(session.paths.state, job_id):  # something of the run is left on the node
                 session.failures.append(failure)
             else:

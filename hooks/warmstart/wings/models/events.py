@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from warmstart.audit.events import Event
 
-MODEL_SHOWN = Event("model.shown")
 MODEL_COPIED = Event("model.copied")
 MODEL_COPY_FAILED = Event("model.copy-failed")
 MODEL_EVICTED = Event("model.evicted")

@@ -23,7 +23,7 @@ from warmstart.policy.shared import granted
 from warmstart.request import COMMENT, PathInvalid, RequestInvalid
 from warmstart.runner import Step
 from warmstart.steps.contract import Context, Outcome
-from warmstart.wings.models import events, requests, shelf
+from warmstart.wings.models import requests, shelf
 from warmstart.wings.models.client import ModelClient
 from warmstart.wings.models.look import Look, ModelUnusable, shared_by, whose_of
 from warmstart.wings.models.offered import KEY, WAYS, WORD, offered
@@ -126,15 +126,17 @@ def run(context: Context, wanted: Wanted) -> Outcome:
         started = time.monotonic()
         found = _one(context, _Asked(model, number, left, wanted.shared))
         left -= _listed(context, found.look) if found.look and found.is_copy else 0
-        context.audit.emit(
-            events.MODEL_SHOWN,
+        way = "copy" if found.is_copy else "itself"
+        context.audit.count(**{f"models shown: {', '.join(filter(None, (way, found.reason)))}": 1})
+        context.audit.add(
+            "models",
             model=found.look.path if found.look else model,
-            way="copy" if found.is_copy else "itself",
+            way=way,
             reason=found.reason,
             rule=found.rule,
             files=len(found.look.files) if found.look else 0,
             bytes=found.look.size if found.look else 0,
-            duration_ms=round((time.monotonic() - started) * 1000, 3),
+            ms=round((time.monotonic() - started) * 1000, 3),
         )
         detail[model] = _told(found)
         names = ", ".join(found.look.left_out[:MOST_NAMED]) if found.look else ""

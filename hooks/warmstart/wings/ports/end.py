@@ -5,13 +5,11 @@ from __future__ import annotations
 from warmstart.audit.log import Log
 from warmstart.host.deadline import Deadline
 from warmstart.paths import NodePaths
-from warmstart.wings.ports import events, ledger
+from warmstart.wings.ports import ledger
 
 
-def job_over(paths: NodePaths, node: str, job_id: int, audit: Log, deadline: Deadline) -> None:
+def job_over(paths: NodePaths, node: str, job_id: int, audit: Log, deadline: Deadline) -> None:  # noqa: ARG001 - the shape of all wings'
     """Release the job's ports on this node, including those of a prolog that died before it recorded them."""
     directory = ledger.directory(paths)
-    held = ledger.held_by(directory, node, job_id)
-    if held:
-        audit.emit(events.RENDEZVOUS_RELEASED, ports=held)  # before the release, so the next holder's event comes later
+    if ledger.held_by(directory, node, job_id):
         ledger.release(directory, node, job_id, deadline)

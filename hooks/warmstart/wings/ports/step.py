@@ -25,7 +25,7 @@ from warmstart.steps.contract import Context, Outcome
 from warmstart.store import board
 from warmstart.store.board import run_of
 from warmstart.store.meeting import Meeting
-from warmstart.wings.ports import events, ledger
+from warmstart.wings.ports import ledger
 from warmstart.wings.ports.ledger import Holder, PortRequest
 
 NAME = "rendezvous"
@@ -201,7 +201,6 @@ def _reserve(context: Context, options: Options) -> Outcome:
         with suppress(WarmstartError, OSError):  # the others time out
             _publish(context, options, Answer(options.address, refused=str(error)))
         raise
-    context.audit.emit(events.RENDEZVOUS_RESERVED, address=options.address, ports=ports)
     # If this fails, other nodes may have read the answer nevertheless. So the ports stay reserved, unused by this node.
     _publish(context, options, Answer(options.address, ports))
     return _outcome(options.address, ports)

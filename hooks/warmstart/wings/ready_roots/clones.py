@@ -11,7 +11,6 @@ all users see what is mounted.
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -29,8 +28,8 @@ from warmstart.paths import NOTHING, Shown
 from warmstart.policy.compiled import Policy
 from warmstart.step_image import StepImage
 from warmstart.steps.contract import Context
-from warmstart.wings.ready_roots import events, stored
-from warmstart.wings.ready_roots.settings import OWN
+from warmstart.wings.ready_roots import stored
+from warmstart.wings.ready_roots.settings import IN_WORDS, NAME, OWN, TREE
 
 MOST = 9  # of a run on a node: the job's image, and eight more
 ATTACHING_S = 5.0
@@ -99,15 +98,11 @@ def key_of(policy: Policy, image: StepImage) -> ImageKey:
     return ImageKey(image_name(image.digest, kind), image.private)
 
 
-def tell(context: Context, image: StepImage, given: Given, started: float) -> None:
-    """Audit what a run has of an image; `started` by the monotonic clock."""
-    context.audit.emit(
-        events.ROOT_SHOWN,
-        image=image.reference,
-        way="none" if given.reason else "tree",
-        reason=given.reason,
-        duration_ms=round((time.monotonic() - started) * 1000, 3),
-    )
+def tell(context: Context, image: StepImage, given: Given) -> None:
+    """Log what a run has of an image."""
+    context.audit.count(**{f"ready roots: {f'none, {given.reason}' if given.reason else IN_WORDS[TREE]}": 1})
+    text = "not unpacked on this node" if given.reason else "unpacked on this node"
+    context.audit.put("told", NAME, **{image.reference: text})
 
 
 def failure(image: StepImage, error: OSError | WarmstartError) -> WarmstartError:

@@ -15,14 +15,14 @@ from warmstart.host.files import opened_dir
 from warmstart.host.untrusted import opened_of_job
 from warmstart.lean import suppress
 from warmstart.paths import NodePaths
-from warmstart.wings.ready_roots import events
-from warmstart.wings.ready_roots.settings import OWN, SAID, WAYS
+from warmstart.wings.ready_roots.settings import IN_WORDS, NAME, OWN, SAID, WAYS
 
 LOOKED_AT = 10_000  # names that are read
+NOT_KNOWN = "not known: enroot's hook said nothing"
 
 
 def job_over(paths: NodePaths, node: str, job_id: int, audit: Log, deadline: Deadline) -> None:  # noqa: ARG001 - the shape of all wings'
-    """Audit from what the job's containers started. For a run without ready roots there is nothing to say."""
+    """Log from what the job's containers started. For a run without ready roots there is nothing to say."""
     with suppress(WarmstartError, OSError):
         record = records.load(paths.state, job_id)
         if record is None or not record.workspace:
@@ -30,4 +30,7 @@ def job_over(paths: NodePaths, node: str, job_id: int, audit: Log, deadline: Dea
         with opened_dir(record.run_directory) as run, opened_of_job(OWN, run) as fd, os.scandir(fd) as listing:
             names = [entry.name for _, entry in zip(range(LOOKED_AT), listing, strict=False)]
         counts = {way: sum(name.startswith(f"{SAID}{way}.") for name in names) for way in WAYS}
-        audit.emit(events.CONTAINERS_STARTED, **counts)
+        counts = {way: number for way, number in counts.items() if number}
+        audit.count(**{f"containers started: {way}": number for way, number in counts.items()})
+        text = ", ".join(f"{number} {IN_WORDS[way]}" for way, number in counts.items())
+        audit.put("told", NAME, **{"the job's containers": text or NOT_KNOWN})

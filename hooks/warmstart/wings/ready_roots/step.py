@@ -6,8 +6,6 @@ start as without this wing.
 
 from __future__ import annotations
 
-import time
-
 from warmstart import plan
 from warmstart.errors import WarmstartError
 from warmstart.images.reference import Reference
@@ -19,8 +17,8 @@ from warmstart.record import CLAIMED
 from warmstart.request import Request
 from warmstart.runner import Step
 from warmstart.steps.contract import Context, Outcome
+from warmstart.wings.ready_roots.settings import NAME
 
-NAME = "ready-root"
 VARIABLE = "WARMSTART_ROOTFS"
 TAKING_S = 2.0  # while trees are evicted
 
@@ -49,7 +47,6 @@ def run(context: Context, options: Options) -> Outcome:
     from warmstart.step_image import StepImage
     from warmstart.wings.ready_roots import clones
 
-    started = time.monotonic()
     name, path = next(iter(record.images.items()))
     private = next((store for reference, store in options.private if reference.canonical() == name), "")
     image = StepImage(name, record.image, path, private=private)
@@ -60,8 +57,8 @@ def run(context: Context, options: Options) -> Outcome:
         given = clones.give(context, image, [], tree) if tree else clones.Given("", clones.NOT_UNPACKED)
     except (OSError, WarmstartError) as error:
         raise clones.failure(image, error) from error
-    clones.tell(context, image, given, started)
+    clones.tell(context, image, given)
     if given.reason:
-        return Outcome("unchanged", {name: "not unpacked on this node"})
+        return Outcome("unchanged")
     variables = {VARIABLE: f"{record.run_directory}/{given.source}"}
-    return Outcome("changed", {name: "unpacked on this node"}, environment=variables)
+    return Outcome("changed", environment=variables)

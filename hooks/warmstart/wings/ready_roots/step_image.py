@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
-from warmstart.audit import events as core_events
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.images import unpacks
 from warmstart.step_image import StepImage, locked_run
 from warmstart.steps.contract import Context
 from warmstart.wings.ready_roots import clones, unpack
-from warmstart.wings.ready_roots.step import NAME
+from warmstart.wings.ready_roots.settings import NAME
 
 
 def provide(context: Context, image: StepImage, namespaces: list[int], deadline: Deadline) -> bool:
@@ -19,7 +16,6 @@ def provide(context: Context, image: StepImage, namespaces: list[int], deadline:
 
     Return whether the image is still being unpacked.
     """
-    started = time.monotonic()
     context = context._replace(audit=context.audit.bind(step=NAME))
     policy, paths, record = context.policy, context.paths, context.record
     try:
@@ -33,7 +29,7 @@ def provide(context: Context, image: StepImage, namespaces: list[int], deadline:
             else:
                 given = clones.give(context, image, namespaces, tree_or_why)
     except (OSError, WarmstartError) as error:
-        context.audit.emit(core_events.STEP_FAILED, error=clones.failure(image, error).as_audit())
+        context.audit.failed(clones.failure(image, error))
         return False
-    clones.tell(context, image, given, started)
+    clones.tell(context, image, given)
     return tree_or_why == unpacks.TOO_LONG

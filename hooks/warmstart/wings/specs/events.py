@@ -1,8 +1,7 @@
-"""The wing's events (docs/wings/specs.md)."""
+"""The wing's event (docs/wings/specs.md)."""
 
 from __future__ import annotations
 
 from warmstart.audit.events import Event
 
-SPEC_WRITTEN = Event("spec.written")
 SPEC_FAILED = Event("spec.failed")

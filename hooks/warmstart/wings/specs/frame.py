@@ -93,10 +93,10 @@ def _audited(name: str, installation: Controller, job: Job, work: Callable[[Cont
         outcome = "ok"
     except PolicyError as error:
         log.emit(events.POLICY_REJECTED, error=error.as_audit(), in_force=None)
-        log.failed(error)
+        log.failed(error, "policy")
     except WarmstartError as error:
         log.emit(SPEC_FAILED, error=error.as_audit())
-        log.failed(error)
+        log.failed(error, "spec")
     except Exception:  # noqa: BLE001 - a bug: audited, never a status
         outcome = "crashed"
         log.say(traceback=_traceback())

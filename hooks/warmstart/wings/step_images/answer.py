@@ -136,7 +136,8 @@ def _answer(installation: Installation, text: str, credentials: tuple[int, int, 
         if granted is None:
             return Answer(ALONE)
         job, record = granted
-        session = opened._replace(audit=opened.audit.bind(**record.job_labels))
+        opened.audit.correct(**record.job_labels)
+        session = opened
         try:
             return _obtain(session, job, record, question)
         except WarmstartError as error:

@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 from warmstart import record as records
 from warmstart import view, wing
-from warmstart.audit import events
 from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.host import client
 from warmstart.host.deadline import Deadline, after
@@ -239,7 +238,8 @@ def _latest(context: Context, found: CacheSet) -> CacheSet:
 def _make(context: Context, image: StepImage, new: CacheSet, namespaces: list[int], meeting: Meeting | None) -> None:
     """Seed a set, and show it to the job's steps; undo it after an error."""
     started, run = time.monotonic(), context.record
-    audit = context.audit.bind(step=seed.NAME, set=new.key, image=image.reference)
+    audit = context.audit.bind(step=seed.NAME)
+    audit.say(of=image.reference)
     context = context._replace(record=run.of(new), audit=audit)
     options = seed.Options(
         tuple(run.seeded),
@@ -253,7 +253,7 @@ def _make(context: Context, image: StepImage, new: CacheSet, namespaces: list[in
         _build(context.record, options.profiles)
         outcome = seed.run(context, options)
         for failure in outcome.degraded:
-            audit.emit(events.STEP_FAILED, error=failure.as_audit())
+            audit.failed(failure)
         if not outcome.record.get("seeded"):  # the user's quota
             raise outcome.degraded[0]
         made = outcome.record
@@ -264,8 +264,8 @@ def _make(context: Context, image: StepImage, new: CacheSet, namespaces: list[in
     except (WarmstartError, OSError):
         _undo(context, new)
         raise
-    seconds = round((time.monotonic() - started) * 1000, 3)
-    audit.emit(events.STEP_FINISHED, outcome=outcome.state, duration_ms=seconds, **outcome.detail)
+    finally:
+        audit.took(seed.NAME, started)
 
 
 def _build(one: Record, profiles: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import click
 
 from warmstart.audit import values
-from warmstart.audit.events import STEP_FINISHED
+from warmstart.audit.events import HOOK_FINISHED
 from warmstart.audit.query import LineFilter
 from warmstart.cli.cache import NO, SHORT, admin_session, administrator, store_reading
 from warmstart.cli.output import (
@@ -146,10 +146,9 @@ def remarks(policy: Policy, job: Job, grant: Grant, requested: Request) -> Itera
 
 def _own(installation: Installation) -> Iterator[dict[str, object]]:
     """Yield the trees of the caller's own jobs, the oldest job's first."""
-    for line in OwnLog(installation).lines(LineFilter(event=STEP_FINISHED)):
-        if line.get("step") == step.NAME:
-            for tree, how in values.words(line, "told").items():
-                yield {"job": line["job_id"], "how": how, "node": line["node"], "user": line["user"], "tree": tree}
+    for line in OwnLog(installation).lines(LineFilter(event=HOOK_FINISHED)):
+        for tree, how in values.words(values.mapping(line, "told"), step.NAME).items():
+            yield {"job": line["job_id"], "how": how, "node": line["node"], "user": line["user"], "tree": tree}
 
 
 def _named(path: str) -> str:

@@ -4,6 +4,5 @@ from __future__ import annotations
 
 from warmstart.audit.events import Event
 
-TREE_SHOWN = Event("tree.shown")
 TREE_PACKED = Event("tree.packed")
 TREE_PACK_FAILED = Event("tree.pack-failed")

@@ -11,7 +11,6 @@ import os
 import time
 
 from warmstart import plan, view
-from warmstart.audit import events as core_events
 from warmstart.errors import StoreError, WarmstartError
 from warmstart.host.files import opened_dir, read_small
 from warmstart.host.identity import Identity, WorkerSilent
@@ -22,7 +21,7 @@ from warmstart.policy.shared import granted
 from warmstart.request import COMMENT, PathInvalid
 from warmstart.runner import Step
 from warmstart.steps.contract import Context, Outcome
-from warmstart.wings.trees import events, requests, shown
+from warmstart.wings.trees import requests, shown
 from warmstart.wings.trees.client import TreeClient
 from warmstart.wings.trees.current import Look, TreeUnusable
 from warmstart.wings.trees.offered import KEY, OLDEST_S, PROFILE, RENEWED_S, WAYS, WORD, offered
@@ -179,8 +178,9 @@ def run(context: Context, options: Options) -> Outcome:
     finally:
         if found.copy:
             os.close(found.copy.root)
-    context.audit.emit(
-        events.TREE_SHOWN,
+    context.audit.count(**{f"trees shown: {f'itself, {found.reason}' if found.reason else 'copy'}": 1})
+    context.audit.add(
+        "trees",
         tree=tree.seen.path,
         way="copy" if found.copy else "itself",
         reason=found.reason,
@@ -190,7 +190,7 @@ def run(context: Context, options: Options) -> Outcome:
         fetched_bytes=found.copy.fetched if found.copy else 0,
         files=found.copy.files if found.copy else 0,
         bytes=found.copy.size if found.copy else 0,
-        duration_ms=round((time.monotonic() - started) * 1000, 3),
+        ms=round((time.monotonic() - started) * 1000, 3),
     )
     return Outcome(
         "changed",
@@ -347,7 +347,7 @@ def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Found:
 def _without(context: Context, options: Options, tree: _Tree, offers: Offers) -> _Found:
     """Have the tree packed, unless its copies are refused; return why the job has none."""
     for bundle, why in offers.refused.items():
-        context.audit.emit(core_events.BUNDLE_REFUSED, profile=PROFILE, bundle=bundle, reason=why)
+        context.audit.remark(f"a bundle was refused: {why}", PROFILE, bundle=bundle)
     if offers.refused:
         return _Found(None, REFUSED)
     record = context.record

@@ -7,7 +7,6 @@ PrologSlurmctld).
 from __future__ import annotations
 
 import os
-import time
 
 from warmstart.wings.specs import controller, events
 from warmstart.wings.specs.frame import ControllerRun, run_hook
@@ -19,7 +18,6 @@ def main(prefix: str) -> int:
 
 
 def _write(run: ControllerRun) -> None:
-    started = time.monotonic()
     written = controller.spec_of(run.job, os.environ)
     source = "nobody" if written.qos is None else "slurm"
     # Publish before the look-up: if that times out or this process is killed, nodes have everything but the QOS.
@@ -31,10 +29,10 @@ def _write(run: ControllerRun) -> None:
             source, qos = _qos(run)
         except LookUpFailed as error:
             run.audit.emit(events.SPEC_FAILED, error=error.as_audit())
+            run.audit.failed(error, "spec")
         else:
             run.slurm.publish_spec(run.path, written._replace(qos=qos), run.deadline)
-    took = round((time.monotonic() - started) * 1000, 3)
-    run.audit.emit(events.SPEC_WRITTEN, path=run.path, qos=source, duration_ms=took)
+    run.audit.say(spec=run.path, qos=source)
 
 
 def _qos(run: ControllerRun) -> tuple[str, str]:
