@@ -73,18 +73,21 @@ class NodeJob:
 
     def harvested(self, field: str) -> dict[str, Any]:
         """Return a field of what is told of the harvest of each profile."""
-        return {event["profile"]: event[field] for event in self.events("cache.harvested")}
+        return {name: cache[field] for name, cache in self._ended() if field in cache}
+
+    def _ended(self) -> list[tuple[str, dict[str, Any]]]:
+        return list(self.node.result("epilog", self.job.id).get("caches", {}).items())
 
     def rejected(self) -> dict[str, int]:
         """Return what the epilog turned away, by reason."""
         counts: dict[str, int] = {}
-        for event in self.events("entry.rejected"):
-            counts.update(event["reasons"])
+        for _, cache in self._ended():
+            counts.update(cache.get("rejected", {}))
         return counts
 
     def published(self) -> int:
         """Return how many bundles the epilog published."""
-        return len(self.events("bundle.published"))
+        return sum("bundle" in cache for _, cache in self._ended())
 
     def explained(self) -> str:
         """Return what `explain` says, in one line."""

@@ -15,8 +15,12 @@ RULES = f"{profiles(alpha='*.bin')}    in_step: true\nrules: [{{name: all, profi
 
 
 def agreed(site: Site, job_id: int) -> dict[str, dict[str, Any]]:
-    """Return what each node's audit says of the agreement: profiles that are cold."""
-    return {event["node"]: event["cold"] for event in site.events(job_id, "cache.agreed")}
+    """Return what each node's log says of the agreement: profiles that are cold, why, and for which nodes."""
+    return {
+        line["node"]: {name: cache for name, cache in line["caches"].items() if "nodes" in cache}
+        for line in site.events(job_id, "hook.finished")
+        if "agreed_ms" in line
+    }
 
 
 def left(site: Site, job_id: int) -> list[Path]:
@@ -26,9 +30,14 @@ def left(site: Site, job_id: int) -> list[Path]:
 
 def published(site: Site, job_id: int) -> list[dict[str, Any]]:
     """Return the bundles that a job published."""
-    return site.events(job_id, "bundle.published")
+    return [cache for cache in _caches(site, job_id) if "bundle" in cache and "warm" not in cache]
 
 
 def handed_in(site: Site, job_id: int) -> list[dict[str, Any]]:
     """Return the parts that a job's nodes handed in."""
-    return site.events(job_id, "bundle.handed-in")
+    return [cache for cache in _caches(site, job_id) if "handed_in" in cache]
+
+
+def _caches(site: Site, job_id: int) -> list[dict[str, Any]]:
+    lines = [*site.events(job_id, "hook.finished"), *site.events(job_id, "harvest.finished")]
+    return [{**cache, "profile": name, "node": line["node"]} for line in lines for name, cache in line.get("caches", {}).items()]

@@ -103,7 +103,8 @@ def test_a_node_that_does_not_vote_in_time_makes_all_cold(warm: Site) -> None:
         go()
         _, seen = ended(warm, job)
     assert seen == {"n1": "", "n2": ""}
-    assert agreed(warm, job)["n2"]["alpha"] == {"reason": "no-vote", "nodes": ["n2"]}
+    told = agreed(warm, job)["n2"]["alpha"]
+    assert (told["cold"], told["nodes"]) == ("no-vote", ["n2"])
 
 
 def test_nodes_that_differ_are_cold_together(warm: Site, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@
         set-NAME             a line `KEY PATH` for an image that only a step names (`sets`): its set of caches, "" for
                              the first one, and its squashfs; added while the job runs. `more` in a second line: the
                              next step asks root, too
-        events               those of the prolog's audit events that the job's user may read (`warmstart explain`)
+        events               what of the prolog's audit the job's user may read (`warmstart explain`)
         link                 exists if the task prolog makes the constant path a link (`constant_path: link`)
 
 TaskProlog's protocol ends a value at a newline and has no quoting (slurm.conf(5), TaskProlog), so values with a newline
@@ -82,7 +82,7 @@ def run(context: Context, options: Options) -> Outcome:
     if context.policy.constant_path == "link" and _is_roots(os.path.dirname(context.policy.paths.cache)):
         files["link"] = ""
     view.publish(context.paths.view, record, files)
-    return Outcome("changed", detail={"variables": sorted(variables)})
+    return Outcome("changed")
 
 
 def _own(job: int, variables: dict[str, str], places: list[str]) -> str:

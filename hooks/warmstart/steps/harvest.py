@@ -140,8 +140,7 @@ def run(context: Context, options: Options) -> Outcome:
     total = _Total()
     left: dict[str, _Left] = {}
     for one, names in chosen:
-        audit = context.audit.bind(set=one.key) if one.key else context.audit
-        left[one.key] = _harvest(context._replace(record=one, audit=audit), options, deadline, names, total)
+        left[one.key] = _harvest(context._replace(record=one), options, deadline, names, total)
     if record.nodelist and not any(of_set.deferred for of_set in left.values()):
         total.degraded += _finish(context, options)
     if record.seeded and not any(names for _, names in chosen):
@@ -151,7 +150,7 @@ def run(context: Context, options: Options) -> Outcome:
     if record.sets:
         others = [(other, left.get(other.key, _Left([], {}))) for other in record.sets]
         change["sets"] = [other._replace(deferred=of_set.deferred, judged=of_set.judged) for other, of_set in others]
-    return Outcome(state, {"entries": total.entries}, change, degraded=total.degraded, lost=total.lost)
+    return Outcome(state, record=change, degraded=total.degraded, lost=total.lost)
 
 
 def run_live(context: Context, options: Options) -> Outcome:
@@ -160,14 +159,13 @@ def run_live(context: Context, options: Options) -> Outcome:
 
     deadline, total, is_late = context.deadline.within(options.budget), _Total(), False
     for one in context.record.each():
-        audit = context.audit.bind(set=one.key) if one.key else context.audit
         names = live.profiles(context.policy, one)
-        left = _harvest(context._replace(record=one, audit=audit), options, deadline, names, total)
+        left = _harvest(context._replace(record=one), options, deadline, names, total)
         is_late = is_late or bool(left.deferred)
     if context.record.nodelist and not (is_late or total.degraded):  # else the round lacks this node, and is dropped
         total.degraded += _finish(context, options)
     state = "changed" if total.entries else "unchanged"
-    return Outcome(state, {"entries": total.entries}, degraded=total.degraded)
+    return Outcome(state, degraded=total.degraded)
 
 
 class _Left(NamedTuple):
@@ -271,7 +269,8 @@ def _to_harvest(context: Context, options: Options, deadline: Deadline) -> list[
     if options.failure and (reason := options.failure(deadline.within(CONTROLLER_SECONDS))):
         every = dict.fromkeys(name for of_set in names.values() for name in of_set)
         left_out = [name for name in every if options.after_success is None or name in options.after_success]
-        context.audit.emit(events.HARVEST_LEFT_OUT, reason=reason, profiles=left_out)
+        for name in left_out:
+            context.audit.put("caches", name, left_out=reason)
         names = {key: [name for name in of_set if name not in left_out] for key, of_set in names.items()}
     return [(one, names[one.key]) for one in context.record.each()]
 
@@ -385,6 +384,8 @@ class _ProfileHarvest:
         self._is_overlaid = False
         self._changed: list[str] = []  # seeded entries that the job rewrote or removed
         self._degraded = degraded
+        self._rejected: dict[str, int] = {}  # reason → entries
+        self._examples: list[tuple[str, str]] = []
 
     def _replaceable(self, bundles: list[SeededBundle]) -> list[SeededBundle]:
         """Return the bundles of which the job's version can take the place in the scope that it publishes to.
@@ -441,12 +442,7 @@ class _ProfileHarvest:
                 return _Harvested(0, collected.size, late, judged, error)
             count = len(valid) if bundle else 0
             is_published = self._place is None
-            self._context.audit.emit(
-                events.CACHE_HARVESTED,
-                profile=self._profile.name,
-                namespace=self._namespace.name,
-                scope=self._namespace.scope,
-                bundle=bundle if is_published else None,
+            self._tell(
                 entries=count if is_published else 0,
                 bytes=collected.size,
                 changed=len(self._changed) - len(retired),
@@ -461,8 +457,8 @@ class _ProfileHarvest:
                 ignored=collected.ignored,
                 ignored_examples=collected.ignored_examples,
                 truncated=OUT_OF_TIME if last else collected.truncated,
-                duration_ms=round((time.monotonic() - started) * 1000, 3),
-                **({"running": True} if self._is_live else {}),
+                ms=round((time.monotonic() - started) * 1000, 3),
+                running=self._is_live or None,
             )
             if self._is_live and bundle and is_published:
                 self._take(valid, self._absorbed(bundle))
@@ -502,10 +498,7 @@ class _ProfileHarvest:
         most, deadline = bundles.MOST_BYTES, self._limits.deadline
         try:
             if (made := rewrite.absorb(settings, self._namespace, both, most, deadline)).bundle:
-                where, told = self._namespace, made._asdict()
-                context.audit.emit(
-                    events.BUNDLE_COMPACTED, profile=where.profile, namespace=where.name, scope=where.scope, **told
-                )
+                self._tell(**made._asdict())
                 return made.bundle
         except WarmstartError as error:
             self._degraded.append(error)
@@ -678,14 +671,7 @@ class _ProfileHarvest:
     def _publish(self, fd: int, draft: Draft) -> str | None:
         published = self._context.store.publish(self._namespace, fd, draft, self._limits.deadline, quota=self._quota)
         if published.bundle:
-            self._context.audit.emit(
-                events.BUNDLE_PUBLISHED,
-                profile=self._profile.name,
-                namespace=self._namespace.name,
-                scope=self._namespace.scope,
-                run=self._context.record.run_name,
-                **{**published._asdict(), "superseding": len(published.superseding)},
-            )
+            self._tell(**{**published._asdict(), "superseding": len(published.superseding)})
         if late := sorted({*self._changed} - {*published.superseding}):
             self._reject_all(late, SUPERSEDED)
         return published.bundle
@@ -693,15 +679,7 @@ class _ProfileHarvest:
     def _hand_in(self, place: RunParts, fd: int, draft: Draft) -> str:
         nodelist, deadline = self._context.record.nodelist, self._limits.deadline
         part = self._context.store.hand_in(place, self._namespace, fd, draft, nodelist, deadline, quota=self._quota)
-        self._context.audit.emit(
-            events.BUNDLE_HANDED_IN,
-            profile=self._profile.name,
-            namespace=self._namespace.name,
-            scope=self._namespace.scope,
-            run=self._context.record.run_name,
-            part=part,
-            entries=len(draft.entries),
-        )
+        self._tell(part=part, handed_in=len(draft.entries))
         return part
 
     def _draft(self, entries: Entries) -> Draft:
@@ -718,25 +696,26 @@ class _ProfileHarvest:
         run = f"{context.record.set_name}.{profile}"
         spooled = Spooled(*self._namespace[1:], draft, run, "", place.name if place else "", nodelist)
         _add_to_spool(context, stage, spooled)
-        context.audit.emit(
-            events.BUNDLE_SPOOLED,
-            profile=profile,
-            namespace=self._namespace.name,
-            entries=len(draft.entries),
-            error=error.as_audit(),
-        )
+        self._tell(spooled=len(draft.entries), why=str(error))
 
     def _reject_all(self, entries: Collection[str], reason: str) -> None:
         if entries:
             self._reject({reason: len(entries)}, [(entry, reason) for entry in entries])
 
     def _reject(self, reasons: Mapping[str, int], examples: list[tuple[str, str]]) -> None:
-        """Audit rejected entries: `reasons` maps a reason to a count; `examples` are pairs of name and reason."""
+        """Log rejected entries: `reasons` maps a reason to a count; `examples` are pairs of name and reason."""
         if reasons and not self._is_live:  # then what is not whole yet is no fault, and the epilog tells of the rest
-            shown = examples[:MOST_EXAMPLES]
-            self._context.audit.emit(
-                events.ENTRY_REJECTED, profile=self._profile.name, reasons=dict(reasons), examples=shown
-            )
+            for reason, count in reasons.items():
+                self._rejected[reason] = self._rejected.get(reason, 0) + count
+            self._examples = [*self._examples, *examples][:MOST_EXAMPLES]
+            self._tell(rejected=self._rejected, rejected_examples=self._examples)
+
+    def _tell(self, **fields: object) -> None:
+        """Add to what the log says of this cache."""
+        record, where = self._context.record, self._namespace
+        name = f"{where.profile}@{record.key}" if record.key else where.profile
+        image = {"image": record.image} if record.key else {}
+        self._context.audit.put("caches", name, **image, namespace=where.name, scope=where.scope, **fields)
 
 
 def _add_to_spool(context: Context, stage: str, spooled: Spooled) -> None:

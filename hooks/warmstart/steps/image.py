@@ -26,14 +26,6 @@ if TYPE_CHECKING:
 
 NAME = "image"
 
-EVENTS = {
-    "reused": events.IMAGE_REUSED,
-    "waited": events.IMAGE_WAITED,
-    "imported": events.IMAGE_IMPORTED,
-    "stale": events.IMAGE_STALE,
-}
-
-
 REFRESH_S = 300  # `refresh`: an answer of the registry that is younger than this counts, so that users cannot flood it
 # What the registry says of an image that it does not show to the site: Docker Hub says the first of private ones.
 NOT_SHOWN = frozenset({"image-not-found", "image-forbidden"})
@@ -209,7 +201,6 @@ class _Job:
         paths = [image.path for image in images]
         return Outcome(
             "changed" if any(image.how == "imported" for image in images) else "unchanged",
-            detail={"images": len(images)},
             record={
                 "image": next((image.digest for image in images), ""),
                 "images": {name: image.path for name, image in self.images.items()},
@@ -253,22 +244,23 @@ def _left_to_pyxis(image: PyxisImage, reason: str, outcome: Outcome) -> Outcome:
 
 
 def tell(audit: Log, name: str, image: Obtained, seconds: float) -> None:
-    """Audit how an image was obtained, and what the import did if the image was missing."""
+    """Log how an image was obtained, and what the import did if the image was missing."""
     missing = image.missing
     if missing.damaged:
         audit.emit(events.IMAGE_DAMAGED, image=name, digest=image.digest, reason=missing.damaged)
     if missing.lockless:
-        audit.emit(events.IMAGE_LOCKLESS, image=name, reason=missing.lockless)
+        audit.remark(f"was imported without a lock: {missing.lockless}", name)
     for evicted in missing.evicted:
         audit.emit(events.IMAGE_EVICTED, name=evicted, reason=f"room for {name}")
     stale = {"reason": image.reason} if image.reason else {}
-    audit.emit(
-        EVENTS[image.how],
-        **stale,
+    audit.add(
+        "images",
         image=name,
         digest=image.digest,
+        how=image.how,
+        **stale,
         path=image.path,
         bytes=image.size,
         waited_ms=round(image.waited_s * 1000),
-        duration_ms=round(seconds * 1000, 3),
+        ms=round(seconds * 1000, 3),
     )

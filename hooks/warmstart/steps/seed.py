@@ -14,7 +14,6 @@ import os
 import time
 from itertools import groupby
 
-from warmstart.audit import events
 from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import mount_id, opened_dir, remove_tree
@@ -46,7 +45,6 @@ BUNDLES_LEFT_OUT = "bundles-left-out"
 NOTHING_PROPOSED = "nothing-proposed"  # by the job's head node
 NODES_DIFFER = "nodes-differ"  # in these facts
 
-MOST_NAMED = 64  # bundles in an event; an overlay has fewer
 JUST_BOOTED_S = 900.0  # of uptime; nodes that start together lack the same bundles
 SPREAD_S = 2.0
 EXTRACTION_SECONDS = 60.0
@@ -154,23 +152,26 @@ def run(context: Context, options: Options) -> Outcome:
         withheld = _give_away(context)
     if withheld:
         # The empty value replaces one that the job may have inherited.
-        cold = dict.fromkeys(options.profiles, withheld.code)
-        environment = {"WARMSTART_CACHE": ""}
-        return Outcome("changed", {"warm": [], "cold": cold, "facts": facts}, {"cache": ""}, environment, [withheld])
+        for name in options.profiles:
+            context.audit.put("caches", name, warm=False, cold=withheld.code)
+        return Outcome("changed", record={"cache": ""}, environment={"WARMSTART_CACHE": ""}, degraded=[withheld])
     seeding.extract()
     seeding.settle()
-    warm = [name for name, seeded in seeding.seeded.items() if seeded.number]
-    detail: dict[str, object] = {"warm": warm, "cold": seeding.cold, "facts": facts}
+    for name, reason in seeding.cold.items():
+        context.audit.put("caches", name, warm=False, cold=reason)
+    context.audit.say(facts=facts)
     record: RecordChange = {"facts": facts, "seeded": seeding.seeded, "fresh": options.fresh, "began": time.time()}
     topics: tuple[str, ...] = (options.meeting.path,) if options.meeting and context.record.head else ()
     if context.policy.harvest.while_running is not None and not context.record.key:
         from warmstart.harvest import live
 
         run = context.record._replace(fresh=options.fresh)
-        detail |= live.watch(context.policy, context.paths, run)
-        record["live"] = "look" in detail
+        watched = live.watch(context.policy, context.paths, run)
+        context.audit.say(**watched)
+        record["live"] = "look" in watched
         topics += (live.meeting(run).path,) if record["live"] and run.nodelist and run.head else ()
-    return Outcome("changed" if warm else "unchanged", detail, record, degraded=seeding.degraded, topics=topics)
+    warm = any(seeded.number for seeded in seeding.seeded.values())
+    return Outcome("changed" if warm else "unchanged", record=record, degraded=seeding.degraded, topics=topics)
 
 
 def _facts(context: Context, options: Options) -> dict[str, str]:
@@ -308,7 +309,7 @@ class _Seeding:
             from warmstart.seed.overlay import OverlayUnavailable, discard
 
             why = OverlayUnavailable(profile=", ".join(mounted), problem=error.strerror or str(error))
-            self._context.audit.emit(events.OVERLAY_FAILED, profile=mounted[0], error=why.as_audit())
+            self._context.audit.remark(str(why), ", ".join(mounted))
             with opened_dir(self._context.record.set_directory) as base, opened_dir("cache", base) as cache:
                 for name in mounted:
                     discard(base, name)
@@ -352,14 +353,9 @@ class _Seeding:
         except StoreError as error:
             self.degraded.append(error)
             return dict.fromkeys(self._agreed, error.code)
-        cold = {name: {"reason": why.reason, "nodes": why.nodes} for name, why in settled.cold.items()}
-        self._context.audit.emit(
-            events.CACHE_AGREED,
-            head=self._context.record.head,
-            profiles=self._agreed,
-            cold=cold,
-            waited_ms=round(settled.waited_s * 1000, 3),
-        )
+        self._context.audit.say(agreed_ms=round(settled.waited_s * 1000, 3))
+        for name, why in settled.cold.items():
+            self._context.audit.put("caches", name, nodes=why.nodes)
         return {name: why.reason for name, why in settled.cold.items()}
 
     def _mounted(self, source: _Source, ids: JobIds) -> _Source | None:
@@ -372,7 +368,7 @@ class _Seeding:
             try:
                 shown = overlay.show(base, profile.name, context.paths.layers, source.copies, ids, deadline)
             except OverlayUnavailable as error:
-                context.audit.emit(events.OVERLAY_FAILED, profile=profile.name, error=error.as_audit())
+                context.audit.remark(str(error), profile.name)
                 return None
         return source._replace(way="overlay", mapped=shown.mapped, shown=tuple(shown.entries))
 
@@ -393,18 +389,19 @@ class _Seeding:
         self.seeded[source.profile.name] = seeded
         if seeded.number:
             self.cold.pop(source.profile.name)
-        self._context.audit.emit(
-            events.CACHE_SEEDED,
-            profile=source.profile.name,
+        self._context.audit.put(
+            "caches",
+            source.profile.name,
+            warm=bool(seeded.number),
             namespace=source.namespace,
             way=source.way or "extraction",
             mapped=source.mapped,
             entries=seeded.number,
             bundles=len(source.copies),
-            bundle_ids=[copy.offer.bundle for copy in source.copies[:MOST_NAMED]],
+            bundle_ids=[copy.offer.bundle for copy in source.copies],
             scopes=sorted({copy.offer.scope for copy in source.copies}),
             fetched_bytes=sum(copy.fetched for copy in source.copies),
-            duration_ms=round((time.monotonic() - source.started) * 1000, 3),
+            ms=round((time.monotonic() - source.started) * 1000, 3),
         )
 
     @contextmanager
@@ -435,10 +432,10 @@ class _Seeding:
 
 
 def _offered(context: Context, profile: Profile, namespace: str, budget: _Budget) -> Offers:
-    """Return the store's offers. Bundles that the store refuses to offer are audited."""
+    """Return the store's offers. The log tells of bundles that the store refuses to offer."""
     offers = context.store.offers(context.record.read_scopes, profile.name, namespace, budget.fetching, named=False)
     for bundle, why in offers.refused.items():
-        context.audit.emit(events.BUNDLE_REFUSED, profile=profile.name, bundle=bundle, reason=why)
+        context.audit.remark(f"a bundle was refused: {why}", profile.name, bundle=bundle)
     return offers
 
 
@@ -454,7 +451,7 @@ def _copied(
 ) -> tuple[list[Copy], list[ResourceError]]:
     """Copy the offered bundles to this node, within the budget and as many as an overlay takes; return why not others.
 
-    One event for each reason names the first of those that are left out and tells how many they are.
+    One remark for each reason names the first of those that are left out and tells how many they are.
     """
     if not offers:
         return [], []
@@ -486,9 +483,8 @@ def _copied(
         copies.append(copy)
     for _, errors in groupby(left_out, lambda error: error.code):
         first, *others = errors
-        bundle, count = first.fields["bundle"], 1 + len(others)
-        context.audit.emit(
-            events.BUNDLE_LEFT_OUT, profile=profile.name, bundle=bundle, bundles=count, error=first.as_audit()
+        context.audit.remark(
+            f"{1 + len(others)} bundles were left out: {first}", profile.name, bundle=first.fields["bundle"]
         )
     return copies, left_out
 

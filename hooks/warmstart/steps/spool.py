@@ -25,7 +25,7 @@ def run(context: Context, options: Options) -> Outcome:
     """Publish bundles until the time limit. The rest waits for the next epilog or for maintenance."""
     deadline = context.deadline.within(options.seconds)
     done = publish(context.paths.spool, context.store, context.policy.maintenance, context.audit, deadline)
-    return Outcome("changed" if done else "unchanged", detail={"bundles": done})
+    return Outcome("changed" if done else "unchanged", detail={"bundles": done} if done else {})
 
 
 def publish(directory: str, store: StoreClient, rules: Maintenance, audit: Log, deadline: Deadline) -> int:
@@ -33,26 +33,22 @@ def publish(directory: str, store: StoreClient, rules: Maintenance, audit: Log, 
     count = 0
     for delivered in spool.deliver(directory, store, rules, deadline):
         count += 1
-        _audit(audit, delivered)
+        _log(audit, delivered)
     return count
 
 
-def _audit(audit: Log, delivered: Delivered) -> None:
+def _log(audit: Log, delivered: Delivered) -> None:
     spooled, published = delivered.spooled, delivered.published
     audit = audit.for_job(**delivered.job_labels)
     if delivered.reason or spooled is None:
         audit.emit(events.BUNDLE_DROPPED, run=delivered.run, spooled=delivered.name, reason=delivered.reason)
         return
-    about: dict[str, object] = {
-        "profile": spooled.profile,
-        "namespace": spooled.namespace,
-        "scope": spooled.scope,
-        "run": delivered.run,
-        "spooled": delivered.name,
-        "entries": len(spooled.draft.entries),
-    }
+    entries = len(spooled.draft.entries)
     if spooled.parts and spooled.profile:
-        audit.emit(events.BUNDLE_HANDED_IN, **about)
+        fields: dict[str, object] = {"handed_in": entries}
     elif published and published.bundle:
-        done = {**published._asdict(), "superseding": len(published.superseding)}
-        audit.emit(events.BUNDLE_PUBLISHED, **about, **done)
+        fields = {"entries": entries, **published._asdict(), "superseding": len(published.superseding)}
+    else:
+        return
+    audit.put("caches", spooled.profile, namespace=spooled.namespace, scope=spooled.scope, **fields)
+    audit.finish(outcome="ok", run=delivered.run)

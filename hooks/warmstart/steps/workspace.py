@@ -66,7 +66,7 @@ def run(context: Context, options: Options) -> Outcome:
     path = record.run_directory
     cache = context.policy.constant_cache or f"{path}/cache"
     change: RecordChange = {"cache": cache, "apart": record.apart}
-    return Outcome("changed", detail={"path": path}, record=change, environment={"TMPDIR": f"{path}/tmp"})
+    return Outcome("changed", record=change, environment={"TMPDIR": f"{path}/tmp"})
 
 
 def _require_room(root: int) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.lib.bundles import draft
 from tests.lib.cache_files import numba_files
 from tests.lib.numba_entries import numba_entry
-from tests.lib.runs import a_context, events
+from tests.lib.runs import a_context, events, result
 from tests.lib.worker_calls import answer_here
 from warmstart.harvest import collect, spool
 from warmstart.harvest.scan import OUT_OF_TIME
@@ -76,8 +76,15 @@ class Job:
         found: Offers = bundles.offers(self.store, [SCOPE], profile, "ns", "n1-test")
         return [entry for offer in found.offers for entry in offer.entries]
 
-    def rejections(self) -> list[dict[str, int]]:
-        return [event["reasons"] for event in events(self.context, "entry.rejected")]
+    def entries(self, options: Options = PLENTY) -> int:
+        """Harvest; return how many entries that has published, by its log."""
+        self.harvest(options)
+        return sum(cache.get("entries", 0) for cache in self.logged().values())
+
+    def logged(self) -> dict[str, dict[str, Any]]:
+        """Return what the log says of the caches since this was asked last."""
+        caches: dict[str, dict[str, Any]] = result(self.context).pop("caches", {})
+        return caches
 
 
 @pytest.fixture
@@ -90,16 +97,14 @@ def job(tmp_path: Path) -> Iterator[Job]:
 def test_new_entries_reach_the_store(job: Job) -> None:
     job.write("numba", numba_files() | {"tmp.lock": b"", "readme": b""})
     outcome = job.harvest()
-    assert outcome == Outcome("changed", {"entries": 1}, {"deferred": [], "judged": {}})
+    assert outcome == Outcome("changed", record={"deferred": [], "judged": {}})
     assert job.offered() == [ENTRY]
-    (told,) = events(job.context, "cache.harvested")
-    assert (told["entries"], told["scope"], told["known"], told["truncated"]) == (1, SCOPE, 0, "")
+    told = job.logged()["numba"]
+    assert (told["entries"], told["scope"], told["known"], "truncated" in told) == (1, SCOPE, 0, False)
     assert (told["ignored"], told["ignored_examples"]) == (
         {"lock or temporary file": 1, "no file of an entry": 1},
-        [["readme", "no file of an entry"]],
+        [("readme", "no file of an entry")],
     )
-    (published,) = events(job.context, "bundle.published")
-    assert (published["bundle"], published["scope"], published["run"]) == (told["bundle"], SCOPE, "7.0a1b2c3d")
     where = Namespace(job.store, SCOPE, "numba", "ns")
     manifest = bundles.read_manifest(where, told["bundle"])
     assert (manifest.producer.job, manifest.producer.user, manifest.facts) == (7, "ws-alice", {"cpu": "x"})
@@ -108,9 +113,9 @@ def test_new_entries_reach_the_store(job: Job) -> None:
 def test_what_the_validator_refuses_goes_nowhere(job: Job) -> None:
     base = ENTRY.replace("mod.outer", "mod.other")
     job.write("numba", numba_files() | {f"{base}.nbi": b"\x80\x05"})
-    assert job.harvest().detail == {"entries": 1}
+    job.harvest()
     assert job.offered() == [ENTRY]
-    assert job.rejections() == [{"incomplete": 1}]
+    assert [(told["entries"], told["rejected"]) for told in job.logged().values()] == [(1, {"incomplete": 1})]
 
 
 @pytest.mark.parametrize("failure", [StoreFailed(what="x", problem="y"), "full disk"])
@@ -128,7 +133,7 @@ def test_what_the_store_does_not_take_is_spooled(
     assert [type(error) for error in outcome.degraded] in ([StoreFailed], [WorkerSilent])
     (spooled,) = os.listdir(job.context.paths.spool)
     assert spooled.endswith(".7.0a1b2c3d.numba")
-    assert [event["entries"] for event in events(job.context, "bundle.spooled")] == [1]
+    assert job.logged()["numba"]["spooled"] == 1
 
 
 def with_another_set(job: Job) -> CacheSet:
@@ -143,9 +148,9 @@ def with_another_set(job: Job) -> CacheSet:
 def test_each_set_is_published_in_its_own_namespace(job: Job) -> None:
     other = with_another_set(job)
     outcome = job.harvest()
-    assert (outcome.detail, outcome.record) == ({"entries": 2}, {"deferred": [], "judged": {}, "sets": [other]})
-    told = events(job.context, "cache.harvested")
-    assert [(event["namespace"], event.get("set")) for event in told] == [("ns", None), ("other", other.key)]
+    assert outcome.record == {"deferred": [], "judged": {}, "sets": [other]}
+    told = {name: (cache["namespace"], cache["entries"]) for name, cache in job.logged().items()}
+    assert told == {"numba": ("ns", 1), f"numba@{other.key}": ("other", 1)}
     offered: Offers = bundles.offers(job.store, [SCOPE], "numba", "other", "n1-test")
     assert [entry for offer in offered.offers for entry in offer.entries] == job.offered() == [ENTRY]
 
@@ -246,12 +251,13 @@ def test_only_what_a_success_left_where_that_matters(job: Job) -> None:
     job.write("numba", numba_files())
     job.write("trt-rtx", RTX)
     failed = PLENTY._replace(failure=lambda _deadline: "the job failed", after_success=frozenset({"trt-rtx"}))
-    assert job.harvest(failed).detail == {"entries": 1}
+    job.harvest(failed)
     assert (job.offered("trt-rtx"), job.offered()) == ([], [ENTRY])
-    (told,) = events(job.context, "harvest.left-out")
-    assert (told["reason"], told["profiles"]) == ("the job failed", ["trt-rtx"])
+    told = job.logged()
+    assert (told["trt-rtx"], told["numba"]["entries"]) == ({"left_out": "the job failed"}, 1)
     assert job.harvest(failed._replace(after_success=None)) == Outcome("skipped")
-    assert job.harvest(failed._replace(failure=lambda _deadline: "")).detail == {"entries": 1}
+    job.logged()
+    assert job.entries(failed._replace(failure=lambda _deadline: "")) == 1
 
 
 def test_what_a_job_changed_supersedes_what_it_was_seeded_with(job: Job) -> None:
@@ -261,15 +267,17 @@ def test_what_a_job_changed_supersedes_what_it_was_seeded_with(job: Job) -> None
     (first,) = bundles.offers(job.store, [SCOPE], "trt-rtx", "ns", "n1-test").offers
     given = SeededBundle(SCOPE, first.bundle, first.sha256, ["runtime_cache.bin"])
     job.seeded(trt_rtx=Seeded("ns", [given]))
-    assert job.harvest().detail == {"entries": 0}
-    assert job.rejections() == []
+    job.logged()
+    job.harvest()
+    (told,) = job.logged().values()
+    assert (told["entries"], "rejected" in told) == (0, False)
     job.write("trt-rtx", {"runtime_cache.bin": b"another"})
-    assert job.harvest().detail == {"entries": 1}
+    assert job.entries() == 1
     (second,) = bundles.offers(job.store, [SCOPE], "trt-rtx", "ns", "n1-test").offers
     assert second.bundle != first.bundle
     job.write("trt-rtx", {"runtime_cache.bin": b"3"})
     job.harvest()
-    assert job.rejections() == [{harvest.SUPERSEDED: 1}]
+    assert job.logged()["trt-rtx"]["rejected"] == {harvest.SUPERSEDED: 1}
 
 
 def two_given(job: Job) -> SeededBundle:
@@ -293,7 +301,7 @@ def test_what_a_job_removed_is_retired(job: Job) -> None:
     remove(job, ENTRY)
     job.harvest()
     assert job.offered() == [SECOND]
-    told = events(job.context, "cache.harvested")[-1]
+    told = job.logged()["numba"]
     assert (told["entries"], told["changed"], told["retired"], told["retired_examples"]) == (0, 0, 1, [ENTRY])
 
 
@@ -310,8 +318,9 @@ def test_who_removes_most_of_it_cleans_up(job: Job, monkeypatch: pytest.MonkeyPa
         remove(job, SECOND)
         job.harvest()
     why = harvest.CUT_SHORT if cut_short else harvest.CLEANED_UP
-    assert (job.rejections()[-1][why], sorted(job.offered())) == (1 if cut_short else 2, sorted([ENTRY, SECOND]))
-    assert events(job.context, "cache.harvested")[-1]["retired"] == 0
+    told = job.logged()["numba"]
+    assert (told["rejected"][why], told["retired"]) == (1 if cut_short else 2, 0)
+    assert sorted(job.offered()) == sorted([ENTRY, SECOND])
 
 
 def test_nobody_knows_the_names_any_more(job: Job) -> None:
@@ -371,12 +380,11 @@ def test_a_node_of_several_hands_in(job: Job, started: list[list[str]]) -> None:
     on(job, "n1")
     job.write("numba", numba_files())
     outcome = job.harvest()
-    assert (outcome.state, outcome.detail, outcome.degraded) == ("changed", {"entries": 1}, [])
+    assert (outcome.state, outcome.degraded) == ("changed", [])
     assert (job.offered(), listing(job).standing.missing, started) == ([], ["n2"], [])
-    (told,) = events(job.context, "cache.harvested")
-    assert (told["bundle"], told["entries"]) == (None, 0)
-    (handed,) = events(job.context, "bundle.handed-in")
-    assert (handed["entries"], handed["part"]) == (1, listing(job).parts[0].bundle)
+    told = job.logged()["numba"]
+    assert ("bundle" in told, told["entries"], told["handed_in"]) == (False, 0, 1)
+    assert told["part"] == listing(job).parts[0].bundle
     on(job, "n2")
     assert job.harvest().state == "unchanged"
     assert (listing(job).standing.missing, len(listing(job).parts)) == ([], 1)
@@ -430,8 +438,8 @@ def test_what_a_job_says_that_it_set_itself(job: Job, left: list[str], own: list
     for name in left:
         Path(job.context.record.run_directory, "cache", name).touch()
     job.harvest()
-    (told,) = events(job.context, "cache.harvested")
-    assert (told["own"], told["use"]) == (own, use)
+    told = job.logged()["numba"]
+    assert (told.get("own", []), told["use"]) == (own, use)
 
 
 @pytest.mark.parametrize(
@@ -445,8 +453,7 @@ def test_for_how_long_a_job_made_entries(job: Job, times: tuple[int, int], laste
         os.utime(path, (times[min(number, 1)],) * 2)
     job.change(began=1000.0, ended=1000.0 + lasted)
     job.harvest()
-    (told,) = events(job.context, "cache.harvested")
-    assert told["building_ms"] == building_ms
+    assert job.logged()["numba"]["building_ms"] == building_ms
 
 
 CODE = "c5momhmpcehpoqqy6ina7vizwfsgu6ynbhg5xdlerd2rng3p6bxk"
@@ -478,7 +485,7 @@ def test_what_an_overlay_tells_of_its_use(  # noqa: PLR0917 - a row
     given = SeededBundle("site", bundle_id(1, "ab" * 32), "ab" * 32, [f"5m/{CODE}", ENTRY])
     job.seeded(**{profile: Seeded("ns", [given])})
     assert job.harvest().state == "unchanged"
-    assert [event["use"] for event in events(job.context, "cache.harvested")] == [use]
+    assert [cache["use"] for cache in job.logged().values()] == [use]
 
 
 def test_a_spool_without_room_drops_what_is_in_it(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.image_site import RULES
-from tests.lib.runs import events
+from tests.lib.runs import events, result
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import agreed, private, single_flight
@@ -61,17 +61,12 @@ def flights(monkeypatch: pytest.MonkeyPatch) -> Flights:
     return made
 
 
-def told(context: Context, name: str) -> list[dict[str, object]]:
-    return events(context, f"image.{name}")
-
-
 NOT_FOUND = ImageNotFound(image=FIRST.canonical())
 
 
 def test_the_first_image_is_the_jobs(context: Context, flights: Flights) -> None:
     assert image.run(context, Options((FIRST, SECOND))) == Outcome(
         "unchanged",
-        detail={"images": 2},
         record={
             "image": DIGEST,
             "images": {FIRST.canonical(): "/store/1.sqsh", SECOND.canonical(): "/store/2.sqsh"},
@@ -80,7 +75,7 @@ def test_the_first_image_is_the_jobs(context: Context, flights: Flights) -> None
     )
     assert flights.names() == [FIRST.canonical(), SECOND.canonical()]
     assert all(deadline.left() <= context.policy.images.wait for _, _, deadline in flights.asked)
-    (first, second) = events(context, "image.reused")
+    (first, second) = result(context)["images"]
     assert (first["image"], first["path"], first["bytes"], first["waited_ms"]) == (
         FIRST.canonical(),
         "/store/1.sqsh",
@@ -94,10 +89,10 @@ def test_the_first_image_is_the_jobs(context: Context, flights: Flights) -> None
     ("how", "state"),
     [("reused", "unchanged"), ("waited", "unchanged"), ("stale", "unchanged"), ("imported", "changed")],
 )
-def test_how_it_was_obtained_is_the_event(context: Context, flights: Flights, how: str, state: str) -> None:
+def test_how_it_was_obtained_is_logged(context: Context, flights: Flights, how: str, state: str) -> None:
     flights.how = how
     assert image.run(context, Options((FIRST,))).state == state
-    assert len(events(context, f"image.{how}")) == 1
+    assert [obtained["how"] for obtained in result(context)["images"]] == [how]
 
 
 def test_who_pays_for_an_image(context: Context, flights: Flights) -> None:
@@ -117,12 +112,12 @@ def test_an_image_leaves_time_to_later_steps(context: Context, flights: Flights)
 def test_what_happened_on_the_way_is_told(context: Context, flights: Flights) -> None:
     flights.missing = Missing("damaged", "no locks", ("old1", "old2"))
     image.run(context, Options((FIRST,)))
-    reasons = [event["reason"] for name in ("damaged", "lockless") for event in told(context, name)]
-    assert reasons == ["damaged", "no locks"]
-    assert [event["name"] for event in told(context, "evicted")] == ["old1", "old2"]
+    assert [event["reason"] for event in events(context, "image.damaged")] == ["damaged"]
+    assert [remark["text"] for remark in result(context)["remarks"]] == ["was imported without a lock: no locks"]
+    assert [event["name"] for event in events(context, "image.evicted")] == ["old1", "old2"]
     flights.missing = Missing()
     image.run(context, Options((FIRST,)))
-    assert len(told(context, "damaged")) == 1
+    assert len(events(context, "image.damaged")) == 1
 
 
 PYXIS = PyxisImage(FIRST, has_login=False, user_scope="user-1-a")
@@ -216,7 +211,7 @@ def test_all_nodes_have_the_head_nodes_image(context: Context, meeting: Options,
     other = image.run(another(context), meeting)
     assert other.record == {"image": DIGEST, "images": {FIRST.canonical(): "/store/2.sqsh"}}
     assert flights.names() == [FIRST.canonical(), FIRST.at(DIGEST)]
-    assert [event["image"] for event in told(context, how)] == [FIRST.canonical()] * 2
+    assert [(got["image"], got["how"]) for got in result(context)["images"]] == [(FIRST.canonical(), how)] * 2
 
 
 def test_a_steps_image_is_what_the_jobs_first_step_in_it_found(

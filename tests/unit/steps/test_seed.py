@@ -16,7 +16,7 @@ import pytest
 from tests.lib import packed
 from tests.lib.alone import run_alone
 from tests.lib.packed import MTIME_NS
-from tests.lib.runs import a_context, events
+from tests.lib.runs import a_context, result
 from warmstart.errand import Errands
 from warmstart.harvest.live import ROUNDS
 from warmstart.host import process
@@ -105,8 +105,14 @@ def seeded(outcome: Outcome) -> dict[str, Seeded]:
     return outcome.record["seeded"]
 
 
-def told(node: Node, event: str) -> list[dict[str, Any]]:
-    return events(node.context, event)
+def caches(node: Node) -> dict[str, dict[str, Any]]:
+    """Return what the log says of the caches."""
+    return result(node.context)["caches"]
+
+
+def cold(node: Node) -> dict[str, str]:
+    """Return why which profiles are cold, by the log."""
+    return {name: cache["cold"] for name, cache in caches(node).items() if not cache["warm"]}
 
 
 def watching(node: Node, **changes: object) -> Outcome:
@@ -123,7 +129,7 @@ def test_a_job_is_harvested_while_it_runs(node: Node) -> None:
     outcome, now = watching(node), int(time.time())
     (errand,) = Errands(node.context.paths, ROUNDS).all()
     assert (errand.key, errand.attempts, 0 <= errand.due - now - 900 < 20) == (node.context.record.run_name, 0, True)
-    assert (outcome.record.get("live"), outcome.detail["look"]) == (True, errand.due)
+    assert (outcome.record.get("live"), result(node.context)["look"]) == (True, errand.due)
 
 
 @pytest.mark.parametrize("head", [True, False])
@@ -138,12 +144,8 @@ def test_an_empty_store_leaves_the_job_cold(node: Node) -> None:
     assert {name: found.entries for name, found in seeded(outcome).items()} == {"numba": [], "jax": []}
     assert len({found.namespace for found in seeded(outcome).values()}) == 2
     assert outcome.record["facts"]["image"] == "label:bare"
-    told = {
-        "warm": [],
-        "cold": dict.fromkeys(("numba", "jax"), "nothing-published"),
-        "facts": outcome.record["facts"],
-    }
-    assert outcome.detail == told
+    assert cold(node) == dict.fromkeys(("numba", "jax"), "nothing-published")
+    assert result(node.context)["facts"] == outcome.record["facts"]
 
 
 def test_nodes_that_boot_together_do_not_fetch_at_once(node: Node) -> None:
@@ -171,10 +173,10 @@ def test_where_overlays_are_not_to_be_had_entries_are_extracted(node: Node) -> N
     assert seeded(outcome)["numba"].entries == ["m/f"]
     assert node.cached() == {"numba/m/f.nbi": b"index", "numba/m/f.1.nbc": b"data"}
     assert (node.cache / "numba/m/f.nbi").stat().st_mtime_ns == MTIME_NS
-    assert [event["profile"] for event in told(node, "overlay.failed")] == ["numba"]
-    (event,) = told(node, "cache.seeded")
-    assert (event["way"], event["entries"], event["scopes"]) == ("extraction", 1, [SCOPES[1]])
-    assert event["fetched_bytes"] > 0
+    assert [remark["about"] for remark in result(node.context)["remarks"]] == ["numba"]
+    cache = caches(node)["numba"]
+    assert (cache["way"], cache["entries"], cache["scopes"]) == ("extraction", 1, [SCOPES[1]])
+    assert cache["fetched_bytes"] > 0
 
 
 @pytest.mark.parametrize("overlays", [True, False])
@@ -189,8 +191,7 @@ def test_the_names_of_a_large_bundle_are_recorded_only_where_they_were_needed(
     outcome = node.run()
     (given,) = seeded(outcome)["numba"].bundles
     assert (sorted(given.entries), given.number) == (([], 20) if overlays else (sorted(large), 0))
-    assert (outcome.detail["warm"], outcome.degraded) == (["numba"], [])
-    assert told(node, "cache.seeded")[0]["entries"] == 20
+    assert (caches(node)["numba"]["entries"], outcome.degraded) == (20, [])
 
 
 def test_what_the_jobs_own_process_does_is_nobody_elses_fault(node: Node) -> None:
@@ -202,7 +203,7 @@ def test_what_the_jobs_own_process_does_is_nobody_elses_fault(node: Node) -> Non
     listing.write_text(json.dumps(files))
     outcome = node.run()
     assert [error.code for error in outcome.degraded] == ["extraction-failed"]
-    assert outcome.detail["cold"] == {"numba": "extraction-failed"}
+    assert cold(node) == {"numba": "extraction-failed"}
 
 
 @pytest.mark.parametrize("bound", ["MOST_BYTES", "keep"])
@@ -217,9 +218,9 @@ def test_the_budget_of_bytes_is_one_for_all(node: Node, monkeypatch: pytest.Monk
         monkeypatch.setattr(bundles, bound, 20_000)
     outcome = node.run()
     assert (seeded(outcome)["numba"].entries, outcome.degraded) == (["m/f"], [])
-    (left_out,) = told(node, "bundle.left-out")
-    assert left_out["error"]["code"] == "fetch-over-budget"
-    assert (outcome.detail["warm"], outcome.detail["cold"]) == (["numba"], {})
+    (left_out,) = result(node.context)["remarks"]
+    assert left_out["text"].startswith("1 bundles were left out: ")
+    assert (caches(node)["numba"]["warm"], cold(node)) == (True, {})
 
 
 @pytest.mark.parametrize(("change", "reason"), [("budget", "bundles-left-out"), ("format", "bundles-refused")])
@@ -233,8 +234,8 @@ def test_why_all_of_a_profile_is_cold(node: Node, change: str, reason: str) -> N
         manifest.chmod(0o644)
         manifest.write_text('{"format": 2}')
         (manifest.parent / "index.json").unlink()
-    outcome = node.run()
-    assert (outcome.detail["warm"], outcome.detail["cold"]) == ([], {"numba": reason})
+    node.run()
+    assert cold(node) == {"numba": reason}
 
 
 def test_a_store_that_fails_leaves_the_job_cold(node: Node) -> None:
@@ -252,7 +253,7 @@ def test_a_damaged_bundle_leaves_its_profile_cold(node: Node) -> None:
     path.write_bytes(b"x" * path.stat().st_size)
     outcome = node.run(Options(("numba", "trt-rtx")))
     assert [type(error) for error in outcome.degraded] == [bundles.BundleDamaged]
-    assert (outcome.detail["warm"], outcome.detail["cold"]) == (["trt-rtx"], {"numba": "bundle-damaged"})
+    assert (caches(node)["trt-rtx"]["warm"], cold(node)) == (True, {"numba": "bundle-damaged"})
     assert node.cached().keys() == {"trt-rtx/runtime_cache.bin"}
 
 
@@ -263,9 +264,9 @@ def test_what_each_entry_is_from_is_recorded(node: Node) -> None:
     (given,) = found["trt-rtx"].bundles
     assert (given.scope, given.bundle, given.entries) == (SCOPES[1], bundle, ["runtime_cache.bin"])
     assert os.path.exists(f"{node.context.paths.bundles}/{given.sha256}.files.json")
-    cold = node.run(Options(("trt-rtx", "numba"), fresh=True))
-    assert "fresh" in cold.record
-    assert [found.bundles for found in seeded(cold).values()] == [[], []]
+    fresh = node.run(Options(("trt-rtx", "numba"), fresh=True))
+    assert "fresh" in fresh.record
+    assert [found.bundles for found in seeded(fresh).values()] == [[], []]
 
 
 def test_a_failed_extraction_leaves_an_empty_directory(node: Node) -> None:
@@ -279,7 +280,7 @@ def test_a_failed_extraction_leaves_an_empty_directory(node: Node) -> None:
     node.patch.setattr(process, "run_alone", fail)
     outcome = node.run()
     assert [type(error) for error in outcome.degraded] == [ExtractionFailed]
-    assert (outcome.detail["cold"], node.cached()) == ({"numba": "extraction-failed"}, {})
+    assert (cold(node), node.cached()) == ({"numba": "extraction-failed"}, {})
     assert stat.S_IMODE((node.cache / "numba").stat().st_mode) == 0o700
 
 
@@ -292,7 +293,7 @@ def test_a_cache_that_can_not_be_given_away_is_withheld(node: Node, monkeypatch:
     outcome = node.run()
     assert [type(error) for error in outcome.degraded] == [CacheWithheld]
     assert (outcome.record, outcome.environment) == ({"cache": ""}, {"WARMSTART_CACHE": ""})
-    assert outcome.detail["cold"] == {"numba": "cache-withheld"}
+    assert cold(node) == {"numba": "cache-withheld"}
     assert node.cached() == {}
 
 

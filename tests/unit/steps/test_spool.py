@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,11 @@ def offered(context: Context) -> list[str]:
     return [entry for offer in found.offers for entry in offer.entries]
 
 
+def published(context: Context) -> list[dict[str, Any]]:
+    """Return what the log says of the caches of those whose bundles were published."""
+    return [line["caches"]["numba"] for line in events(context, "harvest.finished")]
+
+
 def left(context: Context) -> list[str]:
     return [name.split(".", 2)[2] for name in sorted(os.listdir(context.paths.spool))]
 
@@ -57,24 +63,24 @@ def left(context: Context) -> list[str]:
 def test_all_that_is_spooled_is_published(context: Context) -> None:
     assert spool.run(context, SOON) == Outcome("changed", detail={"bundles": 2})
     assert (offered(context), left(context)) == (["a", "b"], [])
-    assert [event["namespace"] for event in events(context, "bundle.published")] == ["ns", "ns"]
-    assert spool.run(context, SOON) == Outcome("unchanged", detail={"bundles": 0})
+    assert [cache["namespace"] for cache in published(context)] == ["ns", "ns"]
+    assert spool.run(context, SOON) == Outcome("unchanged")
     os.rmdir(context.paths.spool)
-    assert spool.run(context, SOON) == Outcome("unchanged", detail={"bundles": 0})
+    assert spool.run(context, SOON) == Outcome("unchanged")
     assert not os.path.exists(context.paths.spool)
 
 
-def test_an_event_names_who_made_the_bundle(context: Context) -> None:
+def test_a_line_names_who_made_the_bundle(context: Context) -> None:
     other = context.audit.bind(hook="epilog", node="n1", job_id=8, uid=2002, user="bob", cluster="c2", step="spool")
-    (first, second) = sorted(os.listdir(context.paths.spool))
+    (_, second) = sorted(os.listdir(context.paths.spool))
     Path(context.paths.spool, second, spooling.DRAFT).write_bytes(b"{")
     spool.run(context._replace(audit=other), SOON)
     by = {"hook": "epilog", "job_id": 8, "uid": 2002, "user": "bob"}
-    (told,) = events(context, "bundle.published")
+    (told,) = events(context, "harvest.finished")
     assert [told[key] for key in ("job_id", "uid", "user", "cluster", "done_by")] == [7, 1000, "a", "c", by]
-    expected = (first, "0.0a1b2c3d", "user-1", 1, 0, "epilog")
-    keys = ("spooled", "run", "scope", "entries", "superseding", "hook")
-    assert tuple(told[key] for key in keys) == expected
+    assert (told["run"], told["hook"]) == ("0.0a1b2c3d", "epilog")
+    cache = told["caches"]["numba"]
+    assert (cache["scope"], cache["entries"], cache["superseding"]) == ("user-1", 1, 0)
     (lost,) = events(context, "bundle.dropped")
     assert (lost["uid"], lost["job_id"], lost["done_by"]) == (1000, 1, by)  # its name tells, its draft is damaged
     assert lost.keys().isdisjoint({"user", "cluster"})
@@ -90,18 +96,18 @@ def test_what_is_published_is_told_also_if_it_stays(context: Context, monkeypatc
     monkeypatch.setattr(spooling, "remove_tree", fails)
     with pytest.raises(SpoolFailed, match="not all removed"):
         spool.run(context, SOON)
-    assert len(events(context, "bundle.published")) == 2
+    assert len(published(context)) == 2
     assert spool.run(context, SOON).detail == {"bundles": 1}
     assert (offered(context), left(context)) == (["a", "b"], [])
-    assert len(events(context, "bundle.published")) == 2
+    assert len(published(context)) == 2
 
 
 def test_without_time_it_waits(context: Context) -> None:
-    assert spool.run(context, spool.Options(0)).detail == {"bundles": 0}
+    assert spool.run(context, spool.Options(0)).detail == {}
     held = os.open(context.paths.spool, os.O_RDONLY)
     try:
         assert try_flock(held)
-        assert spool.run(context, SOON).detail == {"bundles": 0}
+        assert spool.run(context, SOON).detail == {}
     finally:
         os.close(held)
     assert left(context) == ["0.0a1b2c3d.numba", "1.0a1b2c3d.numba"]
