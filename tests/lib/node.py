@@ -23,6 +23,7 @@ from tests.lib import command_line, judge
 from tests.lib.alone import run_alone
 from tests.lib.bundles import add_offered
 from tests.lib.faults import Done, Fault, Faults
+from tests.lib.last_lines import Found, LastLines
 from tests.lib.numba_entries import write_as
 from tests.lib.runs import a_job, a_policy
 from warmstart import session as sessions
@@ -91,7 +92,7 @@ def account(name: str) -> Identity:
     return Identity(name, *pwd.getpwnam(name)[2:4])
 
 
-class Node:
+class Node(LastLines):
     """See the module. Several nodes of one installation have the same base, and other names."""
 
     def __init__(
@@ -273,6 +274,10 @@ class Node:
     def result(self, hook: str, job: int = 0) -> dict[str, Any]:
         """Return the last line of a hook, the last time it ran; for a job, or for any."""
         return [line for line in self.events(HOOK_FINISHED, job) if line["hook"] == hook][-1]
+
+    def lines(self, job: int = 0) -> Found:
+        """Return the lines of a job, or of all jobs."""
+        return self.events(job=job)
 
     def problems(self, job: int = 0, *, settled: bool = True) -> list[str]:
         """Return what the independent reader finds (`tests.lib.judge`): in the store, and of a job that is over.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.lib import accounts, installation
 from tests.lib.accounts import ALICE
+from tests.lib.last_lines import Found, LastLines
 from tests.lib.node import OWN_JOBS, POLICY, Node
 from tests.lib.processes import SETPRIV
 from tests.lib.runs import a_job
@@ -34,7 +35,7 @@ def write_rules(node: Node, rules: str) -> None:
     installation.write_policy(node.base, f"{text}{rules}")
 
 
-class NodeJob:
+class NodeJob(LastLines):
     """A job whose prolog has run."""
 
     def __init__(self, node: Node, user: str, host: str, **changes: str) -> None:
@@ -71,23 +72,20 @@ class NodeJob:
         """Return its events of a name."""
         return self.node.events(name, self.job.id)
 
-    def harvested(self, field: str) -> dict[str, Any]:
-        """Return a field of what is told of the harvest of each profile."""
-        return {name: cache[field] for name, cache in self._ended() if field in cache}
+    def lines(self, job: int = 0) -> Found:
+        """Return its lines."""
+        return self.node.lines(job or self.job.id)
 
-    def _ended(self) -> list[tuple[str, dict[str, Any]]]:
-        return list(self.node.result("epilog", self.job.id).get("caches", {}).items())
+    def by_profile(self, field: str) -> dict[str, Any]:
+        """Return a field of what is logged of the harvest of each profile."""
+        return {cache["profile"]: cache[field] for cache in self.harvested() if field in cache}
 
     def rejected(self) -> dict[str, int]:
         """Return what the epilog turned away, by reason."""
         counts: dict[str, int] = {}
-        for _, cache in self._ended():
+        for cache in self.caches():
             counts.update(cache.get("rejected", {}))
         return counts
-
-    def published(self) -> int:
-        """Return how many bundles the epilog published."""
-        return sum("bundle" in cache for _, cache in self._ended())
 
     def explained(self) -> str:
         """Return what `explain` says, in one line."""

@@ -15,6 +15,7 @@ from typing import Any
 from tests.lib import command_line, installation, mounts, processes
 from tests.lib.accounts import ALICE, STORE
 from tests.lib.cluster import Cluster, JobResult
+from tests.lib.last_lines import Found, LastLines
 from tests.lib.numba_entries import numba_entries
 from warmstart.paths import Installation
 
@@ -46,7 +47,7 @@ rules:
 """
 
 
-class Site:
+class Site(LastLines):
     """An installation of warmstart in a running cluster."""
 
     def __init__(
@@ -137,6 +138,10 @@ class Site:
         """Return the audit events that `warmstart audit --json` prints for these filters; no process is started."""
         done = command_line.run(Installation(str(self.cluster.prefix)), "audit", "--json", *filters)
         return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def lines(self, job: int = 0) -> Found:
+        """Return all lines of a job, or of all jobs."""
+        return self.audit(*(("--job", str(job)) if job else ()))
 
     def events(self, job_id: int, event: str) -> list[dict[str, Any]]:
         """Return a job's events of one kind."""

@@ -77,7 +77,7 @@ def test_a_cleaner_empties_no_scope(cleaned: Node, way: str, who: str) -> None:
         else:
             job.run(OF_USER[way])
         assert seen(job) != ALL
-    assert not any(job.harvested("retired").values())
+    assert not any(job.by_profile("retired").values())
     if job.rejected():
         assert "as by a cleaner; it stays published" in job.explained()
     with a_run(cleaned, user=who, partition=partition) as after:
@@ -88,8 +88,8 @@ def test_what_a_user_removes_is_retired(cleaned: Node) -> None:
     """One entry, with its directory; or one file, of a tool that has nothing else. `explain` and the report say so."""
     with a_run(cleaned) as job:
         job.run("rm -r $TOOL_CACHE/a; rm $FLAT_CACHE/b.bin")
-    assert job.harvested("retired") == {"tool": 1, "flat": 1}
-    assert job.harvested("retired_examples") == {"tool": ["a"], "flat": ["b.bin"]}
+    assert job.by_profile("retired") == {"tool": 1, "flat": 1}
+    assert job.by_profile("retired_examples") == {"tool": ["a"], "flat": ["b.bin"]}
     assert "removed, and so retired: 1 entry (a)" in job.explained()
     assert "entries retired 2 " in " ".join(cleaned.command("report", "--since", "1h").stdout.split())
     with a_run(cleaned) as after:
@@ -100,7 +100,7 @@ def test_files_that_go_alone_are_no_change(cleaned: Node) -> None:
     """A reaper takes what is old: here a quarter of the entries, and a half of another one."""
     with a_run(cleaned) as job:
         job.run("rm $TOOL_CACHE/a/*; rm $TOOL_CACHE/b/code")
-    assert job.harvested("retired")["tool"] == 0
+    assert job.by_profile("retired")["tool"] == 0
     assert job.rejected() == {"lost files and no more, as by a cleaner; it stays published": 2}
     with a_run(cleaned) as after:
         assert seen(after) == ALL

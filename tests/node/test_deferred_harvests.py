@@ -48,7 +48,7 @@ def test_what_there_is_no_time_for_is_finished_by_maintenance(base: Path) -> Non
     with mounts.slow(base, Path(node.paths.stage), size // COPIED_S):
         assert node.run("epilog", late).status == 0
     (event,) = node.events("harvest.deferred")
-    assert "numba" in event["profiles"], (event, node.events("step.failed"))
+    assert "numba" in event["profiles"], (event, node.failures())
     assert (run.stat().st_mode & 0o7777, (run / "tmp").exists()) == (0o700, False)
     for hook in ("prolog", "epilog"):  # a requeue of the job is not disturbed by it, nor the other way round
         assert node.run(hook, late).status == 0
@@ -191,8 +191,8 @@ def test_what_a_prolog_had_no_budget_for_is_not_published_again(node: LateNode, 
         assert len(os.listdir(node.paths.spool)) == 1
     node.maintain()
     assert not os.path.exists(node.paths.spool) or os.listdir(node.paths.spool) == []
-    assert [event["entries"] for event in node.events("cache.harvested")] == ([0] if store_answers else [])
-    assert node.events("bundle.published") == []
+    assert [event["entries"] for event in node.harvested()] == ([0] if store_answers else [])
+    assert node.published() == []
     assert {path.stem for path in node.directory().glob("*.sqsh")} == {first}
     assert set(node.seen().values()) == {first}
 
@@ -208,5 +208,5 @@ def test_no_harvest_is_larger_than_what_a_job_fetches(base: Path, monkeypatch: p
         node.epilog(node.run_of(number, entries=entries), budget=30.0)
         assert len(node.seen()) == 2 * number
     node.maintain()
-    told = node.events("cache.harvested")
+    told = node.harvested()
     assert [(event["bytes"], bool(event.get("truncated"))) for event in told] == [(2 * size, True), (2 * size, False)]

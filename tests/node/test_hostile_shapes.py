@@ -27,7 +27,7 @@ class Place(NamedTuple):
         assert os.listdir(self.node.workspace) == []
         (epilog,) = [event for event in job.events("hook.finished") if event["hook"] == "epilog"]
         assert epilog["status"] == 0
-        assert [event["entries"] for event in job.events("cache.harvested") if event["entries"]] == []
+        assert [event["entries"] for event in job.harvested() if event["entries"]] == []
 
 
 @pytest.fixture
@@ -77,5 +77,5 @@ def test_a_mount_in_the_workspace(place: Place) -> None:
         job.run(f'mkdir "$TMPDIR/mounted"; bindfs --no-allow-other {place.precious} "$TMPDIR/mounted"')
         wait_until("the mount", lambda: str(place.node.workspace) in Path("/proc/self/mountinfo").read_text(), 10)
     place.require_removed(job)
-    assert job.events("step.failed") == []
+    assert job.failures() == []
     assert str(place.node.workspace) not in Path("/proc/self/mountinfo").read_text()

@@ -114,7 +114,7 @@ def test_a_full_store_keeps_the_spool(node: Host) -> None:
         spooled(node, "a", "b", "c")
         node.maintain(status=1)
         assert len(os.listdir(node.paths.spool)) == 1
-        assert [e["error"]["code"] for e in node.events("step.failed")] == ["store-full"]
+        assert [e["code"] for e in node.failures()] == ["store-full"]
         assert [e["outcome"] for e in node.events("hook.finished")] == ["failed"]
         policy.write_text(text)
     node.maintain()
@@ -158,7 +158,7 @@ def test_one_run_that_cannot_be_removed_costs_no_other(node: Host, immutable: Ca
     node.maintain(status=1)
     assert node.left() == ["state/4", "view/4", "view/6", "workspace/.4.0a1b2c3d", "workspace/6.00000000"]
     held[1] = node.workspace / ".4.0a1b2c3d" / "cache"
-    errors = [event["error"]["code"] for event in node.events("step.failed")]
+    errors = [event["code"] for event in node.failures()]
     assert errors == ["workspace-busy"] * 4
     for path in held:
         mutable(path)
@@ -251,7 +251,7 @@ def test_only_one_run_maintains_a_node(node: Host) -> None:
         (report,) = node.json("maintain", "--node", "n1")
         assert report["failed"] == [f"another maintenance run is active on node n1 (process {os.getpid()})"]
     assert node.left() == before
-    (event,) = node.events("step.failed")
+    (event,) = node.failures()
     assert (event["hook"], event["error"]["code"]) == ("maintain", "maintenance-busy")
     assert not os.path.exists(node.paths.maintained)
 
@@ -336,7 +336,7 @@ def test_the_store_is_maintained_by_one_host(node: Host) -> None:
     with node.client() as other:
         assert other.lock(after(60))
         assert node.command("maintain", "--store").exit_code == 1
-    (event,) = node.events("step.failed")
+    (event,) = node.failures()
     assert event["error"]["code"] == "maintenance-busy"
     assert not stamp.exists()
     assert node.command("maintain", "--store").exit_code == 0

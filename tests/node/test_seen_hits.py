@@ -28,7 +28,7 @@ def ran(node: Node, script: str) -> dict[str, str]:
     """Run a job. Return what was made of each profile's cache."""
     with a_run(node) as job:
         job.run(script)
-    uses: dict[str, str] = job.harvested("use")
+    uses: dict[str, str] = job.by_profile("use")
     return uses
 
 
@@ -39,8 +39,8 @@ def test_numba_builds_hits_and_is_not_used(base: Path) -> None:
     assert uses == ["untouched", "built", "hit", "untouched"]
     with a_run(node) as job:  # neither a hit nor a miss
         job.run('rm -rf "$NUMBA_CACHE_DIR"/*')
-    assert job.harvested("use") == {"numba": "unknown", "jax": "untouched"}
-    assert job.harvested("retired")["numba"] == 0
+    assert job.by_profile("use") == {"numba": "unknown", "jax": "untouched"}
+    assert job.by_profile("retired")["numba"] == 0
     assert "2 removed with most others, as by a cleaner; it stays published" in job.explained()
 
 

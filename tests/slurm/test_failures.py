@@ -59,7 +59,7 @@ def test_a_wish_that_cannot_be_met(site: Site, comment: str, sentence: str) -> N
     assert sentence.format(registry=site.registry) in sentences[0]
     assert len(sentences) == 2  # the reason, and the hint
     assert "\nimage=" not in f"\n{job.output}"  # the script did not run
-    assert len(site.events(job.job_id, "job.refused")) == 1
+    assert len(site.failures(job.job_id, "refused")) == 1
 
 
 def test_a_wish_that_cannot_be_met_fails_the_steps_of_salloc(site: Site) -> None:
@@ -119,7 +119,7 @@ def test_a_store_that_is_not_there(site: Site) -> None:
     assert job.state == "COMPLETED"
     (notice,) = said(job)
     assert "the job runs without it" in notice
-    kinds = {(event["hook"], event["step"], event["error"]["kind"]) for event in site.events(job.job_id, "step.failed")}
+    kinds = {(event["hook"], event["step"], event["kind"]) for event in site.failures(job.job_id)}
     assert kinds == {("prolog", "seed", "store")}
     assert [event["status"] for event in site.events(job.job_id, "hook.finished")] == [0, 0]
     assert not os.path.lexists(away)
@@ -165,8 +165,8 @@ def test_a_disk_that_another_user_filled(site: Site, fill: str, full: dict[str, 
         assert site.finish(hog).state == "COMPLETED"
         assert os.listdir(site.workspace / "n3") == []
     assert job.state == "COMPLETED"
-    kinds = {event["error"]["kind"] for event in site.events(job.job_id, "step.failed")}
-    ways = [event["way"] for event in site.events(job.job_id, "cache.seeded")]
+    kinds = {event["kind"] for event in site.failures(job.job_id)}
+    ways = [event["way"] for event in site.seeded(job.job_id)]
     (told,) = said(job)
     assert "its disk has less than 1 GiB, or a twentieth of its space or inodes, free" in told
     assert (kinds, ways) == ({"resource"}, [])

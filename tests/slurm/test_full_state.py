@@ -118,10 +118,10 @@ def test_a_job_gets_its_image_on_a_full_disk_and_its_harvest_waits(
     assert events >= {("epilog", name) for name in ("step.finished", "hook.finished")}
     assert [event["outcome"] for event in site.events(job.job_id, "hook.finished")] == ["ok", "ok"]
     assert len(site.events(job.job_id, "harvest.deferred")) == 1
-    assert sum(event["entries"] for event in site.events(job.job_id, "cache.harvested")) == 0
+    assert sum(event["entries"] for event in site.harvested(job.job_id)) == 0
     drain(state)
     maintain(site)
-    assert sum(event["entries"] for event in site.events(job.job_id, "cache.harvested")) > 0
+    assert sum(event["entries"] for event in site.harvested(job.job_id)) > 0
 
 
 @FULL

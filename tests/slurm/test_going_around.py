@@ -44,7 +44,7 @@ def ran(
     """Run a job; return its id, of each profile what it set itself and its use, and the output."""
     ended = site.finish(site.cluster.submit(f"#!/bin/sh\n{script}\n", ALICE, "--nodelist=n1", *options, env=env))
     assert ended.state == "COMPLETED", ended.output
-    events = site.events(ended.job_id, "cache.harvested")
+    events = site.harvested(ended.job_id)
     return ended.job_id, {event["profile"]: (event["own"], event["use"]) for event in events}, ended.output
 
 

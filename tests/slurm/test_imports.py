@@ -88,7 +88,7 @@ def test_an_import_outlives_jobs_and_slurmd(site: Site, registry: Registry, fres
     assert outcomes(site, image) == ["image.imported"]
     later = site.finish(site.cluster.submit(SHOW, BOB, wanting(image), "--nodelist=n3"))
     assert later.output == "found\n"
-    assert len(site.events(later.job_id, "image.reused")) == 1
+    assert len(site.images(later.job_id, "reused")) == 1
 
 
 @contextmanager
@@ -147,7 +147,7 @@ def test_an_import_in_a_contained_job(
                 site.cluster.wait_idle(60)
                 asked = questions()
         assert site.cluster.job(job).state == "CANCELLED"
-        refused = site.events(job, "job.refused")
+        refused = site.failures(job, "refused")
         assert {event["node"]: event["error"]["code"] for event in refused} == dict.fromkeys(("n1", "n2"), "job-over")
         assert 0 < len(asked) <= 4
         assert all(f"--jobs={job}" in question for question in asked)

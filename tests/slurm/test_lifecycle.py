@@ -87,7 +87,7 @@ def test_an_epilog_that_runs_twice_at_once(site: Site) -> None:
     answers = [process.communicate(timeout=60) for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert answers == [("", "")] * 2
-    assert len({event["run_id"] for event in site.events(910003, "cache.harvested")}) == 1
+    assert len({event["run_id"] for event in site.harvested(910003)}) == 1
 
 
 @pytest.mark.threat(14)

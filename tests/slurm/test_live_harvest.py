@@ -78,7 +78,7 @@ class Server:
     def harvested(self) -> dict[str, int]:
         """Return the entries that were published while the job ran, by profile."""
         found: dict[str, int] = {}
-        for event in self.site.events(self.id, "cache.harvested"):
+        for event in self.site.harvested(self.id):
             if event.get("running"):
                 found[event["profile"]] = found.get(event["profile"], 0) + event["entries"]
         return found
@@ -167,7 +167,7 @@ def test_a_replica_is_warm_while_the_first_one_serves(live: Site) -> None:
     live.finish(server.id)
     (ended,) = [
         event
-        for event in live.events(server.id, "cache.harvested")
+        for event in live.harvested(server.id)
         if not event.get("running") and event["profile"] == "numba"
     ]
     assert (ended["entries"], ended["use"]) == (0, "built")
@@ -188,7 +188,7 @@ def test_a_job_that_ends_while_it_is_harvested(live: Site, how: str) -> None:
         ends[how](server.id)
         wait_until("the end of its run", lambda: bool(site.events(server.id, "hook.finished")[1:]), 60)
         assert stopped.wait(20) == -9
-    ended = [e for e in site.events(server.id, "cache.harvested") if e["profile"] == "numba"]
+    ended = [e for e in site.harvested(server.id) if e["profile"] == "numba"]
     assert [(e["entries"], e.get("running")) for e in ended][:1] == [(2, None)]
     if how == "requeue":
         site.cluster.cancel(server.id)
@@ -209,7 +209,7 @@ def test_a_job_on_several_nodes_is_brought_back_as_a_whole(live: Site) -> None:
     hasten(live, job, "n2")
     look(live)
     wait_until("the union", lambda: bool(live.events(job, "harvest.merged")), 60)
-    (told,) = live.events(job, "bundle.published")
+    (told,) = live.published(job)
     assert (told["entries"], told["running"], len(published(live, "numba"))) == (4, True, 4)
     replica = live.cluster.submit(on_each_node(live, ""), ALICE, "--nodelist=n3,n4", "--nodes=2")
     output = live.cluster.wait(replica, 300).output
@@ -219,7 +219,7 @@ def test_a_job_on_several_nodes_is_brought_back_as_a_whole(live: Site) -> None:
     live.cluster.cancel(job)
     live.finish(job)
     live.finish(replica)
-    assert len(live.events(job, "bundle.published")) == 1
+    assert len(live.published(job)) == 1
     assert (live.leftovers(), [*live.cluster.base.glob("store-*/parts/*")]) == ([], [])
 
 

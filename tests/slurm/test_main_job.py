@@ -50,12 +50,12 @@ def completed(site: Site, job_id: int) -> JobResult:
 
 def seeded(site: Site, job_id: int) -> int:
     """Return how many entries a job was seeded with."""
-    return sum(event["entries"] for event in site.events(job_id, "cache.seeded"))
+    return sum(event["entries"] for event in site.seeded(job_id))
 
 
 def harvested(site: Site, job_id: int) -> int:
     """Return how many new entries a job's epilog harvested."""
-    return sum(event["entries"] for event in site.events(job_id, "cache.harvested"))
+    return sum(event["entries"] for event in site.harvested(job_id))
 
 
 def compiled(site: Site, tool: str, user: str, node: str, *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -95,7 +95,7 @@ def test_the_second_node_is_warm_and_another_user_is_not(site: Site, own_store: 
     assert (warm["cache_hits"] > 0, warm["cache_misses"]) == (True, 0)
     assert seeded(site, second) == harvested(site, first)
     assert harvested(site, second) == 0
-    assert {event["scope"] for event in site.events(first, "cache.harvested")} == {
+    assert {event["scope"] for event in site.harvested(first)} == {
         f"user-{site.cluster.account(ALICE).uid}-{ALICE}"
     }
     third, foreign = compiled(site, "numba", BOB, "n3")
@@ -128,14 +128,14 @@ def test_only_a_publisher_reaches_others(site: Site, own_store: Path) -> None:
     """In scope site ws-bob gets only what ws-alice compiled in the rule's partition."""
     site.write_policy(SITE_SCOPE, store=str(own_store))
     private, _ = compiled(site, "copy", ALICE, "n1")
-    assert {event["scope"] for event in site.events(private, "cache.harvested")} != {"site"}
+    assert {event["scope"] for event in site.harvested(private)} != {"site"}
     published, cold = compiled(site, "copy", ALICE, "n2", "--partition=ci")
     # Her own private entries do not reach a job that publishes: it would pass them on.
     assert (seeded(site, published), cold["cache_hits"]) == (0, 0)
-    assert {event["scope"] for event in site.events(published, "cache.harvested")} == {"site"}
+    assert {event["scope"] for event in site.harvested(published)} == {"site"}
     other, warm = compiled(site, "copy", BOB, "n3")
     assert warm["cache_misses"] == 0
-    assert [event["scopes"] for event in site.events(other, "cache.seeded")] == [["site"]]
+    assert [event["scopes"] for event in site.seeded(other)] == [["site"]]
 
 
 def test_the_environment_of_every_kind_of_step(site: Site) -> None:

@@ -79,7 +79,7 @@ def test_a_tag_that_moves_between_two_prologs(imaged: Site, registry: Registry, 
     before = alone(site, BOB, f"--comment=warmstart: image={image}")
     with held(site, "prolog", "n2") as go:
         job = submit(site, f"image={image}")
-        wait_until("the head node's image", lambda: bool(site.events(job, "image.reused")), 30)
+        wait_until("the head node's image", lambda: bool(site.images(job, "reused")), 30)
         moved(site, registry, image, 9101)
         is_older(site, image, REFRESH_S + 1)
         third = site.cluster.submit(ONE, BOB, f"--comment=warmstart: image={image} refresh", "--nodelist=n3")
@@ -114,7 +114,7 @@ def test_what_the_head_node_falls_back_to(imaged: Site, registry: Registry, fres
             job = submit(site, words)
             assert shown(site, job) == before
         assert len([asked for asked in relay.asked if "manifests/1" in asked]) == 1
-    stale = {event["node"]: event["digest"] for event in site.events(job, "image.stale")}
+    stale = {event["node"]: event["digest"] for event in site.images(job, "stale")}
     assert stale.keys() == {"n1", "n2"}
     assert len({*stale.values()}) == 1
 
@@ -127,12 +127,12 @@ def test_a_head_node_that_is_silent(imaged: Site, fresh_image: Callable[[], str]
     policy.write_text(policy.read_text().replace("wait: 60s", "wait: 3s"))
     with held(site, "prolog", "n1") as go:
         job = submit(site, f"image={image}")
-        wait_until("the other node's verdict", lambda: bool(site.events(job, "job.refused")), 60)
+        wait_until("the other node's verdict", lambda: bool(site.failures(job, "refused")), 60)
         go()
         ended = site.finish(job)
     assert ended.state == "FAILED"
     assert "the head node n1 has named no image within 3 s" in ended.output
-    (refused,) = site.events(job, "job.refused")
+    (refused,) = site.failures(job, "refused")
     assert refused["node"] == "n2"
 
 
@@ -149,7 +149,7 @@ def test_a_cancelled_job_whose_head_node_says_nothing(imaged: Site, fresh_image:
         site.cluster.cancel(job)
         site.cluster.wait_idle(100)
     assert site.cluster.job(job).state == "CANCELLED"
-    refused = {event["node"]: event["error"]["code"] for event in site.events(job, "job.refused")}
+    refused = {event["node"]: event["code"] for event in site.failures(job, "refused")}
     assert refused == {"n2": "job-over", "n3": "job-over"}
     for mark in (site.store / "runs").glob("*/over.over"):  # maintenance would, a week later
         mark.unlink()

@@ -64,7 +64,7 @@ def test_only_what_ended_well_is_harvested(choosy: Site) -> None:
     for name, ended_as in failed.items():
         (event,) = choosy.events(ended_as.job_id, "harvest.left-out")
         reasons[name] = event["reason"].replace("RaisedSignal:9(Killed)", "JobLaunchFailure")  # the former since 24.11
-        assert choosy.events(ended_as.job_id, "cache.harvested") == []
+        assert choosy.harvested(ended_as.job_id) == []
     assert reasons == {
         "FAILED": "it ended with exit code 3:0, reason NonZeroExitCode",
         "KILLED": "it ended with exit code 0:9, reason JobLaunchFailure",

@@ -63,8 +63,8 @@ def test_what_a_seeded_job_adds_comes_back(warm: Site) -> None:
     for node in ("n2", "n3"):
         job_id = site.cluster.submit(script, ALICE, f"--nodelist={node}", "--cpus-per-task=2")
         ended = site.finish(job_id)
-        (seeded,) = site.events(job_id, "cache.seeded")
-        (brought,) = [event for event in site.events(job_id, "cache.harvested") if event["profile"] == "numba"]
+        (seeded,) = site.seeded(job_id)
+        (brought,) = [event for event in site.harvested(job_id) if event["profile"] == "numba"]
         assert (seeded["way"], seeded["mapped"]) == ("overlay", True)
         counts.append((seeded["entries"], brought["entries"]))
     (first, added), (second, nothing) = counts
@@ -99,7 +99,7 @@ def test_a_process_that_escapes_its_job(warm: Site) -> None:
     job_id, directory = running(site, f"(setsid sh -c '{escape}' >/dev/null 2>&1 </dev/null &)\n{wait}")
     site.finish(job_id)
     try:
-        codes = [event["error"]["code"] for event in site.events(job_id, "step.failed")]
+        codes = [event["code"] for event in site.failures(job_id)]
         assert codes == ["cache-busy", "cache-in-use"]
         assert mounted(site) == []
         assert not site.on_host("n2", directory).exists()

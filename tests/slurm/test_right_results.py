@@ -145,7 +145,7 @@ def test_ends_that_say_nothing_of_a_cache(site: Site) -> None:
         job = toy.submit("a", *arguments, then="touch ran; exec sleep 600")
         wait_until("the tool", (home / "ran").exists, 60)
         act(job)
-        wait_until("its epilog", lambda of=job: site.events(of, "cache.harvested") != [], 60)  # type: ignore[misc]
+        wait_until("its epilog", lambda of=job: site.harvested(of) != [], 60)  # type: ignore[misc]
     cluster.cancel(job)  # its second run would begin when its credential is forgotten, in two minutes
     for command in (["salloc", "-n1", "sh", "-c", "exit 5"], ["srun", "-n1", "sh", "-c", "exit 4"]):
         assert cluster.run(command, ALICE).returncode in (4, 5)

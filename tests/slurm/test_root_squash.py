@@ -32,9 +32,9 @@ def test_an_image_is_imported_once_and_a_cache_is_warm_elsewhere(site: Site, fre
         (path,) = {job.output.splitlines()[0] for job in jobs}
         image = source / os.path.relpath(path, store)
         assert image.stat().st_uid == site.cluster.account(STORE).uid
-        bundles = [event["bundle"] for job in jobs for event in site.events(job.job_id, "bundle.published")]
+        bundles = [event["bundle"] for job in jobs for event in site.published(job.job_id)]
         assert {*bundles} <= {file.stem for file in source.rglob("*.sqsh")}
     assert [len(site.events(job.job_id, "image.imported")) for job in jobs] == [1, 0, 0]
-    assert [len(site.events(job.job_id, "image.reused")) for job in jobs[1:]] == [1, 1]
+    assert [len(site.images(job.job_id, "reused")) for job in jobs[1:]] == [1, 1]
     cold, warm, other = (result(job.output) for job in jobs)
     assert (cold["cache_hits"], warm["cache_misses"], other["cache_hits"]) == (0, 0, 0)

@@ -126,7 +126,7 @@ class Project:
         """Return what a job's ranks compute, and how many entries the job was seeded with."""
         values, job_id = self._run(f"RANKS={ranks} {self._command}")
         assert len(values) == ranks
-        return {*values}, sum(event["entries"] for event in self.site.events(job_id, "cache.seeded"))
+        return {*values}, sum(event["entries"] for event in self.site.seeded(job_id))
 
     def killed(self, saves: int) -> bool:
         """Run a job that is killed when its program has saved so many files. Return False if it saves fewer."""

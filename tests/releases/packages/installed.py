@@ -115,7 +115,7 @@ def test_an_upgrade_and_a_downgrade_under_a_job(site: Site) -> None:
         assert releases()[0] == (version, True)
         other = site.cluster.wait(site.compile_job("numba", ALICE, "n4"), 240)
         assert other.state == "COMPLETED"
-        assert site.events(other.job_id, "cache.seeded")
+        assert site.seeded(other.job_id)
     assert [version for version, _ in releases()] == [VERSION, NEXT, VERSION]
     assert site.cluster.job(through).state == "RUNNING"
     gate.write_text("open\n")

@@ -173,7 +173,7 @@ def test_bundles_that_share_a_directory_become_one(node: Node) -> None:
         node.publish({f"dir/f{number}": {f"dir/f{number}": b"x", f"dir/below/g{number}": b"y"}})
     assert node.json("cache", "compact")["compacted"] == 1
     assert len(set(node.seen().values())) == 1
-    assert node.events("step.failed") == []
+    assert node.failures() == []
 
 
 def test_a_name_that_is_a_file_here_and_a_directory_there_stops_no_compaction(node: Node) -> None:
@@ -188,7 +188,7 @@ def test_a_name_that_is_a_file_here_and_a_directory_there_stops_no_compaction(no
     assert after_it["a/b"] == clashing[1]
     assert len({bundle for entry, bundle in after_it.items() if entry != "a/b"}) == 1
     assert len(node.events("bundle.compacted")) == 1
-    assert node.events("step.failed") == []
+    assert node.failures() == []
 
 
 def test_one_users_bundles_keep_no_other_users_from_being_merged(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,7 @@ def test_one_users_bundles_keep_no_other_users_from_being_merged(node: Node, mon
     monkeypatch.setattr(rewrite, "compact", fail_for_one)
     assert node.command("cache", "compact").exit_code == 1
     assert len(node.events("bundle.compacted")) == 1
-    assert [event["error"]["code"] for event in node.events("step.failed")] == ["unpack-failed"]
+    assert [event["code"] for event in node.failures()] == ["unpack-failed"]
 
 
 def test_replaced_bundles_go_after_the_grace(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def test_a_failure_keeps_no_other(session: Session, node: Node) -> None:
     assert [item.key for item in errands.all()] == ["a1"]
     assert [failure.fields["part"] for failure in session.failures] == ["patient of a1"]
     session.audit.finish(outcome="ok", duration_ms=0)
-    assert [event["step"] for event in node.events("step.failed")] == ["release"]
+    assert [event["step"] for event in node.failures()] == ["release"]
 
 
 def test_a_silent_process_ends_its_owners_turns(session: Session) -> None:

@@ -98,7 +98,7 @@ def test_a_run_that_cannot_be_removed_keeps_no_other(site: Node, monkeypatch: py
     assert [tree.exists() for tree in trees] == [True, True, False]
     assert 0 < len(times) < removals.USER_S / 100  # the others had turns, too
     assert [item.key for item in Errands(site.paths, REMOVALS).all()] == ["1.00000001", "2.00000002"]
-    assert [event["error"]["code"] for event in site.events("step.failed")] == ["workspace-busy"]
+    assert [event["code"] for event in site.failures()] == ["workspace-busy"]
 
 
 def test_a_run_of_another_release_stays_for_it(site: Node) -> None:

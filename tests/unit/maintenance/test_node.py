@@ -236,7 +236,7 @@ def test_what_was_spooled_is_published(node: Host, tmp_path: Path) -> None:
     (stage / spool.BUNDLE).write_bytes(b"x")
     spool.add(node.site.paths.spool, str(stage), Spooled(SCOPE, "numba", "ns", draft("a"), "7.x.numba"), 1 << 20)
     assert node.maintain().spooled == 1
-    (told,) = node.site.events("bundle.published")
+    (told,) = node.site.published()
     assert (told["job_id"], told["user"], told["done_by"]) == (7, "a", {"hook": "maintain"})
     assert node.site.offered() == ["a"]
 
@@ -253,7 +253,7 @@ def test_a_part_that_fails_keeps_no_other(node: Host, monkeypatch: pytest.Monkey
     assert (report.finished, len(report.failed)) == (1, 1)
     assert ("a bug" if bug else "copies: Input/output error") in report.failed[0]
     assert len(node.site.events("hook.crashed")) == bug
-    assert [event["error"]["code"] for event in node.site.events("step.failed")] == ["maintenance-failed"]
+    assert [event["code"] for event in node.site.failures()] == ["maintenance-failed"]
 
 
 def test_a_damaged_record_of_a_job_that_is_over_is_forgotten(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,6 +306,6 @@ def test_another_store_in_its_place_is_told(node: Host) -> None:
     store_id.unlink()
     (failure,) = node.maintain().failed
     assert "has the id none" in failure
-    assert {event["error"]["code"] for event in node.site.events("step.failed")} == {"store-replaced"}
+    assert {event["code"] for event in node.site.failures()} == {"store-replaced"}
     known.unlink()  # the store was made anew
     assert node.maintain().failed == ()

@@ -136,7 +136,7 @@ def check_nodes(site: Site, image: str) -> None:
 
     _, shown = job("-N3")
     check("cold on all nodes", seen=shown == [f"n{number}: *" for number in (1, 2, 3)])
-    wait_until("the merge", lambda: any(e["profile"] == "alpha" for e in site.audit("--event", "bundle.published")), 60)
+    wait_until("the merge", lambda: any(e["profile"] == "alpha" for e in site.published()), 60)
     second, shown = job("-N3", "-N2 --nodelist=n2,n3")
     check("then warm on all", seen=shown == [f"n{number}: a.bin" for number in (1, 2, 2, 3, 3)])
     agreed = [event for event in site.events(second, "cache.agreed") if not event["cold"]]

@@ -29,5 +29,5 @@ def test_a_job_finds_its_image(site: Site, registry: Registry, fresh_image: Call
     assert [row["result"] for row in prefetch()] == ["present"]
     job = site.cluster.submit(SHOW, ALICE, f"--comment=warmstart: image={image}")
     assert site.finish(job).output == "found\n"
-    assert len(site.events(job, "image.reused")) == 1
+    assert len(site.images(job, "reused")) == 1
     assert registry.requests("GET", f"/{name}/blobs/") == fetched > 0

@@ -65,10 +65,10 @@ def test_a_step_waits_longer_than_a_prolog_may(asked: Site, registry: Registry, 
     policy.write_text(policy.read_text().replace("wait: 60s", "wait: 3s") + "step_images: {after_wait: wait}\n")
     with registry.silent():
         job = asked.cluster.submit(naming(asked, image), ALICE, "--nodelist=n1")
-        wait_until("the end of the first wait", lambda: asked.events(job, "step.failed") != [], 60)
+        wait_until("the end of the first wait", lambda: asked.failures(job) != [], 60)
     ended = asked.finish(job)
     assert (ended.state, Path(image_path(ended.output)).parent) == ("COMPLETED", asked.store / "images"), ended
-    assert {event["error"]["code"] for event in asked.events(job, "step.failed")} == {"image-wait-expired"}
+    assert {event["code"] for event in asked.failures(job)} == {"image-wait-expired"}
 
 
 def test_a_step_is_told_why_root_has_no_image_for_it(asked: Site, fresh_image: Callable[[], str]) -> None:
@@ -78,7 +78,7 @@ def test_a_step_is_told_why_root_has_no_image_for_it(asked: Site, fresh_image: C
     ended = asked.finish(asked.cluster.submit(naming(asked, fresh_image()), ALICE, "--nodelist=n1"))
     assert ended.state == "FAILED"
     assert "is too large: its import takes more than 1024 bytes" in ended.output
-    (failed,) = asked.events(ended.job_id, "step.failed")
+    (failed,) = asked.failures(ended.job_id)
     assert (failed["error"]["code"], failed["hook"]) == ("image-too-large", "step-images")
     assert "importing it for you alone" not in ended.output
 

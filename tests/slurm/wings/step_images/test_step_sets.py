@@ -75,9 +75,9 @@ def test_a_steps_image_is_cold_once(asked: Site, fresh_image: Callable[[], str])
     assert found(container.job(image, node="n2")) == ["warm"]
     third = container.job(image, image, node="n3")
     assert found(third) == ["warm", "warm"]
-    (seeded,) = [event for event in asked.events(third.job_id, "cache.seeded") if event.get("set")]
+    (seeded,) = [event for event in asked.seeded(third.job_id) if event.get("set")]
     assert (seeded["hook"], seeded["way"], seeded["entries"]) == ("step-images", "overlay", 1)
-    ended = [event for event in asked.events(third.job_id, "cache.harvested") if event["profile"] == "numba"]
+    ended = [event for event in asked.harvested(third.job_id) if event["profile"] == "numba"]
     (harvested,) = [event for event in ended if event.get("set")]
     assert (harvested["set"], harvested["seeded"], harvested["entries"]) == (seeded["set"], 1, 0)
 
@@ -104,7 +104,7 @@ def test_a_step_on_two_nodes_has_caches_on_each(asked: Site, fresh_image: Callab
     image, container = fresh_image(), Container(asked, 758)
     assert found(container.job(image, node="n1,n2", options=("--nodes=2",))) == ["cold", "cold"]
     asked.cluster.wait_idle()
-    wait_until("the merge", lambda: any(asked.audit("--event", "bundle.published")), 60)
+    wait_until("the merge", lambda: any(asked.published()), 60)
     assert found(container.job(image, node="n3,n4", options=("--nodes=2",))) == ["warm", "warm"]
 
 
@@ -203,6 +203,6 @@ def test_a_namespace_of_slurms_shows_them_too(apart: Site, fresh_image: Callable
         assert found(container.job(image)) == ["cold"]
         second = container.job(image, image, node="n2")
     assert found(second) == ["warm", "warm"]
-    (seeded,) = apart.events(second.job_id, "cache.seeded")
+    (seeded,) = apart.seeded(second.job_id)
     assert (seeded["way"], seeded["entries"]) == ("overlay", 1)
     assert apart.leftovers() == []
