@@ -454,7 +454,7 @@ class HookAct(Act):
     def _taken(self, done: Done, fault: Fault) -> list[str]:
         """Return what is wrong with how the hook took a fault: class, status, a job that got half of what it should."""
         wrong, events = [], self._node.new_events(self._known)
-        crashes = [event["traceback"] for event in events if event["event"] == "hook.crashed"]
+        crashes = [event["traceback"] for event in events if "traceback" in event]
         if crashes or "Traceback" in done.stderr:
             lines = ("".join(crashes) or done.stderr).strip().splitlines()
             wrong.append(f"taken for a bug: {' | '.join(line.strip() for line in lines[-8:])}")
@@ -466,6 +466,7 @@ class HookAct(Act):
         elif done.status and self._hook in DRAINING and not is_of_node:
             wrong.append(f"drains the node: {done.stderr.strip()}")
         kinds = {event["error"]["kind"] for event in events if event.get("error")}
+        kinds |= {failure["kind"] for event in events for failure in event.get("failures", ())}
         if fault.site.domain == STORE and "node" in kinds:
             wrong.append("the store's failure is called the node's")
         return wrong + (self._half_prepared() if self._hook == "prolog" else [])

@@ -35,7 +35,7 @@ def run_hook(site: Site, job_id: int, namespace: str, user: str = ALICE) -> list
     """Run the hook, which always ends with 0. Return the reasons in the audit."""
     done = site.run_hook("job-container", site.variables(job_id, user, SLURM_NS=namespace))
     assert (done.returncode, done.stdout) == (0, "")
-    failed = [event["error"] for event in site.failures(job_id)]
+    failed = site.failures(job_id)
     assert {error["code"] for error in failed} <= {"not-shown"}
     return [error["reason"] for error in failed]
 

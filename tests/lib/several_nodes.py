@@ -40,4 +40,8 @@ def handed_in(site: Site, job_id: int) -> list[dict[str, Any]]:
 
 def _caches(site: Site, job_id: int) -> list[dict[str, Any]]:
     lines = [*site.events(job_id, "hook.finished"), *site.events(job_id, "harvest.finished")]
-    return [{**cache, "profile": name, "node": line["node"]} for line in lines for name, cache in line.get("caches", {}).items()]
+    return [
+        {**cache, "profile": name, "node": line["node"]}
+        for line in lines
+        for name, cache in line.get("caches", {}).items()
+    ]

@@ -47,8 +47,7 @@ def test_what_there_is_no_time_for_is_finished_by_maintenance(base: Path) -> Non
     size = sum(len(data) for files in entries.values() for data in files.values())
     with mounts.slow(base, Path(node.paths.stage), size // COPIED_S):
         assert node.run("epilog", late).status == 0
-    (event,) = node.events("harvest.deferred")
-    assert "numba" in event["profiles"], (event, node.failures())
+    assert node.results(late.id, "epilog")[-1]["deferred"] == ["numba"], node.failures()
     assert (run.stat().st_mode & 0o7777, (run / "tmp").exists()) == (0o700, False)
     for hook in ("prolog", "epilog"):  # a requeue of the job is not disturbed by it, nor the other way round
         assert node.run(hook, late).status == 0
@@ -149,7 +148,7 @@ def test_a_validation_that_is_late_keeps_what_was_judged(node: LateNode, monkeyp
     assert node.waiting() == ["1.00000001"]
     node.maintain()
     assert set(node.seen()) == entries.keys() - {f"{FOLDER}/m.f-1.py311"}
-    assert [sum(event["reasons"].values()) for event in node.events("entry.rejected")] == [1]
+    assert [sum(cache["rejected"].values()) for cache in node.caches() if "rejected" in cache] == [1]
     assert (node.left(), node.waiting()) == ([], [])
 
 

@@ -180,7 +180,7 @@ def test_one_run_that_meets_a_bug_costs_no_other(node: Host, monkeypatch: pytest
     monkeypatch.setattr(records, "load", load)
     node.maintain(status=1)
     assert node.left() == ["state/4", "view/4", "workspace/4.00000000"]
-    assert "a bug" in node.events("hook.crashed")[0]["traceback"]
+    assert "a bug" in node.results()[-1]["traceback"]
 
 
 @pytest.mark.threat(43)

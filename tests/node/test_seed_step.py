@@ -9,7 +9,7 @@ import pytest
 
 from tests.lib import packed
 from tests.lib.overlay_place import without_overlays
-from tests.lib.runs import a_context, a_policy, a_record, events
+from tests.lib.runs import a_context, a_policy, a_record, result
 from warmstart import run_end
 from warmstart.host import linux
 from warmstart.host.deadline import after
@@ -71,10 +71,10 @@ def test_of_each_entry_one_bundle(root: Path, monkeypatch: pytest.MonkeyPatch, o
     assert found == {"m/k.nbi": b"old", "m/k.1": b"old", "m/n.nbi": b"n"}
     assert outcome.degraded == []
     assert sorted(outcome.record["seeded"]["numba"].entries) == ["m/k", "m/n"]
-    (event,) = events(context, "cache.seeded")
-    assert (event["way"], event["bundles"]) == ("overlay" if overlays else "extraction", 2)
-    failed = events(context, "overlay.failed")
-    assert [event["error"]["code"] for event in failed] == ([] if overlays else ["overlay-unavailable"])
+    told = result(context)
+    cache = told["caches"]["numba"]
+    assert (cache["way"], cache["bundles"]) == ("overlay" if overlays else "extraction", 2)
+    assert ("remarks" in told) is not overlays
 
 
 @pytest.mark.parametrize("overlays", [True, False])
@@ -100,10 +100,8 @@ def test_the_sixteenth_bundle_stays_cold(root: Path) -> None:
     context = a_run(root, "aaaaaaaa")
     found, _ = seeded(context)
     assert found == {f"e{n}.nbi": b"%d" % n for n in range(15)}
-    left = events(context, "bundle.left-out")
-    assert [(event["bundle"], event["bundles"], event["error"]["code"]) for event in left] == [
-        (made[15], len(made[15:]), "too-many-layers")
-    ]
+    (remark,) = result(context)["remarks"]
+    assert (remark["bundle"], remark["text"].partition(" ")[0]) == (made[15], f"{len(made[15:])}")
 
 
 @pytest.mark.threat(4)

@@ -152,13 +152,13 @@ def test_a_profile_that_needs_the_path_is_left_out_without_it(site: Site) -> Non
     site.write_policy(rules)
     job_id = site.cluster.submit(script, ALICE)
     assert named(site, site.cluster.wait(job_id).output) == "RUN/cache/numba \n"
-    assert [event["profile"] for event in site.events(job_id, "profile.left-out")] == ["torch-extensions"]
+    assert [remark.partition(":")[0] for remark in site.remarks(job_id)] == ["torch-extensions"]
     with spank.loaded(site):
         site.write_policy(rules, constant="spank")
         job_id = site.cluster.submit(script, ALICE)
         seen = site.cluster.wait(job_id).output
     assert [path.rpartition("/")[0] for path in seen.split()] == [str(site.constant)] * 2
-    assert site.events(job_id, "profile.left-out") == []
+    assert site.remarks(job_id) == []
 
 
 @pytest.mark.threat(13)

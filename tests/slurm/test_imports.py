@@ -142,13 +142,13 @@ def test_an_import_in_a_contained_job(
             waits(site, 240)
             with counted_questions(site) as questions:
                 job = site.cluster.submit(SHOW, ALICE, wanting(image), "--nodelist=n[1-2]", "--nodes=2")
-                wait_until("the plan of both nodes", lambda: len(site.events(job, "job.planned")) == 2, 60)
+                wait_until("both prologs", lambda: len(site.events(job, "hook.started")) == 2, 60)
                 site.cluster.cancel(job)
                 site.cluster.wait_idle(60)
                 asked = questions()
         assert site.cluster.job(job).state == "CANCELLED"
         refused = site.failures(job, "refused")
-        assert {event["node"]: event["error"]["code"] for event in refused} == dict.fromkeys(("n1", "n2"), "job-over")
+        assert {event["node"]: event["code"] for event in refused} == dict.fromkeys(("n1", "n2"), "job-over")
         assert 0 < len(asked) <= 4
         assert all(f"--jobs={job}" in question for question in asked)
         site.wait_imports()

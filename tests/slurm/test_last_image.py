@@ -73,5 +73,5 @@ def test_a_store_that_takes_nothing(
         assert f"in the store {store}: {problem}" in output
     failed = [event for event in site.audit("--event", "image.import-failed") if event["image"] == image]
     assert len(failed) == 1
-    stale = [event for event in site.audit("--event", "image.stale") if event["image"] == image]
-    assert [problem in event["reason"] for event in stale] == [True, True]
+    stale = [found for found in site.images(how="stale") if found["image"] == image]
+    assert [problem in found["reason"] for found in stale] == [True, True]

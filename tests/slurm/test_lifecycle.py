@@ -66,7 +66,7 @@ def test_a_job_that_never_has_an_epilog(site: Site) -> None:
     """`srun --no-allocate` runs a prolog and no epilog: nothing is made for its job, and nothing stays."""
     user = pwd.getpwnam("slurm")
     site.write_policy(f"limits: {{min_uid: {min(user.pw_uid, 1000)}}}\n" + RULES)
-    known = {event["job_id"] for event in site.audit("--event", "job.planned")}
+    known = {line["job_id"] for line in site.results() if "job_id" in line}
     show = ["/bin/sh", "-c", "echo ${WARMSTART_CACHE-none}"]
     done = subprocess.run(
         ["/usr/bin/srun", "--no-allocate", "--nodelist=n1", "--ntasks=1", *show],
@@ -74,8 +74,8 @@ def test_a_job_that_never_has_an_epilog(site: Site) -> None:
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "none\n"), done.stderr
-    planned = [event for event in site.audit("--event", "job.planned") if event["job_id"] not in known]
-    assert [(event["job_id"] >= 0xFFFF0000, "no epilog" in event["excluded"]) for event in planned] == [(True, True)]
+    ended = [line for line in site.results() if line.get("job_id") not in {*known, None}]
+    assert [(line["job_id"] >= 0xFFFF0000, "no epilog" in line["excluded"]) for line in ended] == [(True, True)]
     assert site.leftovers() == []
 
 
@@ -87,7 +87,7 @@ def test_an_epilog_that_runs_twice_at_once(site: Site) -> None:
     answers = [process.communicate(timeout=60) for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert answers == [("", "")] * 2
-    assert len({event["run_id"] for event in site.harvested(910003)}) == 1
+    assert len({line["run_id"] for line in site.results(910003, "epilog") if "caches" in line}) == 1
 
 
 @pytest.mark.threat(14)
@@ -162,8 +162,8 @@ def test_a_killed_hook_drains_with_slurms_reason(
         finally:
             os.close(state)
     assert site.cluster.node_states()["n4"].reason == f"{hook.capitalize()} error"
-    (crash,) = site.events(job_id, "hook.crashed")
-    assert (crash["hook"], crash["reason"]) == (hook, "killed")
+    started = [event["hook"] for event in site.events(job_id, "hook.started")]
+    assert (started[-1], site.results(job_id, hook)) == (hook, [])
     findings = json.loads(site.command("doctor", "--json").stdout)["findings"]
     (told,) = [finding for finding in findings if finding["check"] == "node.killed-hooks"]
     assert (told["status"], f"the {hook} of job {job_id} on n4" in told["found"]) == ("advice", True)

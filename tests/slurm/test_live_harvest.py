@@ -166,9 +166,7 @@ def test_a_replica_is_warm_while_the_first_one_serves(live: Site) -> None:
     live.cluster.cancel(server.id)
     live.finish(server.id)
     (ended,) = [
-        event
-        for event in live.harvested(server.id)
-        if not event.get("running") and event["profile"] == "numba"
+        event for event in live.harvested(server.id) if not event.get("running") and event["profile"] == "numba"
     ]
     assert (ended["entries"], ended["use"]) == (0, "built")
     assert live.leftovers() == []

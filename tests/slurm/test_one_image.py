@@ -145,7 +145,7 @@ def test_a_cancelled_job_whose_head_node_says_nothing(imaged: Site, fresh_image:
     policy.write_text(policy.read_text().replace("wait: 60s", "wait: 4m"))
     with wrapped(site, "prolog", '[ "$SLURMD_NODENAME" != n1 ] || exit 0'):
         job = submit(site, f"image={image}", "--nodelist=n[1-3]", "--nodes=3")
-        wait_until("the other nodes' plans", lambda: len(site.events(job, "job.planned")) == 2, 30)
+        wait_until("the other nodes' prologs", lambda: len(site.events(job, "hook.started")) == 2, 30)
         site.cluster.cancel(job)
         site.cluster.wait_idle(100)
     assert site.cluster.job(job).state == "CANCELLED"

@@ -84,9 +84,9 @@ def ran(site: Site, tool: Tool, user: str, node: str, *arguments: str) -> tuple[
     return job_id, result(ended.output)
 
 
-def counted(site: Site, job_id: int, event: str) -> int:
-    """Return how many entries a job was seeded with, or how many were harvested."""
-    return sum(found["entries"] for found in site.events(job_id, event))
+def counted(caches: list[dict[str, Any]]) -> int:
+    """Return how many entries these caches have."""
+    return sum(cache["entries"] for cache in caches)
 
 
 def unpacked(store: Path, profile: str, target: Path) -> Path:
@@ -106,9 +106,9 @@ def check(site: Site, tool: Tool, publisher: str, reader: str, tmp_path: Path) -
     second, warm = ran(site, tool, publisher if own else reader, "n2")
     assert (cold["cache_hits"], cold["cache_misses"] > 0) == (0, True)
     assert (warm["cache_hits"] > 0, warm["cache_misses"]) == (True, 0)
-    assert counted(site, first, "cache.seeded") == 0
-    assert counted(site, second, "cache.seeded") == counted(site, first, "cache.harvested") > 0
-    assert counted(site, second, "cache.harvested") == 0
+    assert counted(site.seeded(first)) == 0
+    assert counted(site.seeded(second)) == counted(site.harvested(first)) > 0
+    assert counted(site.harvested(second)) == 0
     damaged, refused = tried.damage(tool.profile, unpacked(store, tool.profile, tmp_path / "bundle"))
     assert refused > damaged / 2
     tried.write(
@@ -117,8 +117,8 @@ def check(site: Site, tool: Tool, publisher: str, reader: str, tmp_path: Path) -
         tools=tried.versions(tool.python or str(site.cluster.python), tool.distributions.split()),
         cold=cold,
         warm=warm,
-        harvested=counted(site, first, "cache.harvested"),
-        seeded=counted(site, second, "cache.seeded"),
+        harvested=counted(site.harvested(first)),
+        seeded=counted(site.seeded(second)),
         damaged=damaged,
         refused=refused,
     )

@@ -151,8 +151,7 @@ def test_ends_that_say_nothing_of_a_cache(site: Site) -> None:
         assert cluster.run(command, ALICE).returncode in (4, 5)
     assert cluster.wait(late, 120).state == "TIMEOUT"
     cluster.wait_idle()
-    finished = site.audit("--event", "step.finished", "--user", ALICE)
-    assert [event for event in finished if event["job_id"] >= late and "died_ms" in event] == []
+    assert [line for line in site.results() if line.get("job_id", 0) >= late and "died_ms" in line] == []
     assert site.finish(toy.submit("a", then="srun -n1 false; sleep 2; exit 0")).state == "COMPLETED"
     assert toy.is_advised()
 
@@ -164,9 +163,9 @@ def fresh(site: Site, request: pytest.FixtureRequest) -> Site:
     return site
 
 
-def events(site: Site, job_id: int, event: str) -> list[dict[str, Any]]:
-    """Return the events of a job that are about Numba."""
-    return [found for found in site.events(job_id, event) if found["profile"] == "numba"]
+def of_numba(caches: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return those of Numba."""
+    return [cache for cache in caches if cache["profile"] == "numba"]
 
 
 def test_ranks_that_compile_in_caches_of_their_own(fresh: Site) -> None:
@@ -181,7 +180,7 @@ def test_ranks_that_compile_in_caches_of_their_own(fresh: Site) -> None:
         ended = site.finish(job_id := site.cluster.submit(script, ALICE, f"--nodelist={node}"), 300)
         assert ended.state == "COMPLETED", ended
         lines = [json.loads(line) for line in ended.output.splitlines() if line.startswith("{")]
-        harvested = sum(event["entries"] for event in events(site, job_id, "cache.harvested"))
+        harvested = sum(event["entries"] for event in of_numba(site.harvested(job_id)))
         seen[node] = [(line["cache_hits"], line["cache_misses"]) for line in lines], harvested
     assert seen == {"n1": ([(0, 2)] * 2, 4), "n2": ([(2, 0)] * 2, 0)}
 
@@ -210,12 +209,12 @@ def test_jobs_that_each_brought_a_part(fresh: Site) -> None:
     wait_until("the job", lambda: "waiting" in site.cluster.job(whole).output, 60)
     killed = kinds_job(site, "n1", WARMSTART_KILL=str(KERNEL))
     assert site.cluster.wait(killed, 240).state == "FAILED"
-    wait_until("its harvest", lambda: bool(events(site, killed, "cache.harvested")), 60)
-    assert [event["entries"] for event in events(site, killed, "cache.harvested")] == [1]
+    wait_until("its harvest", lambda: bool(of_numba(site.harvested(killed))), 60)
+    assert [event["entries"] for event in of_numba(site.harvested(killed))] == [1]
     go.touch()
     ended = site.finish(whole, 300)
     assert ended.state == "COMPLETED", ended
-    (brought,) = events(site, whole, "cache.harvested")
+    (brought,) = of_numba(site.harvested(whole))
     assert (brought["entries"], brought["known"], brought["ignored"]) == (2, 4, {})
     expected = result(ended.output.partition("waiting\n")[2])["results"]
     for node, compact in (("n1", False), ("n3", True)):
@@ -225,4 +224,4 @@ def test_jobs_that_each_brought_a_part(fresh: Site) -> None:
         assert ended.state == "COMPLETED", ended
         report = result(ended.output)
         assert (report["results"], report["cache_misses"]) == (expected, 0)
-        assert [event["entries"] for event in events(site, job_id, "cache.seeded")] == [3]
+        assert [event["entries"] for event in of_numba(site.seeded(job_id))] == [3]

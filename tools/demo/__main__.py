@@ -221,19 +221,17 @@ class Demo:
 
     def _row(self, job: JobResult, name: str, user: str, times: tuple[float, float], hits: int = 0) -> Row:
         """Read in the audit log what warmstart did for a job."""
-        audited = self.site.audit("--job", str(job.job_id))
-        events = {event["event"]: event for event in audited if event.get("profile", name) == name}
+        ways = {image["how"] for image in self.site.images(job.job_id)}
         did = []
-        if "image.imported" in events:  # by the process that this job's hook started
+        if self.site.events(job.job_id, "image.imported"):  # by the process that this job's hook started
             did.append("had the image imported")
-        elif "image.waited" in events:
+        elif "waited" in ways:
             did.append("waited for the import")
-        if "image.reused" in events:
+        if "reused" in ways:
             did.append("found the image")
-        if seeded := events.get("cache.seeded", {}).get("entries"):
-            did.append(f"seeded {seeded}, hits {hits}")
-        if harvested := events.get("cache.harvested", {}).get("entries"):
-            did.append(f"harvested {harvested}")
+        did += [f"seeded {cache['entries']}, hits {hits}" for cache in self.site.seeded(job.job_id)]
+        harvested = [cache["entries"] for cache in self.site.harvested(job.job_id) if cache["profile"] == name]
+        did += [f"harvested {entries}" for entries in harvested if entries]
         return Row(f"{job.job_id} {name}", user, job.nodes[0], *times, ", ".join(did))
 
     def claims(self, rows: list[Row]) -> dict[str, bool]:

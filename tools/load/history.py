@@ -11,14 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from tools.load.judge import PROFILE, Event, Judged, Witness
+from tools.load.judge import PROFILE, Event, Judged, Witness, caches, published
 
 COMPACTED = "replaced by a compacted bundle"
-# After one of these a job may have less than it has a right to: the audit says so.
-EXCUSES = frozenset({
-    *("bundle.refused", "bundle.left-out", "overlay.failed", "step.failed", "job.refused", "hook.crashed"),
-    *("job.observed", "profile.left-out"),
-})  # fmt: skip
+# A job whose prolog says one of these may have less than it has a right to.
+EXCUSES = ("failures", "remarks", "traceback", "observed")
 _HOOK_S = 600.0  # longer than any hook; for one whose start is unknown
 
 
@@ -63,7 +60,13 @@ class History:
         runs: dict[object, list[Event]] = {}
         for event in events:
             runs.setdefault(event.fields.get("run_id"), []).append(event)
-        self.publications = [made for event in events if (made := self._publication(event, runs))]
+        self.publications = [
+            self._publication(event, cache, runs[event.fields.get("run_id")])
+            for event in events
+            if event.job in self._jobs
+            for cache in published(event)
+            if cache["profile"] == PROFILE
+        ]
         self.seedings = self._seedings(runs.values())
         self.gone = _gone(events)
         # Of a job that ran twice the output is the last run's: what the first one made nobody says.
@@ -82,21 +85,16 @@ class History:
     def _kind(self, seeding: Seeding) -> tuple[str, str]:
         return self._jobs[seeding.job].user, seeding.partition
 
-    def _publication(self, event: Event, runs: Mapping[object, list[Event]]) -> Publication | None:
-        if event.name != "bundle.published" or event.fields["profile"] != PROFILE or event.job not in self._jobs:
-            return None
-        run = runs[event.fields.get("run_id")]
+    def _publication(self, event: Event, cache: Mapping[str, object], run: Sequence[Event]) -> Publication:
         began = min((other.at for other in run if other.name == "hook.started"), default=event.at - _HOOK_S)
         said = self._jobs[event.job].said
         made, removed = (frozenset(word.split()[0] for word in words) for words in (said.made, said.removed))
-        bundle = event.fields["bundle"]
-        harvests = [other for other in run if other.name == "cache.harvested" and other.fields["bundle"] == bundle]
-        is_certain = [other.fields["entries"] for other in harvests] == [len(made)] and said.is_whole
-        superseding = event.fields.get("superseding")
+        is_harvest = "known" in cache  # else it is what others had handed in, or an earlier hook had spooled
+        is_certain = is_harvest and cache["entries"] == len(made) and said.is_whole
+        superseding = cache.get("superseding")
         takes = removed if superseding else frozenset[str]()
         is_certain = is_certain and superseding in (0, len(removed))
-        scope = str(event.fields["scope"])
-        place = (scope, str(event.fields["namespace"]), str(bundle))
+        place = (str(cache["scope"]), str(cache["namespace"]), str(cache["bundle"]))
         return Publication(began, event.at, event.job, *place, made, takes, is_certain)
 
     def _seedings(self, runs: Iterable[list[Event]]) -> list[Seeding]:
@@ -106,17 +104,16 @@ class History:
             first = run[0]
             if first.name != "hook.started" or first.fields.get("hook") != "prolog" or first.job not in self._jobs:
                 continue
-            if not any(event.name == "job.planned" and event.fields.get("head") for event in run):
-                continue  # what a job says of entries is its first node's word
-            seeded = [event for event in run if event.name == "cache.seeded" and event.fields["profile"] == PROFILE]
-            names = {event.name for event in run}
-            cold = [event.fields.get("cold") for event in run if event.name == "step.finished"]
-            is_cold = any(isinstance(one, dict) and PROFILE in one for one in cold)
-            is_excused = bool(names & EXCUSES) or is_cold or "hook.finished" not in names
-            scopes = frozenset(str(scope) for event in seeded for scope in _list(event.fields["scopes"]))
-            namespaces = frozenset(str(event.fields["namespace"]) for event in seeded)
+            ends = [event for event in run if event.name == "hook.finished"]
+            if not ends or not ends[0].fields.get("head"):
+                continue  # killed; or not the first node, whose word is what a job says of entries
+            seeded = [cache for cache in caches(ends[0]) if cache["profile"] == PROFILE]
+            is_cold = any(not cache.get("warm") for cache in seeded)
+            is_excused = is_cold or any(ends[0].fields.get(part) for part in EXCUSES)
+            scopes = frozenset(str(scope) for cache in seeded for scope in _list(cache.get("scopes")))
+            namespaces = frozenset(str(cache["namespace"]) for cache in seeded if "namespace" in cache)
             partition = str(first.fields.get("partition"))
-            seeding = Seeding(first.job, first.at, run[-1].at, partition, scopes, namespaces, is_excused)
+            seeding = Seeding(first.job, first.at, ends[0].at, partition, scopes, namespaces, is_excused)
             found[first.job] = seeding
         return list(found.values())
 

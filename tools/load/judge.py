@@ -82,6 +82,18 @@ def events(lines: Iterable[Mapping[str, object]]) -> list[Event]:
     return sorted(found, key=lambda event: event.at)
 
 
+def caches(event: Event) -> list[Mapping[str, object]]:
+    """Return what a last line says of caches, each with its profile."""
+    found = event.fields.get("caches")
+    named = found.items() if isinstance(found, dict) else ()
+    return [{**cache, "profile": name.partition("@")[0]} for name, cache in named]
+
+
+def published(event: Event) -> list[Mapping[str, object]]:
+    """Return those of which a bundle was published."""
+    return [cache for cache in caches(event) if "bundle" in cache and "warm" not in cache]
+
+
 def _seconds(stamp: str) -> float:
     return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
 
@@ -89,23 +101,21 @@ def _seconds(stamp: str) -> float:
 def judged(seen: Sequence[Event], jobs: Mapping[int, Witness], store: Path, shared: str) -> list[Judged]:
     """Judge what jobs saw, and what was published; entries of the user `shared` are for all."""
     saw = sum(len(job.said.saw) for job in jobs.values())
-    published = sum(event.name == "bundle.published" for event in seen)
+    bundles = sum(len(published(event)) for event in seen)
     return [
         Judged("entries that jobs saw were the user's own or shared ones", saw, strangers(jobs, shared)),
-        Judged("published bundles have the name of who made them", published, wrong_producers(seen, jobs, store)),
+        Judged("published bundles have the name of who made them", bundles, wrong_producers(seen, jobs, store)),
     ]
 
 
 def wrong_producers(seen: Iterable[Event], jobs: Mapping[int, Witness], store: Path) -> list[str]:
-    """Return the published bundles whose event does not name the job that made them.
+    """Return the published bundles whose line does not name the job that made them.
 
     The witness is the bundle itself: each of its entries says who made it.
     """
     found = []
-    for event in seen:
-        if event.name != "bundle.published":
-            continue
-        bundle, said = event.fields["bundle"], (event.fields.get("user"), event.fields.get("uid"))
+    for event, cache in ((event, cache) for event in seen for cache in published(event)):
+        bundle, said = cache["bundle"], (event.fields.get("user"), event.fields.get("uid"))
         known = jobs.get(event.job)
         if known is None or said != (known.user, known.uid):
             found.append(f"bundle {bundle}: published for {said} of job {event.job}, which is {known and known.user}'s")

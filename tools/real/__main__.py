@@ -215,7 +215,7 @@ def run(site: Site, registry: Registry, private: str) -> None:
             if hasattr(part, "run"):
                 with kept(site.etc / "policy.yaml", site.cluster.base / "etc/plugstack.conf", CONF):
                     part.run(site, registry)
-        by_wings = len(site.audit("--event", "bundle.published"))
+        by_wings = len(site.published())
         check_without_view(site, public)
         check_places(site, f"{registry.url}/team/places:1", "plugin after pyxis")
 
@@ -232,7 +232,7 @@ def run(site: Site, registry: Registry, private: str) -> None:
         check("a user without credentials: the step fails, no node is drained", seen="private\n" not in text)
         check("no noise of enroot's", seen="[INFO]" not in text and "anonymous" not in text)
         check("no node is drained", seen=site.cluster.drained() == [])
-        scopes = {event["scope"] for event in site.audit("--event", "bundle.published")[by_wings:]}
+        scopes = {cache["scope"] for cache in site.published()[by_wings:]}
         check(f"nothing was published for the site: {scopes}", seen="site" not in scopes)
 
         text = srun(site, ALICE, forbidden, "true")

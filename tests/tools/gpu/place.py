@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -177,21 +177,22 @@ class Place:
         argv = [str(self.prefix / "bin/warmstart"), "audit", "--job", str(job_id), "--json"]
         events = [json.loads(line) for line in self._ran(argv, {}, HOOK_S).stdout.splitlines()]
         rejected: dict[str, int] = {}
-        for event in events:
-            for reason, count in event["reasons"].items() if event["event"] == "entry.rejected" else ():
+        caches = [item for event in events for item in event.get("caches", {}).items()]
+        seeded = [(name, cache) for name, cache in caches if cache.get("warm")]
+        harvested = [(name, cache) for name, cache in caches if "warm" not in cache]
+        for _, cache in harvested:
+            for reason, count in cache.get("rejected", {}).items():
                 rejected[reason] = rejected.get(reason, 0) + count
-        ways = sorted({event["way"] for event in events if event["event"] == "cache.seeded"})
-        return Seen(
-            report, _entries(events, "cache.seeded"), tuple(ways), _entries(events, "cache.harvested"), rejected
-        )
+        ways = sorted({cache["way"] for _, cache in seeded})
+        return Seen(report, _entries(seeded), tuple(ways), _entries(harvested), rejected)
 
 
-def _entries(events: Sequence[Mapping[str, Any]], name: str) -> dict[str, int]:
-    """Return how many entries the events of this name are about, by profile, without those of none."""
+def _entries(caches: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, int]:
+    """Return how many entries there are, by profile, without those of none."""
     found: dict[str, int] = {}
-    for event in events:
-        if event["event"] == name and event["entries"]:
-            found[event["profile"]] = found.get(event["profile"], 0) + event["entries"]
+    for name, cache in caches:
+        if cache.get("entries"):
+            found[name] = found.get(name, 0) + cache["entries"]
     return found
 
 

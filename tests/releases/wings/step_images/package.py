@@ -67,7 +67,7 @@ class Node:
 
     def hooks(self, job: int) -> set[str]:
         events = map(json.loads, self.systemd.run("warmstart", "audit", "--json", "--job", str(job)).splitlines())
-        return {event["hook"] for event in events if event["event"] in ("image.waited", "image.reused")}
+        return {event["hook"] for event in events if event.get("images")}
 
     def state(self, kind: str) -> str:
         """Return how it is with the service or socket."""
