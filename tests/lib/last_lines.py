@@ -1,4 +1,4 @@
-"""What the last lines of a job's hooks say, and of those who harvest for it: one dict for each cache, image or failure."""
+"""What the last lines of a job's hooks say: a dict for each cache, image or failure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LastLines(ABC):
         return [line for line in self.lines(job) if line["event"] in ends and hook in ("", line["hook"])]
 
     def caches(self, job: int = 0) -> Found:
-        """Return what is said of caches, each with its `profile`, which of another image's has `@` and the set's key."""
+        """Return what is said of caches, each with its `profile`; another image's ends in `@` and the set's key."""
         return [
             {**_whose(line), **cache, "profile": name}
             for line in self.results(job)

@@ -30,12 +30,12 @@ def left(site: Site, job_id: int) -> list[Path]:
 
 def published(site: Site, job_id: int) -> list[dict[str, Any]]:
     """Return the bundles that a job published."""
-    return [cache for cache in _caches(site, job_id) if "bundle" in cache and "warm" not in cache]
+    return site.published(job_id)
 
 
 def handed_in(site: Site, job_id: int) -> list[dict[str, Any]]:
     """Return the parts that a job's nodes handed in."""
-    return [cache for cache in _caches(site, job_id) if "handed_in" in cache]
+    return [cache for cache in site.caches(job_id) if "handed_in" in cache]
 
 
 def _caches(site: Site, job_id: int) -> list[dict[str, Any]]:

@@ -114,7 +114,7 @@ def wrong_producers(seen: Iterable[Event], jobs: Mapping[int, Witness], store: P
     The witness is the bundle itself: each of its entries says who made it.
     """
     found = []
-    for event, cache in ((event, cache) for event in seen for cache in published(event)):
+    for event, cache in [(each, cache) for each in seen for cache in published(each)]:
         bundle, said = cache["bundle"], (event.fields.get("user"), event.fields.get("uid"))
         known = jobs.get(event.job)
         if known is None or said != (known.user, known.uid):
