@@ -70,17 +70,17 @@ class Log:
         self._write(shaped(line))
 
     def say(self, **fields: object) -> None:
-        """Have fields in the last line."""
-        self._result.update(fields)
+        """Have fields in the last line. Here and below, a field without a value is left out."""
+        self._result.update(_valued(fields))
 
     def put(self, part: str, key: str, **fields: object) -> None:
         """Have fields in `result[part][key]`, beside those that are there."""
-        self._part(part).setdefault(key, {}).update(fields)
+        self._part(part).setdefault(key, {}).update(_valued(fields))
 
     def add(self, part: str, **fields: object) -> None:
         """Add an object to the list `result[part]`."""
         items: Any = self._result.setdefault(part, [])
-        items.append(fields)
+        items.append(_valued(fields))
 
     def failed(self, error: WarmstartError, step: str = "", **fields: object) -> None:
         """Add a failure to the result, or fields to one that is there. Without a step it is that of this log."""
@@ -144,6 +144,10 @@ class Log:
             syslog.send(syslog.level(line), text)
             if problem:
                 syslog.complain(f"audit log {self._path}: {problem}: {text}")
+
+
+def _valued(fields: Line) -> Line:
+    return {name: value for name, value in fields.items() if value is not None and value not in ("", [], {}, ())}
 
 
 def _append(path: str, line: bytes) -> str:

@@ -498,7 +498,10 @@ class _ProfileHarvest:
         most, deadline = bundles.MOST_BYTES, self._limits.deadline
         try:
             if (made := rewrite.absorb(settings, self._namespace, both, most, deadline)).bundle:
-                self._tell(**made._asdict())
+                where, told = self._namespace, made._asdict()
+                context.audit.emit(
+                    events.BUNDLE_COMPACTED, profile=where.profile, namespace=where.name, scope=where.scope, **told
+                )
                 return made.bundle
         except WarmstartError as error:
             self._degraded.append(error)
@@ -679,7 +682,7 @@ class _ProfileHarvest:
     def _hand_in(self, place: RunParts, fd: int, draft: Draft) -> str:
         nodelist, deadline = self._context.record.nodelist, self._limits.deadline
         part = self._context.store.hand_in(place, self._namespace, fd, draft, nodelist, deadline, quota=self._quota)
-        self._tell(part=part, handed_in=len(draft.entries))
+        self._tell(handed_in=len(draft.entries))
         return part
 
     def _draft(self, entries: Entries) -> Draft:

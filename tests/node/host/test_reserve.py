@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from warmstart.audit.journal import DONE, Log
+from warmstart.audit.pending import events as lines_of
+from warmstart.audit.pending import journals
 
 from tests.lib import mounts
 from tests.lib.left_runs import runs_left
@@ -17,9 +20,6 @@ from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart import view
 from warmstart.audit import events
-from warmstart.audit.journal import DONE, Log
-from warmstart.audit.pending import events as lines_of
-from warmstart.audit.pending import journals
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS
 from warmstart.host import reserve

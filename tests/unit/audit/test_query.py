@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tests.lib.journals import FIELDS, finished
+from warmstart.audit.sink import flush
+
 from warmstart.audit import events, query
 from warmstart.audit.log import Log
 from warmstart.audit.query import AuditLog, LineFilter
-from warmstart.audit.sink import flush
 
 ALL = LineFilter()
 A = {"ts": "2026-01-01T00:00:00.000Z", "event": "image.imported", "job_id": 7, "node": "n1", "uid": 5, "user": "a"}

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.lib.journals import FIELDS, finished, lines
+from warmstart.audit.sink import flush
+
 from warmstart.audit import events, fallback, syslog
 from warmstart.audit.log import Log
-from warmstart.audit.sink import flush
 from warmstart.host import reserve
 
 

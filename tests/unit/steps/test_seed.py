@@ -107,7 +107,8 @@ def seeded(outcome: Outcome) -> dict[str, Seeded]:
 
 def caches(node: Node) -> dict[str, dict[str, Any]]:
     """Return what the log says of the caches."""
-    return result(node.context)["caches"]
+    found: dict[str, dict[str, Any]] = result(node.context)["caches"]
+    return found
 
 
 def cold(node: Node) -> dict[str, str]:
@@ -218,8 +219,8 @@ def test_the_budget_of_bytes_is_one_for_all(node: Node, monkeypatch: pytest.Monk
         monkeypatch.setattr(bundles, bound, 20_000)
     outcome = node.run()
     assert (seeded(outcome)["numba"].entries, outcome.degraded) == (["m/f"], [])
-    (left_out,) = result(node.context)["remarks"]
-    assert left_out["text"].startswith("1 bundles were left out: ")
+    texts = [remark["text"] for remark in result(node.context)["remarks"]]
+    assert any(text.startswith("1 bundles were left out: ") for text in texts)
     assert (caches(node)["numba"]["warm"], cold(node)) == (True, {})
 
 
