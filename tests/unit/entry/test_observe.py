@@ -31,7 +31,7 @@ def test_what_a_job_would_get_is_said(observed: Node) -> None:
 def test_a_job_that_would_be_refused_runs(observed: Node) -> None:
     observed.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
     event = run(observed)
-    assert (event["steps"], event["refused"]["code"]) == ([], "profile-not-offered")
+    assert (event["steps"], event["refused"]["code"]) == ([], "not-offered")
     assert observed.events("job.refused") == []
 
 
