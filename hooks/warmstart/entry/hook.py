@@ -208,15 +208,11 @@ def _run(  # noqa: PLR0917 - the hook's run, and what it does
         policy = _policy(installation, journal)
         paths = installation.node(job.node)
         failure = work(Hook(job, policy, paths, journal, run_id, started, []))
-    except NodeError as error:
-        if _is_observed(installation, policy, job):
-            journal.emit(events.DRAIN_OBSERVED, error=error.as_audit())
-            return error, 0
-        if installation.is_off:  # since this hook began
-            return error, 0
-        _drain_node(policy, job, journal, error)
-        return error, DRAINS
     except WarmstartError as error:
+        is_off = installation.is_off  # since this hook began
+        if isinstance(error, NodeError) and not is_off and not _is_observed(installation, policy, job):
+            _drain_node(policy, job, journal, error)
+            return error, DRAINS
         if not isinstance(error, PolicyError):  # that has an event of its own
             journal.emit(events.STEP_FAILED, step=name, error=error.as_audit())
         print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - slurmd logs it if the hook fails
