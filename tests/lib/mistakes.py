@@ -309,7 +309,7 @@ def _killed_hooks(site: Site) -> None:
 
 
 def _waiting(name: str, seconds: float, text: str = "") -> Plant:
-    """Let a file of the node's wait for so long: a journal, or a bundle."""
+    """Let a file of the node's, a bundle, wait for so long."""
 
     def write(site: Site) -> None:
         path = Path(site.installation.node("n1").root, name)
@@ -470,11 +470,6 @@ IN_DOCTOR: dict[str, list[Row]] = {
         ("advice", "2 hooks were killed in the last day, the last was the prolog of job 7", _killed_hooks),
     ],
     "node.maintenance": [("wrong", "has never succeeded", gone(f"{VAR}/n1/maintained"), old(f"{VAR}/n1"))],
-    "node.journals": [
-        ("ok", "1 journals", _waiting("journal/prolog-ab-1.done", 0)),
-        ("advice", "1 journals wait", _waiting("journal/prolog-ab-1.done", 400)),
-        ("wrong", "1 journals wait", _waiting("journal/prolog-ab-1.done", 7200)),
-    ],
     "node.spool": [
         ("ok", "1 bundles (2KiB)", _waiting("spool/1.2.3.numba/bundle.sqsh", 0, "x" * 2048)),
         ("wrong", "the oldest for 2h", _waiting("spool/1.2.3.numba/bundle.sqsh", 7200)),

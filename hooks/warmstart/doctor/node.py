@@ -1,4 +1,4 @@
-"""Checks of this node: accounts, warmstart's directories, the workspace, programs, and pending journals and bundles."""
+"""Checks of this node: accounts, warmstart's directories, the workspace, programs, and what waits."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from warmstart.audit import pending
-from warmstart.audit.events import HOOK_CRASHED, STATE_FULL, Event
+from warmstart.audit.events import HOOK_CRASHED, Event
 from warmstart.audit.line import Line, timestamp
 from warmstart.audit.query import AuditLog, LineFilter
 from warmstart.doctor import probe, units
@@ -34,9 +33,9 @@ from warmstart.errors import WarmstartError
 from warmstart.harvest import pack
 from warmstart.harvest.deferred import REMOVALS
 from warmstart.harvest.live import ROUNDS
-from warmstart.host import process, reserve
+from warmstart.host import process
 from warmstart.host.deadline import after
-from warmstart.host.files import ROOT_ALONE, opened_dir, read_small, weakness
+from warmstart.host.files import ROOT_ALONE, read_small, weakness
 from warmstart.host.namespaces import mount_of, mounts
 from warmstart.images import choice
 from warmstart.images.credentials import CredentialsUnusable, login_at
@@ -73,8 +72,7 @@ PROGRAMS = (
     process.IONICE,
 )
 PROXY_S = 5.0
-WAITING_S = 3600.0  # maintenance, each half hour, flushes journals and spools; so do epilogs
-CURRENT_S = 300.0  # warmstart-audit.path moves them within a minute
+WAITING_S = 3600.0  # maintenance, each half hour, flushes spools; so do epilogs
 LATELY_S = 86400.0
 ROUNDS_LATE_S = 900.0  # three intervals of warmstart-harvest.timer
 FSTAB = "/etc/fstab"
@@ -366,26 +364,6 @@ def keeper(node: Node) -> Iterator[Finding]:
     yield Finding(OK, "no other pod has its state here")
 
 
-def journals(node: Node) -> Iterator[Finding]:
-    """Check for journals that no epilog or maintenance has moved into the audit log."""
-    left = []
-    for paths in node.nodes():
-        if os.path.isdir(paths.journal):
-            with opened_dir(paths.journal) as fd:
-                left += [journal for journal in pending.journals(fd) if journal.state != "running"]
-    age = time.time() - min((journal.modified for journal in left), default=time.time())
-    words = f"{len(left)} journals wait for the audit log"
-    found = f"{words}, the oldest for {format_duration(age)}"
-    if age > WAITING_S:
-        change = f"{_timers(node)} and check that paths.audit is writable; run `warmstart maintain`"
-        yield Finding(WRONG, found, change)
-    elif age > CURRENT_S:
-        change = f"{_timers(node)}: then the log is current within a minute"
-        yield Finding(ADVICE, found, change)
-    else:
-        yield Finding(OK, words)
-
-
 def killed_hooks(node: Node) -> Iterator[Finding]:
     """Check for hooks that were killed lately: Slurm drains the node, and a dead hook gives no reason."""
     killed = [line for line in _of_last_day(node, HOOK_CRASHED) if line.get("reason") == "killed"]
@@ -403,24 +381,6 @@ def killed_hooks(node: Node) -> Iterator[Finding]:
         yield Finding(ADVICE, found, change)
     else:
         yield Finding(OK, "no hook was killed in the last day")
-
-
-def full_state(node: Node) -> Iterator[Finding]:
-    """Check for hooks that found the disk of warmstart's state full lately, and for a whole reserve for them."""
-    missing = sum(reserve.missing(paths.reserve) for paths in node.nodes())
-    if found := _of_last_day(node, STATE_FULL):
-        last = max(found, key=lambda line: str(line["ts"]))
-        lost = sum(line.get("lost") is True for line in found)
-        words = (
-            f"{len(found)} hooks found the disk of warmstart's state ({node.installation.var}) full in the last day, "
-            f"the last on {last['node']} at {last['ts']}; nothing was recorded of {lost} of them"
-        )
-        yield Finding(WRONG, words, "find what filled it; give the state a disk that nobody else writes")
-    if missing:
-        words = f"the reserve for a full state disk lacks {missing} files and directories"
-        yield Finding(ADVICE, words, "free space there, then run `warmstart maintain`")
-    if not found and not missing:
-        yield Finding(OK, "no hook found the state's disk full in the last day, and the reserve is whole")
 
 
 def maintenance(node: Node) -> Iterator[Finding]:
@@ -619,10 +579,8 @@ CHECKS = {
     "node.proxy": proxy,
     "node.programs": tools,
     "node.killed-hooks": killed_hooks,
-    "node.full-state": full_state,
     "node.maintenance": maintenance,
     "node.keeper": keeper,
-    "node.journals": journals,
     "node.spool": spool,
     "node.removals": removals,
     "node.imports": imports,
