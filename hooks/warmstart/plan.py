@@ -58,19 +58,11 @@ NO_COLON = (
 
 
 class NotOffered(UserError):
-    """The job asks for something that no rule of this cluster offers."""
+    """The job asks for something that no rule of this cluster offers, or for a profile that there is not."""
 
     code = "not-offered"
     template = "{sentence}"
     hint = "leave the word out, or ask the administrators for it"
-
-
-class ProfileNotOffered(UserError):
-    """The job asks for a profile that warmstart does not have."""
-
-    code = "profile-not-offered"
-    template = "the job asks for the profile {profile!r}, which warmstart does not have"
-    hint = "run `warmstart plan` for the list of profiles; declare files with files=NAME"
 
 
 def grant(policy: Policy, job: Job) -> Grant:
@@ -129,7 +121,7 @@ def slip_of(policy: Policy, job: Job) -> str:
 
 
 def profiles(policy: Policy, grant: Grant, requested: Request) -> list[str]:
-    """Return the job's profiles, those of the policy first. Raises `ProfileNotOffered` for an unknown profile."""
+    """Return the job's profiles, those of the policy first. Raises `NotOffered` for an unknown profile."""
     return [name for name in _all_profiles(policy, grant, requested) if not _why_not(policy, grant, name)]
 
 
@@ -158,7 +150,10 @@ def _all_profiles(policy: Policy, grant: Grant, requested: Request) -> list[str]
     known = registry.names(policy.profiles)
     for name in requested.profiles:
         if name not in known or name == FILES:
-            raise ProfileNotOffered(profile=name)
+            also = ": `warmstart plan` lists what there is; declare files with files=NAME"
+            raise NotOffered(
+                sentence=f"the job asks for the profile {name!r}, which warmstart does not have", also=also
+            )
     # `files` needs a name: without one, the files of one job would be seeded into every later job of the user.
     declared = [FILES] if requested.files else []
     return list(dict.fromkeys([*grant.profiles, *requested.profiles, *declared]))

@@ -21,6 +21,7 @@ OFF = "off"
 FRESH = "fresh"
 REFRESH = "refresh"
 COMMENT = "the job's comment"
+NO_PATH = ": a path begins with / and has no .. in it"  # of a word that names a directory
 LONGEST_VALUE = 512
 LONGEST_NAME = 64
 # What pyxis accepts besides an image in a registry: the path of a squashfs file, an image of the node's own engine.
@@ -38,14 +39,6 @@ class RequestInvalid(UserError):
         'write --comment="warmstart: image=REGISTRY/NAME:TAG profiles=NAME,NAME files=NAME cache=NAME '
         'fresh refresh off", or another word that `warmstart plan` lists; words for others come after a ;'
     )
-
-
-class PathInvalid(RequestInvalid):
-    """A word of the comment names a directory, and its value is not the path of one."""
-
-    code = "request-path-invalid"
-    template = "{where} has {word!r}: a path begins with / and has no .. in it"
-    hint = "write the absolute path of the directory, as `realpath` prints it"
 
 
 class Request(NamedTuple):

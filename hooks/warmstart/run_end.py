@@ -128,7 +128,6 @@ class JobOnNode(NamedTuple):
 class Orphan(NamedTuple):
     """A tree of a run that maintenance found: `<directory>/<name>`."""
 
-    kind: str  # "workspace" or "stage"
     directory: str
     name: str
     job_id: int
@@ -230,7 +229,7 @@ def drop_deferred(paths: NodePaths, harvest: DeferredHarvest, reason: str, audit
     audit.emit(events.HARVEST_DROPPED, run=harvest.name, profiles=profiles, reason=reason)
 
 
-def end_orphan(paths: NodePaths, orphan: Orphan, is_over: Callable[[int], bool], audit: Log) -> bool:
+def end_orphan(paths: NodePaths, orphan: Orphan, is_over: Callable[[int], bool]) -> bool:
     """Remove a tree that neither a record nor a deferred harvest names. Return whether it was removed.
 
     `is_over` returns whether a job has certainly left the cluster. Raises `JobBusy` while a hook of the job is running,
@@ -239,18 +238,17 @@ def end_orphan(paths: NodePaths, orphan: Orphan, is_over: Callable[[int], bool],
     with records.job_lock(paths.state, orphan.job_id, after(0)):
         if not _is_removable(paths, orphan, is_over):
             return False
-        remove_orphan(orphan.kind, orphan.directory, orphan.name, audit)
+        remove_orphan(orphan.directory, orphan.name)
         return True
 
 
-def remove_orphan(kind: str, directory: str, name: str, audit: Log) -> None:
-    """Remove a tree and audit the removal. Raises `WorkspaceBusy`."""
+def remove_orphan(directory: str, name: str) -> None:
+    """Remove a tree. Raises `WorkspaceBusy`."""
     try:
         with opened_dir(directory) as fd:
             remove_tree(fd, name, after(MAINTENANCE_SECONDS))
     except OSError as error:
         raise WorkspaceBusy(path=f"{directory}/{name}", problem=error.strerror) from error
-    audit.add("orphans", kind=kind, path=f"{directory}/{name}")
 
 
 def end_wings(policy: Policy, paths: NodePaths, job: JobOnNode, audit: Log, deadline: Deadline) -> None:

@@ -15,12 +15,12 @@ from warmstart.steps.contract import Context
 LOCK_S = 5.0
 
 
-class RunOver(ResourceError):
-    """The job's run ended while a set of caches was made for a step of it, or it has no caches."""
+class SetFailed(ResourceError):
+    """A step has no set of caches for its image: the job's run is over, another step makes it, the disk refuses."""
 
-    code = "run-over"
-    template = "job {job_id} has no caches on this node that a set could be added to"
-    hint = "nothing to do: mostly the job was cancelled"
+    code = "set-failed"
+    template = "{problem}"
+    hint = "read the reason; tools in this container keep what they compile where they do without warmstart"
 
 
 class StepImage(NamedTuple):
@@ -46,10 +46,10 @@ class StepImagePart(Protocol):
 
 @contextmanager
 def locked_run(context: Context) -> Iterator[Record]:
-    """Hold the job's lock for a `with`; yield the run's record as it is now. Raises `RunOver` or `JobBusy`."""
+    """Hold the job's lock for a `with`; yield the run's record as it is now. Raises `SetFailed` or `JobBusy`."""
     state, record = context.paths.state, context.record
     with records.job_lock(state, record.job_id, context.deadline.within(LOCK_S)):
         run = records.load(state, record.job_id)
         if run is None or run.run_id != record.run_id or not run.cache:
-            raise RunOver(job_id=record.job_id)
+            raise SetFailed(problem="the job's run on this node is over, or has no caches")
         yield run

@@ -309,7 +309,7 @@ def _killed_hooks(site: Site) -> None:
 
 
 def _waiting(name: str, seconds: float, text: str = "") -> Plant:
-    """Let a file of the node's wait for so long: a bundle."""
+    """Let a file of the node's, a bundle, wait for so long."""
 
     def write(site: Site) -> None:
         path = Path(site.installation.node("n1").root, name)

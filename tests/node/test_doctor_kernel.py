@@ -21,7 +21,6 @@ from warmstart.doctor.finding import Result
 from warmstart.doctor.finding import run as run_checks
 from warmstart.doctor.node import Node
 from warmstart.host import linux, loops
-from warmstart.images import scratch
 from warmstart.policy.current import current_policy
 from warmstart.seed import overlay
 
@@ -40,10 +39,9 @@ def here() -> Iterator[Node]:
     shutil.rmtree(base)
 
 
-def examined(node: Node) -> dict[str, Result]:
-    """Return the findings of the checks that mount. Asserts that they leave nothing behind."""
-    checks = {"seeding": kernel.seeding, "image-limits": kernel.image_limits}
-    found = {result.check: result for result in run_checks(checks, node)}
+def seeding(node: Node) -> Result:
+    """Return what is found of seeding. Asserts that nothing is left behind."""
+    (found,) = run_checks({"seeding": kernel.seeding}, node)
     assert os.listdir(node.policy.paths.workspace) == []
     assert node.policy.paths.workspace not in Path("/proc/self/mountinfo").read_text()
     processes.wait_until("the loop devices", lambda: node.policy.paths.workspace not in _loops(), 10)
@@ -59,9 +57,9 @@ def no_loops(*_: object, **__: object) -> tuple[int, str]:
 
 
 def test_this_node_can(here: Node) -> None:
-    found = examined(here)
-    assert {result.status for result in found.values()} == {"ok"}
-    assert kernel.MAP in found["seeding"].found or kernel.NO_MAP in found["seeding"].found
+    found = seeding(here)
+    assert found.status == "ok"
+    assert kernel.MAP in found.found or kernel.NO_MAP in found.found
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o1777])
@@ -76,15 +74,13 @@ def test_before_the_first_job(here: Node, mode: int) -> None:
 
 
 def test_a_node_that_mounts_nothing(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No loop devices, no overlay, no mke2fs: advice, because jobs run all the same."""
-    monkeypatch.setattr(scratch, "MKE2FS", "/no/such")
+    """No loop devices, no overlay: advice, because jobs run all the same."""
     with monkeypatch.context() as patch:
         patch.setattr(loops, "attach", no_loops)
-        found = examined(here)
-    assert {result.status for result in found.values()} == {"advice"}
-    assert "No such file" in found["seeding"].found
+        found = seeding(here)
+    assert (found.status, "No such file" in found.found) == ("advice", True)
     monkeypatch.setattr(overlay, "_OPTIONS", "no_such_option")
-    assert examined(here)["seeding"].status == "advice"
+    assert seeding(here).status == "advice"
 
 
 def test_a_container_that_may_not_open_devices(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +88,7 @@ def test_a_container_that_may_not_open_devices(here: Node, monkeypatch: pytest.M
         raise PermissionError(errno.EPERM, "Operation not permitted", "/dev/loop0")
 
     monkeypatch.setattr(loops, "attach", denied)
-    found = examined(here)["seeding"]
+    found = seeding(here)
     assert (found.status, found.change) == ("advice", kernel.DENIED)
 
 
@@ -113,25 +109,23 @@ def test_a_workspace_on_a_containers_root(here: Node) -> None:
 def test_a_doctor_that_was_killed(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its mounts end with its process; the next run removes its files."""
     workspace = Path(here.policy.paths.workspace)
-    mount = scratch.mount_loop_filesystem
 
-    def mount_and_wait(parent: int, path: str, name: str, caps: scratch.Caps) -> bool:
-        """Mount, signal, and stay until well after the parent's end."""
-        assert mount(parent, path, name, caps)
-        Path(path, "ready").touch()
+    def signal_and_wait(run: int, *_: object) -> bool:
+        """Signal, and stay until well after the parent's end."""
+        os.close(os.open("ready", os.O_CREAT, dir_fd=run))
         time.sleep(0.5)
         return True
 
     with monkeypatch.context() as patch:
-        patch.setattr(scratch, "mount_loop_filesystem", mount_and_wait)
+        patch.setattr(overlay, "build", signal_and_wait)
         child = os.fork()
         if not child:
             try:
-                kernel._try(here, kernel._make)
+                list(kernel.seeding(here))
             finally:
                 os._exit(0)
     processes.wait_until("the mount", lambda: bool(list(workspace.glob(".doctor-*/ready"))), 20)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     assert len(os.listdir(workspace)) == 1
-    examined(here)
+    assert seeding(here).status == "ok"

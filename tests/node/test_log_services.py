@@ -11,14 +11,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.lib.journals import finished
+from warmstart.audit.sink import flush
 
 from tests.lib.config import free_ports
-from tests.lib.journals import finished
 from tests.lib.processes import wait_until
 from tests.lib.requirements import unavailable
 from warmstart.audit import syslog
 from warmstart.audit.query import AuditLog, LineFilter
-from warmstart.audit.sink import flush
 
 RECIPES = Path(__file__).parents[2] / "packaging/logging"
 ALL = LineFilter()

@@ -54,24 +54,6 @@ def test_an_index_is_made_of_the_manifests(site: Site, at: At) -> None:
 
 
 @EACH
-def test_doctor_finds_it(site: Site, at: At) -> None:
-    site.publish(one("a"), scope=SHARED)
-    broken = f"{site.publish(one('a'))}.json"
-
-    def told() -> list[str]:
-        rows = site.json("doctor")["findings"]
-        return [f"{row['status']} {row['found']}" for row in rows if row["check"] == "store.indexes"]
-
-    assert told() == ["ok the indexes of 2 namespaces can be read"]
-    with mounts.broken(site.base, site.directory(), INDEX, at=at):
-        (line,) = told()
-        assert line.startswith(f"wrong {site.directory()}/{INDEX}: Input/output error; each job")
-    site.breaks(INDEX, broken, at=at)
-    (line,) = told()
-    assert line.startswith(f"wrong {site.directory()}/{broken}: Input/output error; no job is seeded")
-
-
-@EACH
 def test_the_other_namespaces_of_the_scope_are_published(site: Site, at: At) -> None:
     mine = site.publish(one("a"))
     site.breaks(INDEX, f"{mine}.json", at=at)

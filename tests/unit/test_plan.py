@@ -64,7 +64,7 @@ def test_files_are_declared_by_name(tmp_path: Path) -> None:
 
     assert profiles("warmstart: files=llama-70b") == ["numba", "files"]
     assert profiles("") == ["numba"]
-    with pytest.raises(plan.ProfileNotOffered):
+    with pytest.raises(plan.NotOffered, match="the profile 'files'"):
         profiles("warmstart: profiles=files")
 
 

@@ -216,8 +216,8 @@ def test_a_disk_that_does_not_move_it_removes_it_where_it_is(
         released(ending)
     (name,) = runs.waiting()
     assert Path(ending.record.run_directory, "tmp/mine").exists()
-    orphan = Orphan("workspace", str(runs.workspace), ending.record.place, 7, name)
-    assert not run_end.end_orphan(runs.paths, orphan, lambda _: True, runs.context.audit)
+    orphan = Orphan(str(runs.workspace), ending.record.place, 7, name)
+    assert not run_end.end_orphan(runs.paths, orphan, lambda _: True)
     assert run_end.finish_removal(runs.paths, ending.record, after(SOON))
     assert runs.left() == []
 
@@ -385,17 +385,13 @@ class Orphans:
         self.record = runs.make().record
         records.forget(runs.paths.state, 7)
 
-    def end(self, *, is_over: bool, kind: str = "workspace") -> bool:
+    def end(self, *, is_over: bool) -> bool:
         """End it; return whether it was removed."""
         record = self.record
-        orphan = Orphan(kind, str(self.runs.workspace), record.place, record.job_id, record.run_name)
-        removed = run_end.end_orphan(self.runs.paths, orphan, lambda _job_id: is_over, self.runs.context.audit)
+        orphan = Orphan(str(self.runs.workspace), record.place, record.job_id, record.run_name)
+        removed = run_end.end_orphan(self.runs.paths, orphan, lambda _job_id: is_over)
         assert removed is not os.path.exists(orphan.path)
         return removed
-
-    def kinds(self) -> list[object]:
-        """Return as what it was removed."""
-        return [event["kind"] for event in self.runs.events("orphan.removed")]
 
 
 @pytest.fixture
@@ -406,8 +402,7 @@ def orphan(runs: Runs) -> Orphans:
 
 def test_an_orphan_goes_when_its_job_is_over_for_sure(orphan: Orphans) -> None:
     assert not orphan.end(is_over=False)
-    assert orphan.end(is_over=True, kind="stage")
-    assert orphan.kinds() == ["stage"]
+    assert orphan.end(is_over=True)
     assert orphan.runs.recorded() is None
 
 

@@ -22,15 +22,12 @@ from warmstart.host.files import opened_dir, remove_tree
 from warmstart.host.identity import ROOT, Identity
 from warmstart.host.namespaces import enter_new, mount_of
 from warmstart.host.worker import Worker
-from warmstart.images import scratch
-from warmstart.images.scratch import Caps
 from warmstart.profiles import registry
 from warmstart.seed import overlay
 from warmstart.slurm import commands
 
 PREFIX = ".doctor-"
 SECONDS = 20.0
-SAMPLE = Caps(size=1 << 20, files=16)
 MAP = "seeded files appear as the job's own"
 NO_MAP = "this kernel cannot map ids there, so seeded files appear as root's, mode 0666 (docs/reference/profiles.md)"
 LOAD = "load the modules overlay, squashfs and loop (/dev/loop-control)"
@@ -58,18 +55,6 @@ def seeding(node: Node) -> Iterator[Finding]:
         yield Finding(ADVICE, found, shown.change)
     else:
         yield Finding(OK, f"jobs see bundles through an overlay; {MAP if shown.mapped else NO_MAP}")
-
-
-def image_limits(node: Node) -> Iterator[Finding]:
-    """Make a loop file system as imports do, to bound the size of an image's unpacked layers."""
-    if (untried := why_untried(existing(node.policy.paths.workspace))) is not None:
-        yield from untried
-    elif _try(node, _make):
-        yield Finding(OK, "images.max_size is enforced by a file system for each import")
-    else:
-        found = "no file system for each import: images.max_size is only checked once a second"
-        change = f"provide {scratch.MKE2FS} (e2fsprogs), ext4 and loop devices (/dev/loop-control)"
-        yield Finding(ADVICE, found, change)
 
 
 def job_ends(node: Node) -> Iterator[Finding]:
@@ -134,16 +119,7 @@ def _show(parent: str, name: str) -> _Shown:
     return _Shown("", mapped)
 
 
-def _make(parent: str, name: str) -> bool:
-    enter_new()
-    base = f"{parent}/{name}"
-    os.mkdir(f"{base}/work", 0o700)
-    with opened_dir(base) as fd:
-        return scratch.mount_loop_filesystem(fd, base, "work", SAMPLE)
-
-
 CHECKS = {
     "node.seeding": seeding,
-    "node.image-limits": image_limits,
     "node.job-ends": job_ends,
 }

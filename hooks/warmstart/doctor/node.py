@@ -1,4 +1,4 @@
-"""Checks of this node: accounts, warmstart's directories, the workspace, programs, and what waits or went wrong."""
+"""Checks of this node: accounts, warmstart's directories, the workspace, programs, and what waits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from warmstart.errors import WarmstartError
 from warmstart.harvest import pack
 from warmstart.harvest.deferred import REMOVALS
 from warmstart.harvest.live import ROUNDS
-from warmstart.host import process, reserve
+from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.files import ROOT_ALONE, read_small, weakness
 from warmstart.host.namespaces import mount_of, mounts
@@ -46,7 +46,6 @@ from warmstart.images.unpacks import NO_DISKS
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.policy.units import format_duration, format_size
-from warmstart.record import StateFull
 from warmstart.session import NODE_INTERVAL_S, NodeOfAnotherPod, require_keeper
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
@@ -389,23 +388,6 @@ def killed_hooks(node: Node) -> Iterator[Finding]:
         yield Finding(OK, "no hook was killed in the last day")
 
 
-def full_state(node: Node) -> Iterator[Finding]:
-    """Check for hooks that found the disk of warmstart's state full lately, and for a whole reserve for them."""
-    missing = sum(reserve.missing(paths.reserve) for paths in node.nodes())
-    if found := [line for line in _of_last_day(node) if _has_failed(line, StateFull.code)]:
-        last = max(found, key=lambda line: str(line["ts"]))
-        words = (
-            f"{len(found)} hooks found the disk of warmstart's state ({node.installation.var}) full in the last day, "
-            f"the last on {last['node']} at {last['ts']}"
-        )
-        yield Finding(WRONG, words, "find what filled it; give the state a disk that nobody else writes")
-    if missing:
-        words = f"the reserve for a full state disk lacks {missing} files and directories"
-        yield Finding(ADVICE, words, "free space there, then run `warmstart maintain`")
-    if not found and not missing:
-        yield Finding(OK, "no hook found the state's disk full in the last day, and the reserve is whole")
-
-
 def maintenance(node: Node) -> Iterator[Finding]:
     """Check when each node's maintenance last succeeded: three intervals ago is overdue."""
     overdue, new = [], []
@@ -605,7 +587,6 @@ CHECKS = {
     "node.proxy": proxy,
     "node.programs": tools,
     "node.killed-hooks": killed_hooks,
-    "node.full-state": full_state,
     "node.maintenance": maintenance,
     "node.keeper": keeper,
     "node.spool": spool,

@@ -41,7 +41,6 @@ DEADLINE = 10.0  # seconds for each probe; a healthy file system needs milliseco
 LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "tmpfs", "ramfs")
 NOBODY = (65534, 4294967294)
 SILENT_S = 1800.0  # a copy of a large image into the store reports nothing meanwhile
-MOST_INDEXES = 100  # looked at; every node may run doctor every few minutes, and chooses its own
 MOST_NAMED = 3  # places in a finding
 MOST_AHEAD = 5.0  # seconds; a tag's time to live and leases compare clocks
 
@@ -342,21 +341,6 @@ def _is_unmounted(store: Store) -> bool:
     return store.mount.kind in LOCAL and seen.uid != store.policy.store_user.uid and not seen.inside
 
 
-def indexes(store: Store) -> Iterator[Finding]:
-    """Read the indexes of some namespaces: where one cannot be read, jobs start slower, or cold."""
-    seen = store.run(maintenance.look_at_indexes, store.path, MOST_INDEXES)
-    for path, problem, is_cold in seen.unreadable:
-        words = f"{path}: {problem}"
-        if is_cold:
-            change = "heal the file (filesystems.md); if it is lost, remove it: what it took the place of comes back"
-            yield Finding(WRONG, f"{words}; no job is seeded from its namespace", change)
-        else:
-            change = "`warmstart cache reindex`; if it stays, heal the file (filesystems.md)"
-            yield Finding(WRONG, f"{words}; each job that is seeded from its namespace reads all manifests", change)
-    if not seen.unreadable:
-        yield Finding(OK, f"the indexes of {seen.looked} namespaces can be read" + ("" if seen.is_all else ", of more"))
-
-
 CHECKS = {
     "store.reachable": reachable,
     "store.mount": mounted,
@@ -370,7 +354,6 @@ CHECKS = {
     "store.reports": reports,
     "store.clock": clock,
     "store.maintenance": maintained,
-    "store.indexes": indexes,
     "store.root": root,
     "store.space": space,
 }

@@ -220,17 +220,14 @@ def _run(  # noqa: PLR0917 - the hook's run, and what it does
     try:
         policy = _policy(installation, current, log)
         return work(Hook(job, policy, paths, log, run_id, started, [])), 0
-    except NodeError as error:
-        print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it if the hook fails
-        if installation.is_off or _is_observed(installation, policy, job):  # off since this hook began
-            log.failed(error, name)
-            return FAILED, 0
-        log.failed(error, name, degree="drained")
-        _drain_node(policy, job, log, error)
-        return "drained", DRAINS
     except WarmstartError as error:
+        print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it if the hook fails
+        is_off = installation.is_off  # since this hook began
+        if isinstance(error, NodeError) and not is_off and not _is_observed(installation, policy, job):
+            log.failed(error, name, degree="drained")
+            _drain_node(policy, job, log, error)
+            return "drained", DRAINS
         log.failed(error, name)
-        print(f"warmstart: {error}", file=sys.stderr)  # noqa: T201 - slurmd logs it if the hook fails
         return FAILED, 0
     except Exception:  # noqa: BLE001 - a bug: audited, never a drain
         log.say(traceback=_traceback())

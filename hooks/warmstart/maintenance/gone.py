@@ -47,9 +47,9 @@ def _remove(session: Session, node: str) -> None:
     """Remove a node's directories; `state` goes last, so that the node is found again if this process dies."""
     paths, shelf = session.installation.node(node), os.path.dirname(shelf_of(session.policy, node))
     if os.path.isdir(shelf):
-        run_end.remove_orphan("node", *os.path.split(shelf), session.audit)
+        run_end.remove_orphan(*os.path.split(shelf))
     with opened_dir(paths.root) as fd:
         for name in os.listdir(fd):
             if name != os.path.basename(paths.state):
                 remove_tree(fd, name, after(run_end.MAINTENANCE_SECONDS))
-    run_end.remove_orphan("node", *os.path.split(paths.root), session.audit)
+    run_end.remove_orphan(*os.path.split(paths.root))

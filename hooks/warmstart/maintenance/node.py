@@ -372,7 +372,7 @@ class Orphans:
         directory = self._session.paths.stage
         for name in names_in(directory):
             if match := _RUN.match(name):
-                self._end(Orphan("stage", directory, name, int(match["job"]), match["run"]))
+                self._end(Orphan(directory, name, int(match["job"]), match["run"]))
 
     def _remove_workspaces(self) -> None:
         directory, names = self._session.policy.paths.workspace, list[str]()
@@ -382,12 +382,12 @@ class Orphans:
             if match := _RUN.fullmatch(name.removeprefix(".")):
                 marks = filter(None, map(_MARK.fullmatch, names_in(f"{directory}/{name}")))
                 of = match if name[0] == "." else next(marks, None)
-                self._end(Orphan("workspace", directory, name, int((of or match)["job"]), of["run"] if of else ""))
+                self._end(Orphan(directory, name, int((of or match)["job"]), of["run"] if of else ""))
 
     def _end(self, orphan: Orphan) -> None:
         session = self._session
         with session.isolated(orphan.path), suppress(JobBusy):
-            self.removed += run_end.end_orphan(session.paths, orphan, self._is_over, session.audit)
+            self.removed += run_end.end_orphan(session.paths, orphan, self._is_over)
 
     def _remove_views(self) -> None:
         directory = self._session.paths.view
@@ -399,7 +399,7 @@ class Orphans:
             view_id = name if name.isdigit() else name.removeprefix(".new-").partition(".")[0]
             with self._session.isolated(f"{directory}/{name}"):
                 if view_id.isdigit() and self._is_over(int(view_id)) and int(view_id) not in self._view_ids():
-                    run_end.remove_orphan("view", directory, name, self._session.audit)
+                    run_end.remove_orphan(directory, name)
                     self.removed += 1
 
     def _view_ids(self) -> set[int]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import time
 
 from warmstart.errors import StoreError
@@ -93,22 +92,6 @@ class Use(NamedTuple):
     namespace: str
     bundle: str
     at: float  # seconds since the epoch
-
-
-class Unreadable(NamedTuple):
-    """A file of a namespace that cannot be read."""
-
-    path: str
-    problem: str
-    is_cold: bool  # no job is seeded from the namespace; else the index is made of the manifests each time
-
-
-class Indexes(NamedTuple):
-    """What was found of the indexes of some namespaces."""
-
-    looked: int  # number of namespaces
-    unreadable: list[Unreadable]
-    is_all: bool  # these are all namespaces of the store
 
 
 class Merger(NamedTuple):
@@ -198,30 +181,6 @@ def _folders(path: str) -> list[str]:
             return sorted(item.name for item in items if item.is_dir(follow_symlinks=False) and item.name != LOCKS)
     except FileNotFoundError:
         return []
-
-
-def look_at_indexes(store: str, most: int) -> Indexes:
-    """Read the indexes of at most `most` namespaces, chosen anew each time, as a job's start does; write nothing."""
-    looked = 0
-    unreadable: list[Unreadable] = []
-    names = scopes(store)
-    for where in (where for scope in random.sample(names, len(names)) for where in namespaces(store, scope)):
-        if looked == most:
-            return Indexes(looked, unreadable, is_all=False)
-        looked += 1
-        path = os.path.join(where.path, index.NAME)
-        try:
-            index.read(where.path, "")
-        except OSError as error:
-            unreadable.append(Unreadable(str(error.filename), str(error.strerror), is_cold=True))
-            continue
-        try:
-            index.read_whole(path, index.LARGEST)
-        except FileNotFoundError:  # readers make it
-            pass
-        except OSError as error:
-            unreadable.append(Unreadable(path, str(error.strerror), is_cold=False))
-    return Indexes(looked, unreadable, is_all=True)
 
 
 def survey(where: Namespace, writer: str) -> list[Bundle]:

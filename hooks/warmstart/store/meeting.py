@@ -101,7 +101,7 @@ class Board:
                     self._store.head_silent = False
                     return seen
         self._store.head_silent = True
-        head = first(self._topic.whose.nodelist)
+        head = first(self._topic.whose.nodelist) or "of the leading component"
         raise HeadSilent(head=head, what=what, seconds=round(time.monotonic() - began))
 
     @contextmanager

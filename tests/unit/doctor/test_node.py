@@ -169,7 +169,7 @@ def test_a_full_disk_is_told_by_its_own_check(here: Node, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "statvfs", lambda _: full)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert one(node.space, here).status == "wrong"
-    checks = (kernel.seeding, kernel.image_limits, job_side.execution)
+    checks = (kernel.seeding, job_side.execution)
     assert [finding for check in checks for finding in check(here)] == []
 
 
@@ -218,9 +218,9 @@ def test_without_systemd_a_supervisor_has_to_run_what_units_would(
 
 def test_another_user_learns_that_it_takes_root(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    found = [one(check, here) for check in (kernel.seeding, kernel.image_limits, job_side.programs)]
+    found = [one(check, here) for check in (kernel.seeding, job_side.programs)]
     found += doctor._store(here.installation, here.policy)
-    assert [(result.status, result.change) for result in found] == [("unknown", "run it as root")] * 4
+    assert [(result.status, result.change) for result in found] == [("unknown", "run it as root")] * 3
 
 
 @pytest.mark.parametrize(("uid", "change"), [(1000, "run it as root"), (0, "")])

@@ -22,7 +22,6 @@ from warmstart.host.namespaces import Mount
 from warmstart.host.worker import Worker
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
-from warmstart.store.maintenance import Indexes, Unreadable
 
 OWNER = 4711
 P = ParamSpec("P")
@@ -41,7 +40,6 @@ GOOD: dict[str, Any] = {
     "last_maintained": 60.0,
     "in_use_for": 600.0,
     "identity": "abcdef0123",
-    "look_at_indexes": Indexes(1, [], is_all=True),
 }
 DENIED = OSError(errno.ENOLCK, "No locks available", "x")
 
@@ -93,10 +91,6 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
         ("store.root", "advice", {"can_list": True}),
         ("store.root", "unknown", {"as_root": False}),
         ("store.space", "advice", {"look": LOOK._replace(free=100)}),
-        *(
-            ("store.indexes", "wrong", {"look_at_indexes": Indexes(1, [Unreadable("/x", "bad", cold)], is_all=False)})
-            for cold in (True, False)
-        ),
         ("store.writable", "critical", {"place": "", "code": errno.EDQUOT}),
         ("store.writable", "critical", {"place": "", "code": errno.EACCES}),
         ("store.mount", "advice", {"kind": "ext4"}),

@@ -31,7 +31,7 @@ def test_what_a_job_would_get_is_said(observed: Node) -> None:
 def test_a_job_that_would_be_refused_runs(observed: Node) -> None:
     observed.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
     event = run(observed)
-    assert (event["steps"], event["refused"]["code"]) == ([], "profile-not-offered")
+    assert (event["steps"], event["refused"]["code"]) == ([], "not-offered")
     assert observed.events("job.refused") == []
 
 
@@ -63,9 +63,7 @@ def test_a_broken_node_is_not_drained(observed: Node, monkeypatch: pytest.Monkey
         monkeypatch.setattr(records, "job_lock", broken)
     for hook in (prolog, epilog):
         assert hook.main(observed.installation.prefix) == 0
-    assert [event["error"]["code"] for event in observed.events("drain.observed")] == ["state-unusable"] * (
-        2 - 2 * early
-    )
+    assert [event["error"]["code"] for event in observed.events("step.failed")] == ["state-unusable"] * (2 - 2 * early)
 
 
 def test_a_job_that_began_before_is_ended(node: Node) -> None:

@@ -163,7 +163,7 @@ def test_a_refused_job_reads_why(node: Node) -> None:
     assert record
     assert "numbers" in record.verdict
     assert "numbers" in Path(node.paths.view, "7", "verdict").read_text()
-    assert [event["error"]["code"] for event in node.events("job.refused")] == ["profile-not-offered"]
+    assert [event["error"]["code"] for event in node.events("job.refused")] == ["not-offered"]
 
 
 def test_a_store_that_is_away_leaves_the_job_cold(node: Node) -> None:

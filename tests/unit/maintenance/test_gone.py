@@ -60,8 +60,6 @@ def test_all_of_a_name_that_the_cluster_has_forgotten_goes(node: Node, controlle
     make(node, "known")
     assert remove_gone(node.installation, "") == []
     assert there(node) == ["known"]
-    told = [(event["kind"], event["path"]) for event in node.events("orphan.removed")]
-    assert told == [("node", f"{node.base}/shelf/gone"), ("node", node.installation.node("gone").root)]
 
 
 @pytest.mark.parametrize(

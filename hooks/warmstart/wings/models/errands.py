@@ -16,7 +16,7 @@ from typing import NamedTuple
 from warmstart.audit.log import Log
 from warmstart.errand import Errands
 from warmstart.errands.loop import DONE, LATER, MORE, Outcome, Turn, Work
-from warmstart.errors import ResourceError, WarmstartError
+from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import is_of_users_daemon, opened_dir
 from warmstart.host.identity import Identity
@@ -26,7 +26,7 @@ from warmstart.policy.compiled import Policy, User
 from warmstart.session import Session
 from warmstart.wings.models import events, shelf
 from warmstart.wings.models.client import ModelClient, copy_in_child
-from warmstart.wings.models.look import Look, ModelFile, is_guarded, is_owned, shared_by, whose_of
+from warmstart.wings.models.look import Look, ModelFile, ModelUnusable, is_guarded, is_owned, shared_by, whose_of
 from warmstart.wings.models.offered import DAY_S, Models, offered
 from warmstart.wings.models.requests import COPIES, ModelRequest
 from warmstart.wings.models.shelf import About
@@ -35,14 +35,6 @@ LOOK_S = 120.0
 OPEN_S = 60.0
 TURN_S = 60.0
 SHARE = 2  # a user's own copies have at most this part of models.keep
-
-
-class ModelNotCopied(ResourceError):
-    """A model could not be copied to this node."""
-
-    code = "model-not-copied"
-    template = "model {model} is not copied to this node: {problem}"
-    hint = "jobs read it from the shared file system meanwhile (docs/wings/models.md)"
 
 
 class Attempt(NamedTuple):
@@ -69,7 +61,7 @@ def copy(turn: Turn) -> Outcome:
         failure = (
             error
             if isinstance(error, WarmstartError)
-            else ModelNotCopied(model=request.model, problem=error.strerror or str(error))
+            else ModelUnusable(model=request.model, problem=error.strerror or str(error))
         )
         session.failures.append(failure)
         errands.put(turn.errand, request._replace(problem=str(failure.fields.get("problem", failure))))
@@ -113,7 +105,7 @@ def copy_model(request: ModelRequest, session: Session, audit: Log, is_wanted: C
     """Copy files of a model that this node lacks, for a turn; after the last one, make a set of all.
 
     None if it has that set already, or nobody wants it any more. Files that were copied stay when this fails, and are
-    not copied again within a day. Raises `ModelUnusable`, `ModelNotCopied`, `WorkerSilent`, and `OSError`.
+    not copied again within a day. Raises `ModelUnusable`, `WorkerSilent`, and `OSError`.
     """
     policy, paths, asker = session.policy, session.paths, request.asker
     node = os.path.basename(paths.root)
@@ -167,27 +159,27 @@ def _about(request: ModelRequest, seen: Look, whose: str) -> About:
 
 
 def _make_room(request: ModelRequest, here: _Here, size: int, wanted: dict[str, int]) -> None:
-    """Reserve room for these copies, and evict others for it. Raises `ModelNotCopied`, `OSError`."""
+    """Reserve room for these copies, and evict others for it. Raises `ModelUnusable`, `OSError`."""
     keep, fd = here.given.keep, here.shelf
     needed = sum(size for key, size in wanted.items() if not shelf.is_reserved(fd, key))
     uid = None if request.shared else request.asker.uid
     share = keep if uid is None else keep // SHARE
     if size > share:
         whose = "" if uid is None else "half of "
-        raise ModelNotCopied(model=request.model, problem=f"it has {size} bytes, more than {whose}models.keep, {keep}")
+        raise ModelUnusable(model=request.model, problem=f"it has {size} bytes, more than {whose}models.keep, {keep}")
     if uid is not None:
         for gone in shelf.evict(fd, here.paths, share - size, before=time.time() - DAY_S, uid=uid):
             _evicted(here.audit, gone, f"room for {request.model}")
         if shelf.held(fd, here.paths, uid) + size > share:
             problem = "a user's half of models.keep has no room for it: what jobs have used within a day stays"
-            raise ModelNotCopied(model=request.model, problem=problem)
+            raise ModelUnusable(model=request.model, problem=problem)
     for gone in shelf.evict(fd, here.paths, keep - needed, needed, before=time.time() - DAY_S):
         _evicted(here.audit, gone, f"room for {request.model}")
     if shelf.total(fd) + needed > keep:
         problem = "models.keep has no room for it: what jobs have used within a day stays"
-        raise ModelNotCopied(model=request.model, problem=problem)
+        raise ModelUnusable(model=request.model, problem=problem)
     if room(fd) < needed:
-        raise ModelNotCopied(model=request.model, problem=no_room(fd, needed))
+        raise ModelUnusable(model=request.model, problem=no_room(fd, needed))
     for key, each in wanted.items():
         os.close(shelf.reserve(fd, key, each))
 
@@ -207,11 +199,11 @@ def _copy_or_prove(request: ModelRequest, here: _Here, file: ModelFile, key: str
         try:
             digest = copy_in_child(source, target, file.size, here.given.rate)
         except OSError as error:
-            raise ModelNotCopied(model=request.model, problem=f"{file.path}: {error.strerror}") from error
+            raise ModelUnusable(model=request.model, problem=f"{file.path}: {error.strerror}") from error
         here.client.check(file, after(OPEN_S))
         if file.sha256 and digest != file.sha256:
             problem = f"the SHA-256 of {file.path} is not the one in its name, but {digest}"
-            raise ModelNotCopied(model=request.model, problem=problem)
+            raise ModelUnusable(model=request.model, problem=problem)
         if key:
             shelf.finish(here.shelf, key, target)
     finally:
@@ -221,21 +213,21 @@ def _copy_or_prove(request: ModelRequest, here: _Here, file: ModelFile, key: str
 
 
 def _require_ours(request: ModelRequest, file: ModelFile, source: int) -> None:
-    """Raise `ModelNotCopied` for a file that root would read at a user's pace."""
+    """Raise `ModelUnusable` for a file that root would read at a user's pace."""
     if is_of_users_daemon(source):
         problem = f"{file.path} is on a file system that a user mounted (FUSE)"
-        raise ModelNotCopied(model=request.model, problem=problem)
+        raise ModelUnusable(model=request.model, problem=problem)
 
 
 def _check_shared(request: ModelRequest, file: ModelFile, source: int) -> None:
-    """Raise `ModelNotCopied` if an open file that many would be shown is not as its user's process has said."""
+    """Raise `ModelUnusable` if an open file that many would be shown is not as its user's process has said."""
     if request.shared is None:
         return
     found = os.fstat(source)
     now = found.st_size, found.st_mtime_ns, found.st_ino
     is_same = now == (file.size, file.mtime_ns, file.inode)
     if not (is_same and is_guarded(found) and is_owned(found.st_uid, request.shared)):
-        raise ModelNotCopied(model=request.model, problem=f"{file.path} is not as it was found")
+        raise ModelUnusable(model=request.model, problem=f"{file.path} is not as it was found")
 
 
 def _evicted(audit: Log, gone: shelf.Set, reason: str) -> None:

@@ -28,11 +28,11 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ModelUnusable(ResourceError):
-    """A model that a job names cannot be copied, or shown to it."""
+    """A model that a job names cannot be copied to this node, or shown to it."""
 
     code = "model-unusable"
     template = "model {model}: {problem}"
-    hint = "name a directory whose files you can read, below one of the policy's models.prefixes"
+    hint = "jobs read it from the shared file system; docs/wings/models.md, Whose copies, says what has one"
 
 
 class ModelFile(NamedTuple):

@@ -20,7 +20,7 @@ from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.lean import TYPE_CHECKING, NamedTuple, partial
 from warmstart.paths import NOTHING, Shown
 from warmstart.policy.shared import granted
-from warmstart.request import COMMENT, PathInvalid, RequestInvalid
+from warmstart.request import COMMENT, NO_PATH, RequestInvalid
 from warmstart.runner import Step
 from warmstart.steps.contract import Context, Outcome
 from warmstart.wings.models import requests, shelf
@@ -99,11 +99,11 @@ def wanted(policy: Policy, job: Job, grant: Grant, requested: Request) -> Wanted
 
 
 def asked(requested: Request) -> list[str]:
-    """Return the models that the job names. Raises `PathInvalid`, or `RequestInvalid` for too many."""
+    """Return the models that the job names. Raises `RequestInvalid`."""
     words = [*dict.fromkeys(requested.words[WORD].split(" "))]
     for word in words:
         if not word.startswith("/") or not word.strip("/") or ".." in word.split("/"):
-            raise PathInvalid(where=COMMENT, word=f"{WORD}={word}"[:80])
+            raise RequestInvalid(where=COMMENT, word=f"{WORD}={word}"[:80], also=NO_PATH)
     if len(words) > MOST:
         raise RequestInvalid(where=COMMENT, word=f"{WORD}={words[MOST]}"[:80])
     return [word.rstrip("/") for word in words]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 
-from warmstart.errors import PolicyError, ResourceError
+from warmstart.errors import ResourceError
 from warmstart.host import files, wire
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import DIRECTORY, ensure_dir, read_small, unlink_if_there, write_all
@@ -25,36 +25,12 @@ _PAUSE_S = 0.01
 _SPREAD = 2654435761
 
 
-class PortsExhausted(ResourceError):
-    """Every port of the range is reserved or in use."""
+class PortsUnavailable(ResourceError):
+    """No port can be promised to the job alone, or the head node's promise is not known here."""
 
-    code = "rendezvous-exhausted"
-    template = "too few free ports between {low} and {high} on this node"
-    hint = "see what listens there (ss -ltnp), or widen rendezvous.ports in the policy"
-
-
-class PortsOverQuota(ResourceError):
-    """The reservation would exceed the number of ports that one user may hold on a host."""
-
-    code = "rendezvous-over-quota"
-    template = "the user's jobs hold {held} rendezvous ports of this node; {more} more would exceed {per_user}"
-    hint = "run fewer jobs at once with this head node, or ask for rendezvous.per_user to be raised"
-
-
-class RangeEphemeral(PolicyError):
-    """The range overlaps the kernel's ephemeral ports, so any client may be given a reserved port."""
-
-    code = "rendezvous-range-ephemeral"
-    template = "rendezvous ports {low}-{high} overlap this node's ephemeral range {first}-{last}"
-    hint = "change the range in the policy, or net.ipv4.ip_local_port_range on the node"
-
-
-class LedgerBusy(ResourceError):
-    """Another hook on this host holds the lock of the ledger."""
-
-    code = "rendezvous-ledger-busy"
-    template = "another hook on this host holds the lock of {directory}"
-    hint = "check whether the node is overloaded, or its disk very slow"
+    code = "rendezvous-unavailable"
+    template = "{problem}"
+    hint = "docs/wings/ports.md, Errors, says what helps in each case"
 
 
 class Holder(NamedTuple):
@@ -86,7 +62,7 @@ def reserve(directory: str, holder: Holder, request: PortRequest, restarts: int,
 
     `restarts` is the job's restart count, which decides where the search starts. A run that is prepared twice tries the
     same ports first; the next run tries others, because processes of the previous run may still use its ports. Raises
-    this module's errors, and `OSError`.
+    `PortsUnavailable`, and `OSError`.
     """
     check_range(request.low, request.high)
     ensure_dir(directory, 0o700)
@@ -94,7 +70,8 @@ def reserve(directory: str, holder: Holder, request: PortRequest, restarts: int,
         taken = _taken(ledger, holder)
         held = sum(other.uid == holder.uid for other in taken.values())
         if held + request.number > request.per_user:
-            raise PortsOverQuota(held=held, more=request.number, per_user=request.per_user)
+            more = f"{request.number} more would exceed {request.per_user}"
+            raise PortsUnavailable(problem=f"the user's jobs hold {held} rendezvous ports of this node; {more}")
         ports: list[int] = []
         try:
             for port in _candidates(request, holder.job_id, restarts):
@@ -102,7 +79,7 @@ def reserve(directory: str, holder: Holder, request: PortRequest, restarts: int,
                     ports.append(port)
                 if len(ports) == request.number:
                     return ports
-            raise PortsExhausted(low=request.low, high=request.high)
+            raise PortsUnavailable(problem=f"too few free ports between {request.low} and {request.high} on this node")
         except BaseException:
             for port in ports:
                 unlink_if_there(str(port), ledger)
@@ -122,7 +99,7 @@ def held_by(directory: str, node: str, job_id: int) -> list[int]:
 
 
 def release(directory: str, node: str, job_id: int, deadline: Deadline) -> None:
-    """Release all ports of a job on a node; `LedgerBusy` at the deadline."""
+    """Release all ports of a job on a node; `PortsUnavailable` at the deadline."""
     with _ledger_lock(directory, deadline) as ledger:
         for port in held_by(directory, node, job_id):
             unlink_if_there(str(port), ledger)
@@ -147,9 +124,12 @@ def is_free(port: int) -> bool:
 
 
 def check_range(low: int, high: int) -> None:
-    """Raise `RangeEphemeral` if the range (inclusive) overlaps the kernel's ephemeral ports."""
+    """Raise `PortsUnavailable` if the range (inclusive) overlaps the kernel's ephemeral ports."""
     if overlap := ephemeral_overlap(low, high):
-        raise RangeEphemeral(low=low, high=high, first=overlap[0], last=overlap[1])
+        first, last = overlap
+        raise PortsUnavailable(
+            problem=f"rendezvous ports {low}-{high} overlap this node's ephemeral range {first}-{last}"
+        )
 
 
 def ephemeral_overlap(low: int, high: int) -> tuple[int, int] | None:
@@ -218,7 +198,7 @@ def _ledger_lock(directory: str, deadline: Deadline) -> Iterator[int]:
     fd = os.open(directory, DIRECTORY)
     try:
         if not files.wait_flock(fd, deadline, _PAUSE_S):
-            raise LedgerBusy(directory=directory)
+            raise PortsUnavailable(problem=f"another hook on this host holds the lock of {directory}")
         yield fd
     finally:
         os.close(fd)

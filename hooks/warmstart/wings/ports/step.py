@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 
-from warmstart.errors import NodeError, PolicyError, ResourceError, StoreError, UserError, WarmstartError
+from warmstart.errors import NodeError, UserError, WarmstartError
 from warmstart.host import wire
-from warmstart.host.deadline import Deadline, looks
+from warmstart.host.deadline import Deadline
 from warmstart.job import Job
 from warmstart.lean import NamedTuple, partial, suppress
+from warmstart.plan import NotOffered
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import Grant
 from warmstart.record import using_state
@@ -26,54 +27,13 @@ from warmstart.store import board
 from warmstart.store.board import run_of
 from warmstart.store.meeting import Meeting
 from warmstart.wings.ports import ledger
-from warmstart.wings.ports.ledger import Holder, PortRequest
+from warmstart.wings.ports.ledger import Holder, PortRequest, PortsUnavailable
 
 NAME = "rendezvous"
 KEY = "rendezvous"  # of a rule
 WORD = "ports"  # of a request
-SECONDS_FOR_STORE = 2.0
 LONGEST_NUMBER = 5
 _ANSWER = "answer"  # the head node's notice
-
-
-class PortsNotOffered(UserError):
-    """The job asks for ports and no rule offers any, or not as many."""
-
-    code = "ports-not-offered"
-    template = "the job asks for {requested} ports; it may have {most}"
-    hint = "ask the administrators to raise rendezvous.per_job if your jobs need more"
-
-
-class NodeShared(ResourceError):
-    """The head node is shared, so another job could bind a reserved port first."""
-
-    code = "rendezvous-node-shared"
-    template = "no rendezvous port: the job does not have its first node {node} exclusively"
-    hint = "submit with --exclusive, or ask the administrators to set rendezvous.shared_nodes"
-
-
-class NoAnswer(StoreError):
-    """The head node did not answer in time."""
-
-    code = "rendezvous-late"
-    template = "no rendezvous port from the head node {head} within {seconds} s"
-    hint = "check whether its prolog failed or started late (PrologFlags=Alloc), and whether the nodes share the store"
-
-
-class HeadRefused(ResourceError):
-    """The head node could not reserve a port."""
-
-    code = "rendezvous-refused"
-    template = "the head node {head} has no rendezvous port for the job: {reason}"
-    hint = "see the head node's events in the audit log"
-
-
-class AnswerUnusable(PolicyError):
-    """The head node's answer has a form that this release does not write."""
-
-    code = "rendezvous-unreadable"
-    template = "the head node's rendezvous {name} cannot be used: {problem}"
-    hint = "install the same release of warmstart on all nodes"
 
 
 class Required(UserError):
@@ -123,10 +83,11 @@ def granted(grant: Grant) -> Rendezvous | None:
 
 
 def planned(policy: Policy, job: Job, grant: Grant, requested: Request) -> Step | None:  # noqa: ARG001 - all wings' shape
-    """Return the step if a rule offers it and the job has several nodes or asks for it. Raises `PortsNotOffered`."""
+    """Return the step if a rule offers it and the job has several nodes or asks for it. Raises `NotOffered`."""
     rule, asked = granted(grant), _asked(requested)
     if asked is not None and (rule is None or asked > rule.per_job):
-        raise PortsNotOffered(requested=asked, most=rule.per_job if rule else "none")
+        most = rule.per_job if rule else "none"
+        raise NotOffered(sentence=f"the job asks for {asked} ports; it may have {most}")
     several = job.het_id is not None or nodes.has_several(job.nodelist)
     if rule is None or not (several or asked is not None):
         return None
@@ -209,7 +170,8 @@ def _reserve(context: Context, options: Options) -> Outcome:
 def _ports(context: Context, options: Options) -> list[int]:
     record, rule = context.record, options.rule
     if not (options.alone or rule.shared_nodes):
-        raise NodeShared(node=record.node)
+        problem = f"no rendezvous port: the job does not have its first node {record.node} exclusively"
+        raise PortsUnavailable(problem=problem)
     holder = Holder(record.node, record.job_id, record.run_id, record.uid, record.boot_id)
     request = PortRequest(*rule.ports, 1 + options.further, rule.per_user)
     directory = ledger.directory(context.paths)
@@ -226,25 +188,14 @@ def _publish(context: Context, options: Options, answer: Answer) -> None:
 
 
 def _join(context: Context, options: Options) -> Outcome:
-    answer = _answer(context, options)
-    if answer.refused:
-        raise HeadRefused(head=answer.address, reason=answer.refused)
-    address, ports = answer.address, answer.ports
-    if not address or len(ports) <= options.further:
-        raise AnswerUnusable(name=options.meeting.path, problem="it has no address, or too few ports")
-    return _outcome(address, ports)
-
-
-def _answer(context: Context, options: Options) -> Answer:
-    """Poll for the head node's answer. Raises `NoAnswer` at the deadline, and the store's errors at once."""
-    deadline = _deadline(context, options)
-    slow = context.deadline.within(options.rule.wait + SECONDS_FOR_STORE)  # time for the last look itself
     board = options.meeting.joined(context.store, context.record)
-    for _ in looks(deadline):
-        if (answer := board.hear(_ANSWER, Answer, slow)) is not None:
-            return answer
-    context.store.head_silent = True
-    raise NoAnswer(head=options.address or "of the leading component", seconds=options.rule.wait)
+    look = partial(board.hear, _ANSWER, Answer)
+    address, ports, refused = board.await_head(look, _deadline(context, options), "offered no rendezvous port")
+    if refused:
+        raise PortsUnavailable(problem=f"the head node {address} has no rendezvous port for the job: {refused}")
+    if not address or len(ports) <= options.further:
+        raise PortsUnavailable(problem="the head node's rendezvous has no address, or too few ports")
+    return _outcome(address, ports)
 
 
 def _outcome(address: str, ports: list[int]) -> Outcome:

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from warmstart import plan
 from warmstart import record as records
-from warmstart.errors import ResourceError, WarmstartError
+from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.images.agreed import HeadImage
 from warmstart.images.reference import Reference, check_allowed, parse
@@ -38,7 +38,7 @@ from warmstart.policy.compiled import Policy
 from warmstart.policy.match import OBSERVE
 from warmstart.record import Record
 from warmstart.session import Session, open_session
-from warmstart.step_image import StepImage
+from warmstart.step_image import SetFailed, StepImage
 from warmstart.steps import image, seed
 from warmstart.steps.contract import Context
 from warmstart.store.meeting import Meeting
@@ -60,14 +60,6 @@ from warmstart.wings.step_images.job import claimed_node, daemon_of, other_names
 READ_S = 2.0  # for the line
 PREPARE_S = 20  # until it is known how long to wait
 ROOT = 0
-
-
-class SetFailed(ResourceError):
-    """The caches of a step's image could not be made: its process has gone, or this node's disk or kernel refuses."""
-
-    code = "set-failed"
-    template = "{problem}"
-    hint = "read the reason; the step runs cold"
 
 
 class Question(NamedTuple):

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from warmstart import record as records
 from warmstart import view, wing
-from warmstart.errors import ResourceError, StoreError, WarmstartError
+from warmstart.errors import StoreError, WarmstartError
 from warmstart.host import client
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir, remove_tree, try_flock, wait_flock
@@ -34,7 +34,7 @@ from warmstart.paths import SETS
 from warmstart.profiles import registry
 from warmstart.record import CacheSet, Record
 from warmstart.slurm.nodes import expand, first, has_several
-from warmstart.step_image import LOCK_S, RunOver, StepImage, StepImagePart, locked_run
+from warmstart.step_image import LOCK_S, SetFailed, StepImage, StepImagePart, locked_run
 from warmstart.steps import seed
 from warmstart.steps.contract import Context
 from warmstart.store.board import run_of
@@ -47,22 +47,6 @@ BOARD_S = 5.0  # for the nodes' word whose set it is
 REMOVAL_S = 5.0
 _TOPICS = "set-"  # so begin the names of all that steps' nodes agree on
 _WHOSE = "whose"
-
-
-class TooManySets(ResourceError):
-    """A job has run in more images on a node than it can have caches for."""
-
-    code = "too-many-sets"
-    template = "the job has caches for {most} more images on this node, so this one has none"
-    hint = "nothing to do: tools in this container keep what they compile where they do without warmstart"
-
-
-class SetUnfinished(ResourceError):
-    """Another step's set of the same image was not whole at the deadline."""
-
-    code = "set-unfinished"
-    template = "another step still makes the caches of image {image}"
-    hint = "a later step has them"
 
 
 def provide_by_wings(context: Context, image: StepImage, namespaces: list[int], key: str | None, wait_s: float) -> None:
@@ -103,11 +87,11 @@ def provide(context: Context, image: StepImage, namespaces: list[int], meeting: 
     """Return the key of the run's set of an image, "" for the first one; make it if there is none, and show it.
 
     `context` has the run's record as the step found it. `namespaces` are open mount namespaces that must see the
-    overlays. `meeting` is where the job's nodes agree; None: each decides for itself. Raises `TooManySets`, `RunOver`,
-    `SetUnfinished`, `JobBusy`, and what keeps a set from being made.
+    overlays. `meeting` is where the job's nodes agree; None: each decides for itself. Raises `SetFailed`,
+    `JobBusy` and what keeps a set from being made.
     """
     if not context.record.cache:
-        raise RunOver(job_id=context.record.job_id)
+        raise SetFailed(problem="the job has no caches on this node that a set could be added to")
     if image.digest == context.record.image:
         _show(context, image, "")
         return ""
@@ -183,7 +167,7 @@ def _claimed(context: Context, image: StepImage, claim: _Claim, deadline: Deadli
             is_ours = wait_flock(fd, deadline)
             claim.waits(False)
             if not is_ours:
-                raise SetUnfinished(image=image.reference)
+                raise SetFailed(problem=f"another step still makes the caches of image {image.reference}")
             found = _latest(context, found)
         yield found
     finally:
@@ -194,7 +178,7 @@ def _claimed(context: Context, image: StepImage, claim: _Claim, deadline: Deadli
 def _begin(context: Context, run: Record, image: StepImage, nodes: str) -> tuple[CacheSet, int]:
     """Write down a new set, and return it with its locked directory."""
     if len(run.sets) >= MOST:
-        raise TooManySets(most=MOST)
+        raise SetFailed(problem=f"the job has caches for {MOST} more images on this node, so this one has none")
     new = CacheSet(
         run_id=run.run_id,
         key=os.urandom(4).hex(),

@@ -73,10 +73,9 @@ class TreeClient:
     ) -> None:
         """Copy the tree at a path without links into a stage; `owners` as `walk.begin`.
 
-        Raises `TreeChanged`, `TreeTooLarge`, `TreeNotShared`, `TreeUnusable`, `WalkMalformed`, `WorkerSilent`, and
-        `OSError` if the stage's disk fails.
+        Raises `TreeUnusable`, `TreeRefused`, `WorkerSilent`, and `OSError` if the stage's disk fails.
         """
-        from warmstart.wings.trees import walk
+        from warmstart.wings.trees import current, walk
 
         self._worker.run(deadline.within(PIECE_S), walk.begin, path, bounds, owners)
         is_whole = False
@@ -84,4 +83,4 @@ class TreeClient:
             has_more = self._worker.run(deadline.within(PIECE_S), walk.more, self._records)
             is_whole = stage.take(self._records)
             if not has_more and not is_whole:
-                raise walk.TreeChanged(tree=self._tree, problem="the walk ended early")
+                raise current.TreeUnusable(tree=self._tree, problem="the walk ended early")

@@ -29,7 +29,7 @@ class TreeUnusable(ResourceError):
 
     code = "tree-unusable"
     template = "tree {tree}: {problem}"
-    hint = "name a directory that you can read, below one of the policy's trees.prefixes"
+    hint = "name a directory that you can read, below one of trees.prefixes; one that changes is packed when it rests"
 
 
 class Look(NamedTuple):

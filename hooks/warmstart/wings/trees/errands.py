@@ -11,7 +11,7 @@ from warmstart.session import Session
 from warmstart.wings.trees import events, packing, requests
 from warmstart.wings.trees.current import TreeUnusable
 from warmstart.wings.trees.requests import PACKS, TreeRequest
-from warmstart.wings.trees.walk import TreeNotShared, TreeTooLarge
+from warmstart.wings.trees.walk import TreeRefused
 
 
 def to_pack(session: Session, kind: Kind) -> list[Errand]:
@@ -39,7 +39,7 @@ def pack(turn: Turn) -> Outcome:
             else error
         )
         session.failures.append(failure)
-        told, refused = str(failure.fields.get("problem", failure)), isinstance(failure, TreeNotShared | TreeTooLarge)
+        told, refused = str(failure.fields.get("problem", failure)), isinstance(failure, TreeRefused)
         errands.put(turn.errand, request._replace(problem=told, refused=refused))
         attempt = turn.errand.attempts
         session.audit.count(**{"trees not packed": 1})

@@ -37,7 +37,7 @@ from warmstart.wings.trees.offered import RENEWED_S, TREE_S, directory, offered
 from warmstart.wings.trees.place import ENTRY, LEFT_OUT, facts_of, packed_at, place_of
 from warmstart.wings.trees.requests import TreeRequest
 from warmstart.wings.trees.stage import Stage, Staged
-from warmstart.wings.trees.walk import Bounds, TreeChanged, TreeTooLarge
+from warmstart.wings.trees.walk import Bounds, TreeRefused
 
 T = TypeVar("T")
 
@@ -61,8 +61,8 @@ def pack_tree(request: TreeRequest, paths: NodePaths, policy: Policy, store: Sto
     """Pack a tree as it is now; None if there is nothing to do: it is published, or another node packs it.
 
     Where the scope's quota needs the room, copies of trees go that nobody has used for long. Only one process of a node
-    may do this at a time. Raises `TreeUnusable`, `TreeChanged`, `TreeTooLarge`, `TreeNotShared`,
-    `QuotaExceeded`, `PackFailed`, other errors of the store and of programs, and `OSError`.
+    may do this at a time. Raises `TreeUnusable`, `TreeRefused`, `QuotaExceeded`, `PackFailed`, other errors of the
+    store and of programs, and `OSError`.
     """
     deadline = after(TREE_S)
     user = Identity(request.user, request.uid, request.gid)
@@ -119,7 +119,7 @@ class _Pack(NamedTuple):
                 squashfs, staged = self._pack(seen, top, Bounds(rules.max_size, MOST_FILES), deadline)
         try:
             if self.look(deadline)[:2] != seen[:2]:
-                raise TreeChanged(tree=request.tree, problem="it changed while it was packed")
+                raise TreeUnusable(tree=request.tree, problem="it changed while it was packed")
             facts = facts_of(seen, request.shared)
             where = place_of(self.store.path, request.scope, facts)
             facts |= told_of(staged.files, staged.left_out, staged.examples)
@@ -195,5 +195,5 @@ class _Pack(NamedTuple):
             if size > keep:
                 os.close(packed)
                 problem = f"its copy has {size} bytes, and nodes keep {keep} of all trees"
-                raise TreeTooLarge(tree=request.tree, problem=problem)
+                raise TreeRefused(tree=request.tree, problem=problem)
             return packed, staged

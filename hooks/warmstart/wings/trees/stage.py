@@ -13,13 +13,13 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from warmstart.errors import ResourceError
 from warmstart.host.files import CHUNK as READ
 from warmstart.host.files import write_all
 from warmstart.host.space import Reservation
 from warmstart.store.manifest import LATEST_NS
 from warmstart.wings.trees import walk
-from warmstart.wings.trees.walk import Bounds, TreeChanged, TreeTooLarge
+from warmstart.wings.trees.current import TreeUnusable
+from warmstart.wings.trees.walk import Bounds, TreeRefused
 
 MOST_EXAMPLES = 20  # of paths that are left out
 LONGEST_TARGET = 4095  # bytes of a symbolic link's target
@@ -27,14 +27,6 @@ _BLOCK = 4096  # bytes; what a small file takes on a disk
 _PERMISSIONS = 0o777  # neither setuid nor setgid
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class WalkMalformed(ResourceError):
-    """The process that reads a tree as its user wrote something else than records."""
-
-    code = "tree-walk-malformed"
-    template = "the records of tree {tree} are malformed: {problem}"
-    hint = "report it: this is a bug, or somebody controls that process"
 
 
 class Staged(NamedTuple):
@@ -86,7 +78,7 @@ class Stage:
     def take(self, records: int) -> bool:
         """Take the records of an open file; return whether they were the last ones.
 
-        Raises `WalkMalformed`, `TreeTooLarge`, and `OSError` if the disk fails or is at its floor.
+        Raises `TreeUnusable`, `TreeRefused`, and `OSError` if the disk fails or is at its floor.
         """
         os.lseek(records, 0, os.SEEK_SET)
         with os.fdopen(os.dup(records), "rb", READ) as file:
@@ -125,7 +117,7 @@ class Stage:
         except struct.error as error:
             raise self._malformed("it ends in a record") from error
         except FileExistsError as error:  # names that came and went, or a file system that lies
-            raise TreeChanged(tree=self._tree, problem="it has a name twice") from error
+            raise TreeUnusable(tree=self._tree, problem="it has a name twice") from error
 
     def _enter(self, name: bytes, mode: int, mtime_ns: int) -> None:
         self._reserve(name, 0)
@@ -184,14 +176,14 @@ class Stage:
         self._files += 1
         self._size += size
         if self._files > self._bounds.files or self._size > self._bounds.size:
-            raise TreeTooLarge(tree=self._tree, problem="it has more files, or bytes, than a tree may have")
+            raise TreeRefused(tree=self._tree, problem="it has more files, or bytes, than a tree may have")
         more = -(-size // _BLOCK) * _BLOCK + _BLOCK
         self._space.hold(self._taken + 2 * more)
         self._taken += more
         self._space.hold(self._taken)
 
-    def _malformed(self, problem: str) -> WalkMalformed:
-        return WalkMalformed(tree=self._tree, problem=problem)
+    def _malformed(self, problem: str) -> TreeUnusable:
+        return TreeUnusable(tree=self._tree, problem=f"the process that reads it wrote nonsense: {problem}")
 
 
 class _Records:

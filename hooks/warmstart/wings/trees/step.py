@@ -18,7 +18,7 @@ from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, partial, suppres
 from warmstart.paths import NOTHING, Shown
 from warmstart.policy.match import scope_key
 from warmstart.policy.shared import granted
-from warmstart.request import COMMENT, PathInvalid
+from warmstart.request import COMMENT, NO_PATH, RequestInvalid
 from warmstart.runner import Step
 from warmstart.steps.contract import Context, Outcome
 from warmstart.wings.trees import requests, shown
@@ -107,7 +107,7 @@ class _Found(NamedTuple):
 
 
 def planned(policy: Policy, job: Job, grant: Grant, requested: Request) -> Step | None:
-    """Return the step, which says so if this node shows the job no copy. Raises `PathInvalid`."""
+    """Return the step, which says so if this node shows the job no copy. Raises `RequestInvalid`."""
     options = options_of(policy, job, grant, requested)
     if why := why_not(policy):
         return Step(NAME, partial(_left, sentence=why.format(tree=options.tree)), optional=True)
@@ -115,7 +115,7 @@ def planned(policy: Policy, job: Job, grant: Grant, requested: Request) -> Step 
 
 
 def options_of(policy: Policy, job: Job, grant: Grant, requested: Request) -> Options:
-    """Return what a job asks for. Raises `PathInvalid`."""
+    """Return what a job asks for. Raises `RequestInvalid`."""
     tree, marker = asked(requested)
     return Options(
         tree,
@@ -127,12 +127,12 @@ def options_of(policy: Policy, job: Job, grant: Grant, requested: Request) -> Op
 
 
 def asked(requested: Request) -> tuple[str, str]:
-    """Return the tree that the job asks for, and the path in it that it names, if any. Raises `PathInvalid`."""
+    """Return the tree that the job asks for, and the path in it that it names, if any. Raises `RequestInvalid`."""
     text = requested.words[WORD]
     tree, _, marker = text.partition(":")
     parts = [*tree.split("/")[1:], *marker.split("/")]
     if not tree.startswith("/") or not tree.strip("/") or marker.startswith("/") or ".." in parts:
-        raise PathInvalid(where=COMMENT, word=f"{WORD}={text}"[:80])
+        raise RequestInvalid(where=COMMENT, word=f"{WORD}={text}"[:80], also=NO_PATH)
     return tree.rstrip("/"), marker
 
 

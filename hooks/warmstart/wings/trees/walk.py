@@ -50,31 +50,18 @@ NAME = struct.Struct("<H")
 ATTRIBUTES = struct.Struct("<HqQ")  # mode, mtime in nanoseconds, size
 
 
-class TreeChanged(ResourceError):
-    """A tree changed while it was packed."""
+class TreeRefused(ResourceError):
+    """Nothing of a tree is copied while it stays as it is: it is too large, or a rule names it for many.
 
-    code = "tree-changed"
-    template = "tree {tree}: {problem}"
-    hint = "nothing to do: it is packed when it stays as it is"
-
-
-class TreeTooLarge(ResourceError):
-    """A tree has more than the policy lets one tree have."""
-
-    code = "tree-too-large"
-    template = "tree {tree}: {problem}"
-    hint = "raise trees.max_size or trees.keep, or name a smaller tree"
-
-
-class TreeNotShared(ResourceError):
-    """A tree that a rule names for an account or the site has something that not everybody may read, or could change.
-
-    Nothing of it is copied, for anybody.
+    Then it has a file that not everybody may read, or that others could change.
     """
 
-    code = "tree-not-shared"
+    code = "tree-refused"
     template = "tree {tree}: {problem}"
-    hint = "as its owner: chmod -R go-w,a+rX, and setfacl -Rb where it has lists; or take it out of the rule's trees"
+    hint = (
+        "raise trees.max_size or trees.keep if it is too large; else its owner can chmod -R go-w,a+rX, and setfacl -Rb "
+        "where it has lists, or take it out of the rule's trees"
+    )
 
 
 class Bounds(NamedTuple):
@@ -90,7 +77,7 @@ _walks: list[Iterator[bytes]] = []  # of this worker, which walks one tree
 def begin(tree: str, bounds: Bounds, owners: list[int] | None) -> None:
     """Open a tree by its path without links. For a copy for many, `owners` are the uids whose files it may have.
 
-    Raises `TreeUnusable`, or `TreeNotShared`.
+    Raises `TreeUnusable`, or `TreeRefused`.
     """
     try:
         fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -107,7 +94,7 @@ def begin(tree: str, bounds: Bounds, owners: list[int] | None) -> None:
 def more(out: int) -> bool:
     """Write the next records into the file `out`, from its beginning; return whether there are more.
 
-    Raises `TreeChanged` or `TreeTooLarge`.
+    Raises `TreeUnusable` or `TreeRefused`.
     """
     os.lseek(out, 0, os.SEEK_SET)
     os.ftruncate(out, 0)
@@ -134,7 +121,7 @@ class _Sharing:
         self._has_others = top.st_mode & _TO_ENTER == _TO_ENTER
 
     def check(self, path: str, status: os.stat_result, fd: int) -> None:
-        """Raise `TreeNotShared` if it does not; `fd` is open at `path`, -1 for a symbolic link."""
+        """Raise `TreeRefused` if it does not; `fd` is open at `path`, -1 for a symbolic link."""
         if status.st_uid not in self._owners:
             raise self.refusal(path, f"it belongs to uid {status.st_uid}, whom the rule does not name")
         if fd < 0:
@@ -156,10 +143,10 @@ class _Sharing:
         same = (status.st_uid, status.st_gid) == (self._top.st_uid, self._top.st_gid)
         return same and not self._has_others
 
-    def refusal(self, path: str, problem: str) -> TreeNotShared:
+    def refusal(self, path: str, problem: str) -> TreeRefused:
         """Return the error that names a path in the tree."""
         shown = ascii(path)[1:-1][-_LONGEST_SHOWN:] or "its top"
-        return TreeNotShared(tree=self._tree, problem=f"{shown}: {problem}; so no copy is made of it")
+        return TreeRefused(tree=self._tree, problem=f"{shown}: {problem}; so no copy is made of it")
 
 
 def _has_acl(fd: int) -> bool:
@@ -197,7 +184,7 @@ class _Walk:
                     below = f"{path}{item.name}"
                     try:
                         yield from self._item(item, fd, below, depth)
-                    except TreeNotShared:  # before a record of it
+                    except TreeRefused:  # before a record of it; what a package manager keeps may be missing
                         if item.is_dir(follow_symlinks=False) or not is_managers_own(below):
                             raise
             if _state(os.fstat(fd)) != before:  # a name may be missing, or there twice
@@ -210,16 +197,16 @@ class _Walk:
     def _count(self, name: str) -> None:
         self._files += 1
         if self._files > self._bounds.files:
-            raise TreeTooLarge(tree=self._tree, problem=f"it has more than {self._bounds.files} files and directories")
+            raise TreeRefused(tree=self._tree, problem=f"it has more than {self._bounds.files} files and directories")
         if len(os.fsencode(name)) > MOST_NAMES:
-            raise TreeTooLarge(tree=self._tree, problem="it has a name of more than 255 bytes")
+            raise TreeRefused(tree=self._tree, problem="it has a name of more than 255 bytes")
 
     def _item(self, item: os.DirEntry[str], parent: int, path: str, depth: int) -> Iterator[bytes]:
         """Yield the records of one name. The directory says of what kind it is: to ask the file itself may hang."""
         is_directory = item.is_dir(follow_symlinks=False)
         if is_directory and depth == DEEPEST:
             problem = f"{path!a:.200}: more than {DEEPEST} directories lie in each other"
-            raise TreeTooLarge(tree=self._tree, problem=problem)
+            raise TreeRefused(tree=self._tree, problem=problem)
         try:
             if item.is_symlink():
                 yield self._link(item.name, parent, path)
@@ -251,7 +238,7 @@ class _Walk:
             yield from self._file(fd, item.name, path)
 
     def _check(self, path: str, fd: int) -> None:
-        """Raise `TreeNotShared` if a file or directory may not be copied for many; then `fd` is closed."""
+        """Raise `TreeRefused` if a file or directory may not be copied for many; then `fd` is closed."""
         if self._sharing:
             try:
                 self._sharing.check(path, os.fstat(fd), fd)
@@ -280,7 +267,7 @@ class _Walk:
             status = os.fstat(fd)
             self._size += status.st_size
             if self._size > self._bounds.size:
-                raise TreeTooLarge(tree=self._tree, problem=f"it has more than {self._bounds.size} bytes")
+                raise TreeRefused(tree=self._tree, problem=f"it has more than {self._bounds.size} bytes")
             yield FILE + _name(name) + _attributes(status, status.st_size)
             left = status.st_size
             while left:
@@ -296,9 +283,9 @@ class _Walk:
         finally:
             os.close(fd)
 
-    def _changed(self, path: str, error: object = None) -> TreeChanged:
+    def _changed(self, path: str, error: object = None) -> TreeUnusable:
         how = f"cannot be read now: {error.strerror}" if isinstance(error, OSError) else "changed while it was read"
-        return TreeChanged(tree=self._tree, problem=f"{path or '.'!a:.200} {how}")
+        return TreeUnusable(tree=self._tree, problem=f"{path or '.'!a:.200} {how}")
 
 
 def _state(status: os.stat_result) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from warmstart.policy.shared import SharedPath
 from warmstart.wings.trees.client import TreeClient
 from warmstart.wings.trees.current import TreeUnusable
 from warmstart.wings.trees.stage import Stage, Staged
-from warmstart.wings.trees.walk import Bounds, TreeNotShared
+from warmstart.wings.trees.walk import Bounds, TreeRefused
 
 USER = Identity("ws-nobody-of-this-name", 64201, 64201)
 OTHER = 64202  # who owns a tree that many share
@@ -144,7 +144,7 @@ def test_a_file_of_a_stranger_is_enough_against_a_copy_for_many(shared: Path, tm
     (shared / "own" / "link").symlink_to("file")
     os.chown(shared / "own" / "link", OTHER, OTHER, follow_symlinks=False)
     os.chown(shared / planted, USER.uid, USER.gid, follow_symlinks=False)
-    with pytest.raises(TreeNotShared, match=f"{planted or 'its top'}: it belongs to uid {USER.uid}"):
+    with pytest.raises(TreeRefused, match=f"{planted or 'its top'}: it belongs to uid {USER.uid}"):
         copied(shared, tmp_path / "copy", [OTHER])
 
 
@@ -153,7 +153,7 @@ def test_a_file_of_a_stranger_is_enough_against_a_copy_for_many(shared: Path, tm
 def test_what_the_user_cannot_read_is_shared_with_nobody(shared: Path, tmp_path: Path, unreadable: str) -> None:
     """Not even where the mode says that others may: there is a rule against this user."""
     (shared / unreadable).chmod(0o700)
-    with pytest.raises(TreeNotShared, match=f"{unreadable}: unreadable; so no copy is made of it"):
+    with pytest.raises(TreeRefused, match=f"{unreadable}: unreadable; so no copy is made of it"):
         copied(shared, tmp_path / "copy", [OTHER])
 
 
@@ -176,14 +176,14 @@ def test_what_another_group_may_read_is_shared_with_nobody(shared: Path, tmp_pat
     """A user of that group asks; who is not in it could read the copy."""
     os.chown(shared / "own" / "file", OTHER, USER.gid)
     (shared / "own" / "file").chmod(0o640)
-    with pytest.raises(TreeNotShared, match="own/file: not all who may read the tree may read it"):
+    with pytest.raises(TreeRefused, match="own/file: not all who may read the tree may read it"):
         copied(shared, tmp_path / "copy", [OTHER])
     for path in (shared, *shared.rglob("*")):  # where the tree is that group's, nobody else is shown its copy
         os.chown(path, OTHER, USER.gid)
         path.chmod(path.stat().st_mode & 0o770)
     assert copied(shared, tmp_path / "own", [OTHER]).files == 4
     os.chown(shared / "own" / "file", OTHER, GROUP)
-    with pytest.raises(TreeNotShared, match="own/file: unreadable"):
+    with pytest.raises(TreeRefused, match="own/file: unreadable"):
         copied(shared, tmp_path / "other", [OTHER])
 
 
@@ -198,5 +198,5 @@ def test_an_access_control_list_is_enough_against_a_copy_for_many(shared: Path, 
     except OSError as error:
         unavailable(f"this file system has no access control lists: {error}")
     assert not (shared / listed).stat().st_mode & 0o022
-    with pytest.raises(TreeNotShared, match=f"{listed or 'its top'}: it has an access control list"):
+    with pytest.raises(TreeRefused, match=f"{listed or 'its top'}: it has an access control list"):
         copied(shared, tmp_path / "copy", [OTHER])

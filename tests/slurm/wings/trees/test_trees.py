@@ -177,7 +177,7 @@ def test_the_site_has_one_copy_of_a_tree_of_roots(site: Site) -> None:
         os.chown(packages / "planted.py", bob.uid, bob.gid)
         third = run(site, tree, SITE_SHOW, BOB, "--nodelist=n2")
         (failed,) = site.events(third.job_id, "tree.pack-failed")
-        assert failed["error"]["code"] == "tree-not-shared"
+        assert failed["error"]["code"] == "tree-refused"
         fourth = run(site, tree, SITE_SHOW, ALICE, "--nodelist=n2")
         notice, *_, way = fourth.output.splitlines()
         assert (way, site.events(fourth.job_id, "tree.pack-failed")) == ("itself", [])

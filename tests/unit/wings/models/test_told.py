@@ -51,7 +51,7 @@ OFFERS = POLICY.replace("paths: {", "paths: {shelf: /local, ") + RULE + "models:
 COPY: Line = {"event": "model.shown", "model": "/m", "way": "copy", "reason": ""}
 ITSELF: Line = {**COPY, "way": "itself", "reason": "first"}
 COPIED: Line = {"event": "model.copied", "model": "/m", "bytes": 8192, "fetched_bytes": 4096}
-FAILED: Line = {"event": "model.copy-failed", "error": {"code": "model-not-copied", "reason": "no", "hint": "more"}}
+FAILED: Line = {"event": "model.copy-failed", "error": {"code": "model-unusable", "reason": "no", "hint": "more"}}
 
 
 def test_a_report_counts_them() -> None:
@@ -66,7 +66,7 @@ def test_a_report_counts_them() -> None:
 
 def test_a_copy_is_told_under_the_job_that_asked() -> None:
     assert Part("models", "", "/m: copied: 4KiB") in parts(COPIED)
-    assert run_of(FAILED).failures == [Failure("failed", "models", "model-not-copied", "no", "more")]
+    assert run_of(FAILED).failures == [Failure("failed", "models", "model-unusable", "no", "more")]
 
 
 @pytest.mark.report

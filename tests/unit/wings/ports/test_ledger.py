@@ -63,7 +63,7 @@ def test_no_port_is_two_jobs(ledger: str) -> None:
         for port in reserve(ledger, JOB._replace(node=f"n{job_id % 4}", job_id=job_id), high=LOW + 9)
     ]
     assert sorted(given_out) == list(range(LOW, LOW + 10))
-    with pytest.raises(ports.PortsExhausted, match="between 24000 and 24009"):
+    with pytest.raises(ports.PortsUnavailable, match="between 24000 and 24009"):
         reserve(ledger, JOB._replace(job_id=99), high=LOW + 9)
     assert len(names(ledger)) == 10
 
@@ -71,7 +71,7 @@ def test_no_port_is_two_jobs(ledger: str) -> None:
 @pytest.mark.usefixtures("every_port_free")
 def test_a_job_gets_all_its_ports_or_none(ledger: str) -> None:
     reserve(ledger, high=LOW + 4, number=3)
-    with pytest.raises(ports.PortsExhausted):
+    with pytest.raises(ports.PortsUnavailable):
         reserve(ledger, JOB._replace(job_id=8), high=LOW + 4, number=3)
     assert len(names(ledger)) == 3
     assert len(reserve(ledger, JOB._replace(job_id=8), high=LOW + 4, number=2)) == 2
@@ -101,7 +101,7 @@ def test_a_reboot_frees_everything(ledger: str) -> None:
 def test_a_user_holds_so_many_and_no_more(ledger: str) -> None:
     reserve(ledger, number=3, per_user=5)
     second = JOB._replace(job_id=8)
-    with pytest.raises(ports.PortsOverQuota, match="hold 3 rendezvous ports of this node; 3 more would exceed 5"):
+    with pytest.raises(ports.PortsUnavailable, match="hold 3 rendezvous ports of this node; 3 more would exceed 5"):
         reserve(ledger, second, number=3, per_user=5)
     assert len(reserve(ledger, second, number=2, per_user=5)) == 2
     assert len(reserve(ledger, JOB._replace(job_id=9, uid=2002), number=5, per_user=5)) == 5
@@ -128,7 +128,7 @@ def test_the_name_decides_where_locks_do_nothing(ledger: str, monkeypatch: pytes
     monkeypatch.setattr(ports, "_taken", lambda *_: {})
     second = reserve(ledger, JOB._replace(job_id=8), low=first[0], high=first[0] + 1)
     assert second == [first[0] + 1]
-    with pytest.raises(ports.PortsExhausted):
+    with pytest.raises(ports.PortsUnavailable):
         reserve(ledger, JOB._replace(job_id=9), low=first[0], high=first[0] + 1)
     assert ports.held_by(ledger, "n1", 7) == first
 
@@ -137,7 +137,7 @@ def test_a_lock_is_waited_for_until_the_deadline(ledger: str) -> None:
     os.mkdir(ledger, 0o700)
     fd = os.open(ledger, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    with pytest.raises(ports.LedgerBusy, match="holds the lock of"):
+    with pytest.raises(ports.PortsUnavailable, match="holds the lock of"):
         ports.reserve(ledger, JOB, PortRequest(LOW, HIGH, 1, 64), 0, after(0))
     os.close(fd)
 
@@ -173,7 +173,7 @@ def test_a_port_that_somebody_has_is_passed_over(
     with bound(family, address, listen=listen) as foreign:
         port = foreign.getsockname()[1]
         assert not ports.is_free(port)
-        with pytest.raises(ports.PortsExhausted):
+        with pytest.raises(ports.PortsUnavailable):
             reserve(ledger, low=port, high=port)
     assert reserve(ledger, low=port, high=port) == [port]
 
@@ -205,6 +205,6 @@ def test_a_range_of_the_kernels_is_refused_when_it_counts(
     """The node's own setting is looked at again, since it may have changed after the policy was compiled."""
     (tmp_path / "range").write_text(kernels)
     monkeypatch.setattr(ports, "EPHEMERAL", str(tmp_path / "range"))
-    with pytest.raises(ports.RangeEphemeral, match="ports 24000-24999 overlap") if is_refused else nullcontext():
+    with pytest.raises(ports.PortsUnavailable, match="ports 24000-24999 overlap") if is_refused else nullcontext():
         assert len(reserve(ledger)) == 1
     assert os.path.exists(ledger) is not is_refused

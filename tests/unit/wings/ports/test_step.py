@@ -19,6 +19,7 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.job import Job
 from warmstart.paths import NodePaths
+from warmstart.plan import NotOffered
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import Grant
 from warmstart.run_end import Ending
@@ -27,9 +28,10 @@ from warmstart.steps import release
 from warmstart.steps.contract import Context
 from warmstart.store.board import DIRECTORY, Whose
 from warmstart.store.layout import StoreFailed
+from warmstart.store.meeting import HeadSilent
 from warmstart.wings.ports import ledger as ports
 from warmstart.wings.ports import step as wing_step
-from warmstart.wings.ports.step import AnswerUnusable, HeadRefused, NoAnswer, PortsNotOffered, Required
+from warmstart.wings.ports.step import Required
 
 RULE = a_rendezvous(shared_nodes=True, wait=60)
 TWO = a_job(nodelist="n[1-2]")
@@ -142,7 +144,7 @@ def test_the_head_node_answers_before_what_takes_long(tmp_path: Path) -> None:
 )
 def test_more_ports_than_a_rule_allows_are_refused(tmp_path: Path, given: Grant, asked: int, most: str) -> None:
     job = a_job(comment=f"warmstart: ports={asked}")
-    with pytest.raises(PortsNotOffered, match=f"asks for {asked} ports; it may have {most}"):
+    with pytest.raises(NotOffered, match=f"asks for {asked} ports; it may have {most}"):
         planned(tmp_path, job, given)
     assert planned(tmp_path, job, given._replace(reason="uid 7 is below")) == {}  # warmstart does not serve this job
 
@@ -188,15 +190,17 @@ def test_the_others_wait_for_the_head(nodes: Nodes, monkeypatch: pytest.MonkeyPa
 
 
 def test_nobody_waits_for_a_silent_head_past_the_deadline(nodes: Nodes) -> None:
-    with pytest.raises(NoAnswer, match="from the head node n1 within 0 s"):
+    with pytest.raises(HeadSilent, match="the head node n1 has offered no rendezvous port within 0 s"):
         nodes.run(OTHER, wait=0)
 
 
 def test_a_head_that_has_no_port_says_so(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "is_free", lambda port: port < 0)
-    with pytest.raises(ports.PortsExhausted):
+    with pytest.raises(ports.PortsUnavailable):
         nodes.run(TWO)
-    with pytest.raises(HeadRefused, match="the head node n1 has no rendezvous port for the job: too few free ports"):
+    with pytest.raises(
+        ports.PortsUnavailable, match="the head node n1 has no rendezvous port for the job: too few free ports"
+    ):
         nodes.run(OTHER)
     assert nodes.ledger == []
     nodes.finish(TWO)
@@ -240,7 +244,7 @@ def test_the_ports_outlive_a_prolog_that_was_undone(nodes: Nodes) -> None:
 def test_a_requeued_jobs_second_run_does_not_take_the_firsts_answer(nodes: Nodes) -> None:
     nodes.run(TWO)
     again = TWO._replace(restarts=1)
-    with pytest.raises(NoAnswer):
+    with pytest.raises(HeadSilent):
         nodes.run(again._replace(node="n2"), wait=0)
     second = nodes.run(again)
     assert nodes.run(again._replace(node="n2")) == second
@@ -254,15 +258,15 @@ NINTH = '{"address": "n9", "ports": [24000]}'
     ("changes", "text", "error"),
     [
         # Ids come again when slurmctld loses its state: another user, other nodes, another cluster.
-        ({"uid": 1}, NINTH, NoAnswer),
-        ({"nodelist": "n[1-3]"}, NINTH, NoAnswer),
-        ({"cluster": "other"}, NINTH, NoAnswer),
-        ({}, "", NoAnswer),
-        ({}, "[]", NoAnswer),
-        ({}, "{", NoAnswer),
-        ({}, "null", NoAnswer),
-        ({}, '{"address": ""}', AnswerUnusable),
-        ({}, '{"address": "n1"}', AnswerUnusable),
+        ({"uid": 1}, NINTH, HeadSilent),
+        ({"nodelist": "n[1-3]"}, NINTH, HeadSilent),
+        ({"cluster": "other"}, NINTH, HeadSilent),
+        ({}, "", HeadSilent),
+        ({}, "[]", HeadSilent),
+        ({}, "{", HeadSilent),
+        ({}, "null", HeadSilent),
+        ({}, '{"address": ""}', ports.PortsUnavailable),
+        ({}, '{"address": "n1"}', ports.PortsUnavailable),
     ],
 )
 def test_an_answer_that_is_none_is_replaced(

@@ -22,12 +22,12 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.profiles import registry
 from warmstart.record import CacheSet
 from warmstart.seed import overlay, together
-from warmstart.step_image import RunOver, StepImage
+from warmstart.step_image import SetFailed, StepImage
 from warmstart.steps import seed
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import board
 from warmstart.wings.step_images import sets
-from warmstart.wings.step_images.sets import MOST, SetUnfinished, TooManySets
+from warmstart.wings.step_images.sets import MOST
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_the_image_of_the_first_set_needs_no_other(run: Run) -> None:
 def test_a_ninth_image_has_none(run: Run) -> None:
     images = [IMAGE._replace(reference=f"r/{number}:1", digest=f"sha256:{number:064x}") for number in range(MOST + 1)]
     keys = [run.provide(image) for image in images[:MOST]]
-    with pytest.raises(TooManySets):
+    with pytest.raises(SetFailed, match=f"has caches for {MOST} more images"):
         run.provide(images[MOST])
     assert run.provide(images[0]) == keys[0]
     assert (run.directories, run.shown(images[MOST].reference)) == (sorted(keys), "")
@@ -73,7 +73,7 @@ def test_a_run_that_is_over_gets_no_set(run: Run, changed: dict[str, str] | None
         records.forget(run.state, 7)
     else:
         records.save(run.state, run.context.record._replace(**changed))  # type: ignore[arg-type]
-    with pytest.raises(RunOver):
+    with pytest.raises(SetFailed):
         run.provide()
     assert (run.sets, run.directories, run.shown()) == ([], [], "")
 
@@ -87,7 +87,7 @@ def test_a_run_that_ends_meanwhile_keeps_nothing(run: Run, monkeypatch: pytest.M
         return outcome
 
     monkeypatch.setattr(seed, "run", ends)
-    with pytest.raises(RunOver):
+    with pytest.raises(SetFailed):
         run.provide()
     assert (run.directories, run.shown(), os.listdir(run.state)) == ([], "", [])
 
@@ -170,7 +170,7 @@ def test_who_asks_while_it_is_made_waits(run: Run, monkeypatch: pytest.MonkeyPat
     steps[0].start()
     assert begun.wait(20)
     steps[1].start()
-    with pytest.raises(SetUnfinished):
+    with pytest.raises(SetFailed, match="another step still makes"):
         sets.provide(run.context._replace(deadline=after(0.3)), IMAGE, [])
     go.set()
     for step in steps:

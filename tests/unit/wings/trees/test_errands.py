@@ -58,7 +58,7 @@ def test_what_cannot_be_packed_waits(node: TreeSite, monkeypatch: pytest.MonkeyP
     node.pack()
     node.pack()
     (failed,) = node.events("tree.pack-failed")
-    assert (failed["error"]["code"], failed["attempt"]) == ("tree-too-large", 1)
+    assert (failed["error"]["code"], failed["attempt"]) == ("tree-refused", 1)
     (item,) = requests.waiting(node.paths)
     assert (item.errand.attempts, item.request.refused) == (1, True)
     assert (node.left(), stored(node)) == ([], [])
@@ -88,7 +88,7 @@ def test_what_cannot_be_shared_is_told_to_whoever_asks(node: TreeSite) -> None:
     node.pack()
     problem = "pyvenv.cfg: others than its owner may write it"
     code, reason = node.outcome()
-    assert (code, problem in str(reason)) == ("tree-not-shared", True)
+    assert (code, problem in str(reason)) == ("tree-refused", True)
     (waiting,) = requests.waiting(node.paths)
     carols = waiting.request._replace(uid=7, user="ws-carol", problem="", refused=False)
     other = requests.ask(node.paths, carols)
@@ -107,7 +107,7 @@ def test_a_tree_that_no_node_may_keep_is_not_published(node: TreeSite) -> None:
     assert node.ask(node.tree("env"))
     node.pack()
     code, reason = node.outcome()
-    assert (code, "nodes keep 100 of all trees" in str(reason)) == ("tree-too-large", True)
+    assert (code, "nodes keep 100 of all trees" in str(reason)) == ("tree-refused", True)
     assert stored(node) == []
 
 

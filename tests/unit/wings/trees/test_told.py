@@ -61,7 +61,10 @@ def test_a_node_that_cannot_show_or_pack_trees(prefix: Path, monkeypatch: pytest
 COPY: Line = {"event": "tree.shown", "tree": "/t", "way": "copy", "reason": "", "fetched_bytes": 7}
 ITSELF: Line = {**COPY, "way": "itself", "reason": "no-copy", "fetched_bytes": 0}
 PACKED: Line = {"event": "tree.packed", "tree": "/t", "size": 4096}
-FAILED: Line = {"event": "tree.pack-failed", "error": {"code": "tree-changed", "reason": "it changed", "hint": "again"}}
+FAILED: Line = {
+    "event": "tree.pack-failed",
+    "error": {"code": "tree-unusable", "reason": "it grew", "hint": "again"},
+}
 
 
 def test_a_report_counts_them() -> None:
@@ -76,4 +79,4 @@ def test_a_report_counts_them() -> None:
 
 def test_a_pack_is_told_under_the_job_that_asked() -> None:
     assert Part("packs", "", "/t: packed: 4KiB") in parts(PACKED)
-    assert run_of(FAILED).failures == [Failure("failed", "packs", "tree-changed", "it changed", "again")]
+    assert run_of(FAILED).failures == [Failure("failed", "packs", "tree-unusable", "it grew", "again")]

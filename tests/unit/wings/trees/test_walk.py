@@ -15,8 +15,8 @@ from warmstart.host.files import opened_dir
 from warmstart.host.untrusted import TurnedAway
 from warmstart.wings.trees import walk
 from warmstart.wings.trees.current import TreeUnusable
-from warmstart.wings.trees.stage import Stage, Staged, WalkMalformed
-from warmstart.wings.trees.walk import Bounds, TreeChanged, TreeNotShared
+from warmstart.wings.trees.stage import Stage, Staged
+from warmstart.wings.trees.walk import Bounds, TreeRefused
 
 MANY = Bounds(1 << 30, 1000)
 
@@ -124,7 +124,7 @@ def test_only_what_the_user_may_not_read_is_left_out(
     if error == errno.EACCES:
         assert copied(tree, tmp_path / "copy").examples == [("file", reason)]
     else:
-        with pytest.raises(TreeChanged, match="'file' c"):
+        with pytest.raises(TreeUnusable, match="'file' c"):
             copied(tree, tmp_path / "copy")
 
 
@@ -142,7 +142,7 @@ def test_a_directory_that_changes_while_it_is_read_is_no_copy(
         return untrusted.open_file(name, parent, mount, owners)
 
     monkeypatch.setattr(walk, "open_file", opening)
-    with pytest.raises(TreeChanged, match="directory"):
+    with pytest.raises(TreeUnusable, match="directory"):
         copied(tree, tmp_path / "copy")
 
 
@@ -183,14 +183,14 @@ def test_one_file_is_enough_against_a_copy_for_many(
 ) -> None:
     """Who can write it could have put anything there; and whoever sees the copy must be able to read the tree."""
     (open_tree / path).chmod(mode)
-    with pytest.raises(TreeNotShared, match=problem):
+    with pytest.raises(TreeRefused, match=problem):
         copied(open_tree, tmp_path / "copy", owners=[os.getuid()])
 
 
 @pytest.mark.threat(54)
 def test_a_copy_for_many_is_whole(open_tree: Path, tmp_path: Path) -> None:
     os.mkfifo(open_tree / "lib" / "fifo")
-    with pytest.raises(TreeNotShared, match="lib/fifo: neither file nor directory; so no copy"):
+    with pytest.raises(TreeRefused, match="lib/fifo: neither file nor directory; so no copy"):
         copied(open_tree, tmp_path / "copy", owners=[os.getuid()])
 
 
@@ -222,12 +222,12 @@ def test_what_package_managers_alone_read_keeps_no_tree_from_being_shared(
     copied(open_tree, tmp_path / "own")
     assert (tmp_path / "own" / own).read_text() == "of others"
     (open_tree / own).rename(open_tree / f"{own}.py")
-    with pytest.raises(TreeNotShared):
+    with pytest.raises(TreeRefused):
         copied(open_tree, tmp_path / "other", owners=[os.getuid()])
     (open_tree / f"{own}.py").unlink()
     (open_tree / own).mkdir(mode)
     (open_tree / own).chmod(mode)
-    with pytest.raises(TreeNotShared):
+    with pytest.raises(TreeRefused):
         copied(open_tree, tmp_path / "directory", owners=[os.getuid()])
 
 
@@ -291,6 +291,6 @@ def test_records_are_not_believed(tmp_path: Path, case: str) -> None:
         Stage(fd, "/tree", MANY) as stage,
     ):
         records.write(HOSTILE[case])
-        with pytest.raises(WalkMalformed):
+        with pytest.raises(TreeUnusable):
             stage.take(records.fileno())
     assert os.listdir(tmp_path) == ["copy"]
