@@ -68,7 +68,7 @@ shellcheck:
 	shellcheck -x packaging/setup packaging/install packaging/uninstall packaging/update-requirements \
 		packaging/release packaging/stage packaging/deb packaging/rpm packaging/package/configure \
 		packaging/package/remove packaging/package/postrm \
-		packaging/libexec/hook.in packaging/libexec/flush.in packaging/libexec/task-prolog.in packaging/libexec/pyxis-importer.in \
+		packaging/libexec/hook.in packaging/libexec/task-prolog.in packaging/libexec/pyxis-importer.in \
 		packaging/libexec/apptainer-environment.in \
 		packaging/enroot/40-warmstart.sh.in $(wildcard hooks/warmstart/wings/*/enroot/*.in) packaging/nhc/warmstart.nhc packaging/slinky/jail \
 		tests/lib/fakes/enroot tests/releases/build tests/releases/enter tests/releases/real tests/releases/with-slurm \

@@ -18,7 +18,7 @@ ORDER = (
     "schema", "ts", "event", "hook", "run_id", "cluster", "node", "job_id", "uid", "user", "step", "outcome",
     "status", "duration_ms",
 )  # fmt: skip
-LONGEST = 8192  # bytes with the newline: rsyslog cuts there, and a write(2) of so much is one
+LONGEST = 8000  # bytes with the newline: rsyslog cuts at 8 KiB, with the header that it puts before a line
 # Of texts the characters, of lists the items, of objects the keys. A line has the first with which it is short enough.
 BOUNDS = ((4096, 50, 64), (1024, 20, 40), (256, 8, 24), (64, 3, 12))
 MOST_KEYS = 48  # of a line

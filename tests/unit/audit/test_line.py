@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmstart.audit import line
-from warmstart.audit.line import DEEPEST, LONGEST_KEY, LONGEST_VALUE, MOST_KEYS
+from warmstart.audit.line import CUT, DEEPEST, LONGEST
 
 TEXT = st.text(max_size=40) | st.sampled_from(["\x1b[31m", "\u202e", "a\nb", "é", "x" * 10_000])
 VALUES = st.recursive(
@@ -20,16 +20,16 @@ VALUES = st.recursive(
 )
 
 
-@given(st.dictionaries(TEXT, VALUES, max_size=6))
-def test_any_fields_become_a_bounded_visible_line(fields: dict[str, object]) -> None:
+@given(st.dictionaries(TEXT, VALUES, max_size=20))
+def test_any_fields_become_a_short_visible_line(fields: dict[str, object]) -> None:
     shaped = line.shaped(fields)
     text = json.dumps(shaped, allow_nan=False, ensure_ascii=False)
     assert all(char.isprintable() or char == "\n" for char in text)
     assert shaped["schema"] == line.SCHEMA
-    for key, value in shaped.items():
-        assert len(key) < 12 * LONGEST_KEY
-        assert len(json.dumps(value)) < 12 * LONGEST_VALUE
-    assert line.decoded(json.dumps(shaped).encode()) == shaped
+    written = line.encoded(shaped).encode() + b"\n"
+    assert len(written) <= LONGEST
+    assert written == json.dumps(json.loads(written), separators=(",", ":")).encode() + b"\n"
+    assert line.decoded(written) == shaped
 
 
 @given(TEXT)
@@ -48,31 +48,40 @@ def test_a_traceback_keeps_its_lines() -> None:
 
 
 def test_what_is_cut_says_so() -> None:
-    shown = line.shaped({"text": "a" * LONGEST_VALUE + "b" * LONGEST_VALUE})["text"]
+    shown = line.shaped({"text": "a" * LONGEST + "b" * LONGEST})["text"]
     assert isinstance(shown, str)
-    assert shown.startswith("a")
-    assert shown.endswith("b")
-    assert f"[cut: {LONGEST_VALUE} characters]" in shown
-    many = line.bounded({f"k{number}": number for number in range(MOST_KEYS + 3)})
-    assert (len(many), many["[cut]"]) == (MOST_KEYS + 1, "3 more")
-    items = line.bounded({"items": list(range(5000))})["items"]
+    assert shown.startswith("aa")
+    assert shown.endswith("bb")
+    assert f"[cut, of {2 * LONGEST} characters]" in shown
+    items = line.shaped({"items": list(range(5000))})["items"]
     assert isinstance(items, list)
     assert items[-1] == f"[cut: {5000 - len(items) + 1} more]"
-    mapping = line.bounded({"map": {f"{number}" * 50: number for number in range(500)}})["map"]
+    objects = line.shaped({"items": [{"image": "x" * 500}] * 100})["items"]
+    assert isinstance(objects, list)
+    assert objects[-1] == {"[cut]": 100 - len(objects) + 1}  # jq goes through them all
+    mapping = line.shaped({"map": {f"{number}": {"n": number} for number in range(500)}})["map"]
     assert isinstance(mapping, dict)
-    assert mapping["[cut]"] == f"{500 - len(mapping) + 1} more"
+    assert mapping["[cut]"] == {"[cut]": 500 - len(mapping) + 1}
     deep: object = "bottom"
     for _ in range(DEEPEST + 2):
         deep = [deep]
-    assert "[cut: nested too deep]" in json.dumps(line.bounded({"deep": deep}))
+    assert CUT in json.dumps(line.shaped({"deep": deep}))
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), 1 << 63, -(1 << 64), 10**400])
+def test_where_that_is_not_enough_whole_fields_give_way() -> None:
+    """The longest first; what names the line stays."""
+    long = {f"long{number}": {f"{key}": ["x" * 60] * 3 for key in range(12)} for number in range(20)}
+    shaped = line.shaped({**long, "event": "hook.finished", "outcome": "ok", "head": True})
+    assert (shaped["event"], shaped["outcome"], shaped["head"], shaped["long0"]) == ("hook.finished", "ok", True, CUT)
+    assert shaped["long19"] != CUT
+
+
+@pytest.mark.parametrize(
+    "number", [float("nan"), float("inf"), -float("inf"), 1 << 63, -(1 << 64), 1 << 20_000], ids=hash
+)
 def test_numbers_that_readers_do_not_have_are_texts(number: float) -> None:
-    shown = line.bounded({"n": number})["n"]
-    assert isinstance(shown, str)
-    assert len(shown) < 2 * LONGEST_VALUE
-    assert line.bounded({"n": (1 << 63) - 1})["n"] == (1 << 63) - 1
+    assert isinstance(line.shaped({"n": number})["n"], str)
+    assert line.shaped({"n": (1 << 63) - 1})["n"] == (1 << 63) - 1
 
 
 @given(st.floats(0, 200e9))
