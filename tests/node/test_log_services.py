@@ -11,13 +11,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.lib.journals import finished
-from warmstart.audit.sink import flush
 
+from tests.lib.audit_lines import finished
 from tests.lib.config import free_ports
 from tests.lib.processes import wait_until
 from tests.lib.requirements import unavailable
 from warmstart.audit import syslog
+from warmstart.audit.line import LONGEST
 from warmstart.audit.query import AuditLog, LineFilter
 
 RECIPES = Path(__file__).parents[2] / "packaging/logging"
@@ -34,14 +34,13 @@ def test_the_log_is_rotated_and_nothing_is_lost(tmp_path: Path) -> None:
     text = (RECIPES / "logrotate.conf").read_text()
     conf.write_text(text.replace("/var/log/warmstart/audit.jsonl", str(log)))
     for job in range(3):
-        finished(str(tmp_path / "journal"), job_id=job)
-        flush(str(tmp_path / "journal"), str(log))
+        finished(log, image=f"of {job}")
         if job < 2:
             subprocess.run([need("logrotate"), "-f", "-s", str(tmp_path / "state"), str(conf)], check=True)
             assert (log.stat().st_mode & 0o7777, log.stat().st_size) == (0o640, 0)
     assert sorted(path.name for path in log.parent.iterdir()) == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2.gz"]
-    found = [line["job_id"] for line in AuditLog([str(log)]).lines(LineFilter(event="image.imported"))]
-    assert found == [0, 1, 2]
+    found = [line["images"] for line in AuditLog([str(log)]).lines(LineFilter(event="hook.finished"))]
+    assert found == [[{"how": "imported", "image": f"of {job}"}] for job in range(3)]
 
 
 @contextmanager
@@ -49,7 +48,7 @@ def rsyslog(directory: Path, text: str) -> Iterator[None]:
     """Run rsyslogd with a configuration for a `with` block."""
     directory.mkdir()
     conf = directory / "rsyslog.conf"
-    conf.write_text(f'global(workDirectory="{directory}" maxMessageSize="256k")\n{text}')
+    conf.write_text(f'global(workDirectory="{directory}")\n{text}')
     command = [need("rsyslogd"), "-n", "-f", str(conf), "-i", str(directory / "pid")]
     with open(directory / "messages", "wb") as messages, subprocess.Popen(command, stderr=messages) as daemon:
         try:
@@ -70,15 +69,14 @@ def test_all_nodes_lines_arrive_on_the_log_host(tmp_path: Path) -> None:
     recipes = [(RECIPES / f"rsyslog-{role}.conf").read_text() for role in ("host", "node")]
     for old, new in changes.items():
         recipes = [text.replace(old, new) for text in recipes]
-    finished(str(tmp_path / "journal"), names=["x" * 4000] * 20)
-    flush(str(tmp_path / "journal"), str(log))
+    finished(log, names=["x" * 152] * 50)
+    assert max(map(len, log.read_bytes().splitlines())) > LONGEST - 150
     with rsyslog(tmp_path / "host", recipes[0]), ExitStack() as stack:
         # A host that is away is tried again after half a minute.
         until(lambda: _listens(socket.AF_INET, ("127.0.0.1", int(port))))
         stack.enter_context(rsyslog(tmp_path / "node", recipes[1]))
         until(lambda: nodes.is_dir() and len(list(AuditLog([str(nodes)]).lines(ALL))) == 2)
-        finished(str(tmp_path / "journal"))
-        flush(str(tmp_path / "journal"), str(log))
+        finished(log)
         until(lambda: len(list(AuditLog([str(nodes)]).lines(ALL))) == 4)
     assert list(AuditLog([str(nodes)]).lines(ALL)) == list(AuditLog([str(log)]).lines(ALL))
 
@@ -94,8 +92,7 @@ def test_rsyslog_takes_the_lines_of_dev_log(tmp_path: Path, monkeypatch: pytest.
     )
     with rsyslog(tmp_path / "rsyslog", text):
         until(lambda: _listens(socket.AF_UNIX, str(tmp_path / "dev-log")))
-        finished(str(tmp_path / "journal"))
-        flush(str(tmp_path / "journal"), str(log), syslog=True)
+        finished(log, syslog=True)
         until(lambda: arrived.exists() and arrived.read_text().count("\n") == 2)
     lines = [line.partition(" {") for line in arrived.read_text().splitlines()]
     assert [head for head, *_ in lines] == ["warmstart info"] * 2

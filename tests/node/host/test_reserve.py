@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from warmstart.audit.journal import DONE, Log
-from warmstart.audit.pending import events as lines_of
-from warmstart.audit.pending import journals
 
 from tests.lib import mounts
 from tests.lib.left_runs import runs_left
 from tests.lib.runs import a_record
 from warmstart import record as records
 from warmstart import view
-from warmstart.audit import events
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS
 from warmstart.host import reserve
@@ -30,7 +25,6 @@ from warmstart.record import Seeded, SeededBundle, StateFull
 
 pytestmark = pytest.mark.threat(12)
 
-FIELDS: dict[str, object] = {"hook": "prolog", "run_id": "0a1b2c3d", "node": "n1", "job_id": 7, "user": "a", "uid": 1}
 USER = 64201
 
 
@@ -58,7 +52,7 @@ def node(base: Path, request: pytest.FixtureRequest) -> Iterator[NodePaths]:
 
 def made(disk: Path) -> NodePaths:
     paths = NodePaths(f"{disk}/n1", "/nowhere")
-    for directory in (paths.root, paths.state, paths.view, paths.journal):
+    for directory in (paths.root, paths.state, paths.view):
         os.mkdir(directory, 0o711)
     assert reserve.fill(paths.reserve) == 0
     return paths
@@ -104,35 +98,21 @@ FULL = pytest.mark.parametrize("fill", [fill_bytes, fill_inodes])
 
 
 @FULL
-def test_records_views_and_journals_of_a_full_disk(node: NodePaths, fill: Callable[[NodePaths], None]) -> None:
+def test_records_and_views_of_a_full_disk(node: NodePaths, fill: Callable[[NodePaths], None]) -> None:
     """They are written as ever, and read as ever; the job's user can read the view."""
     fill(node)
     record = a_record(uid=USER, gid=USER)
     long = record._replace(seeded={"numba": Seeded("ab", [SeededBundle("site", "b", "ab", ["x" * 60] * 200)])})
-    journal = Log(node.journal, FIELDS)
-    journal.emit(events.HOOK_STARTED)
     with records.job_lock(node.state, 7, after(1)):
         for number in range(10):
             records.save(node.state, long._replace(facts={"n": str(number)}))
     found = records.load(node.state, 7)
     assert found is not None
     assert found.facts == {"n": "9"}
-    shown = journal.shown_to_job()
-    view.publish(node.view, record, {"verdict": "warmstart: no\n", view.EVENTS: shown})
+    view.publish(node.view, record, {"verdict": "warmstart: no\n"})
     assert Path(node.view, "7/verdict").read_text() == "warmstart: no\n"
     cat = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "cat", f"{node.view}/7/verdict"]
     assert subprocess.run(cat, check=True, capture_output=True).stdout == b"warmstart: no\n"
-    told = [json.loads(line)["event"] for line in shown.splitlines()]
-    assert told[-1] == "hook.started"
-    for _ in range(100):
-        journal.bind(step="x").emit(events.STEP_FINISHED)
-    journal.finish(outcome="ok")
-    with opened_dir(node.journal) as fd:
-        (pending,) = journals(fd)
-        assert pending.name.endswith(DONE)
-        written = [str(line["event"]) for line in lines_of(fd, pending)]
-    assert written.count("step.finished") == 100
-    assert written[-1] == "hook.finished"
     deferred.defer(node, HARVESTS, record, 1.5)
     assert [item.name for item in runs_left(node, HARVESTS)] == [record.run_name]
     records.forget(node.state, 7)
@@ -144,7 +124,7 @@ def test_records_views_and_journals_of_a_full_disk(node: NodePaths, fill: Callab
 def test_a_reserve_that_is_used_up(
     node: NodePaths, fill: Callable[[NodePaths], None], monkeypatch: pytest.MonkeyPatch, base: Path
 ) -> None:
-    """The view lies in memory, and a note says that a hook could write nothing."""
+    """The view lies in memory."""
     for path in [*Path(node.reserve).glob("file-*"), *Path(node.reserve).glob("directory-*")]:
         path.rename(path.with_name(f"x{path.name}"))
     fill(node)
@@ -161,32 +141,6 @@ def test_a_reserve_that_is_used_up(
         assert Path(f"{base}/run{node.view}/7/verdict").read_text() == "two"
         view.remove(node.view, record)
         assert os.listdir(f"{base}/run{node.view}") == []
-    for _ in range(2):  # one note for a hook, however much it loses
-        journal = Log(node.journal, FIELDS)
-        journal.emit(events.HOOK_STARTED)
-        journal.finish(outcome="ok")
-    Log(node.journal, {**FIELDS, "run_id": "1a1b2c3d", "job_id": 8}).emit(events.HOOK_STARTED)
-    assert reserve.has_notes(node.reserve)
-    with opened_dir(node.reserve) as fd:
-        (notes,) = journals(fd)
-        found = [(line["event"], line["job_id"], line["lost"]) for line in lines_of(fd, notes)]
-    assert found == [("state.full", 7, True), ("state.full", 8, True)]
-
-
-def test_a_journal_that_meets_the_end_of_the_disk(node: NodePaths) -> None:
-    """No line of it is lost, whole or half: what fits no more goes on in the reserve."""
-    journal = Log(node.journal, FIELDS)
-    for number in range(5):
-        journal.emit(events.STEP_FINISHED, number=number)
-    fill_bytes(node)
-    for number in range(5, 60):
-        journal.emit(events.STEP_FINISHED, number=number)
-    journal.finish(outcome="ok")
-    with opened_dir(node.journal) as fd:
-        (pending,) = journals(fd)
-        lines = lines_of(fd, pending)
-    assert [line["number"] for line in lines if line["event"] == "step.finished"] == [*range(60)]
-    assert [line["lost"] for line in lines if line["event"] == "state.full"] == [False]
 
 
 def test_a_reserve_is_made_once_and_completed(node: NodePaths) -> None:
@@ -203,7 +157,7 @@ def test_a_reserve_is_made_once_and_completed(node: NodePaths) -> None:
     for hog in Path(node.root).glob("hog*"):
         hog.unlink()
     assert reserve.fill(node.reserve) == 0
-    assert len(os.listdir(node.reserve)) == reserve.FILES + reserve.DIRECTORIES + 1
+    assert len(os.listdir(node.reserve)) == reserve.FILES + reserve.DIRECTORIES
 
 
 def test_two_hooks_of_one_job_share_a_directory(node: NodePaths) -> None:
