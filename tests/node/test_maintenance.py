@@ -252,7 +252,7 @@ def test_only_one_run_maintains_a_node(node: Host) -> None:
         assert report["failed"] == [f"another maintenance run is active on node n1 (process {os.getpid()})"]
     assert node.left() == before
     (event,) = node.failures()
-    assert (event["hook"], event["error"]["code"]) == ("maintain", "maintenance-busy")
+    assert (event["hook"], event["code"]) == ("maintain", "maintenance-busy")
     assert not os.path.exists(node.paths.maintained)
 
 
@@ -337,7 +337,7 @@ def test_the_store_is_maintained_by_one_host(node: Host) -> None:
         assert other.lock(after(60))
         assert node.command("maintain", "--store").exit_code == 1
     (event,) = node.failures()
-    assert event["error"]["code"] == "maintenance-busy"
+    assert event["code"] == "maintenance-busy"
     assert not stamp.exists()
     assert node.command("maintain", "--store").exit_code == 0
     assert stamp.stat().st_uid == node.owner.uid
