@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-
-Reader = Callable[[Mapping[str, object], str], object]
-
-_NOTHING: dict[str, object] = {}
+from collections.abc import Mapping
 
 
 def text(line: Mapping[str, object], key: str) -> str:
@@ -28,21 +24,27 @@ def count(line: Mapping[str, object], key: str) -> int:
     return int(number(line, key))
 
 
-def seconds(line: Mapping[str, object], key: str = "duration_ms") -> float:
+def seconds(line: Mapping[str, object], key: str) -> float:
     """Return a time that is given in milliseconds."""
     return number(line, key) / 1000
 
 
-def texts(line: Mapping[str, object], key: str) -> list[str]:
+def texts(line: Mapping[str, object], key: str) -> tuple[str, ...]:
     """Return the strings of a list."""
     value = line.get(key)
-    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
+
+
+def mappings(line: Mapping[str, object], key: str) -> list[dict[str, object]]:
+    """Return the objects of a list."""
+    value = line.get(key)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def mapping(line: Mapping[str, object], key: str) -> dict[str, object]:
     """Return an object."""
     value = line.get(key)
-    return value if isinstance(value, dict) else _NOTHING
+    return value if isinstance(value, dict) else {}
 
 
 def words(line: Mapping[str, object], key: str) -> dict[str, str]:
@@ -54,17 +56,3 @@ def counts(line: Mapping[str, object], key: str) -> dict[str, int]:
     """Return the numbers of an object, as integers."""
     numbers = mapping(line, key)
     return {name: times for name in numbers if (times := count(numbers, name))}
-
-
-# By the type of the value; each float of a run is a time.
-READERS: dict[object, Reader] = {
-    bool: lambda line, key: line.get(key) is True,
-    str: text,
-    int: count,
-    float: seconds,
-    list[str]: texts,
-    tuple[str, ...]: lambda line, key: tuple(texts(line, key)),
-    dict[str, object]: mapping,
-    dict[str, str]: words,
-    dict[str, int]: counts,
-}

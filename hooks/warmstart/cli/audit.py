@@ -1,4 +1,4 @@
-"""`warmstart audit`: query audit logs by job, node, event, user and time, and follow them.
+"""`warmstart audit`: query audit logs by job, node, event, outcome, user and time, and follow them.
 
 Other commands read logs, too: which ones, and of what time, they ask by the same options.
 """
@@ -15,6 +15,7 @@ from itertools import chain
 
 import click
 
+from warmstart.audit import values
 from warmstart.audit.line import ORDER, Line, timestamp
 from warmstart.audit.query import AuditLog, LineFilter
 from warmstart.cli.output import Column, brief_time, duration, fail, json_option, show_json, show_rows, text, warn
@@ -59,10 +60,16 @@ def moment(_context: click.Context, _param: click.Parameter, value: str | None) 
         raise click.BadParameter("use 30m, 2h, 7d, 2026-01-31 or 2026-01-31T09:30 (UTC)") from None
 
 
+def epoch(ts: str) -> float:
+    """Return a line's `ts` in seconds since the epoch."""
+    return datetime.fromisoformat(ts.replace("Z", "+00:00")).timestamp()
+
+
 @click.command()
 @click.option("--job", type=click.IntRange(min=1), help="Show only events of this job id.")
 @click.option("--node", help="Show only events of this node.")
-@click.option("--event", help="Show only this event, noun or glob: image.imported, image, '*.failed'.")
+@click.option("--event", help="Show only this event, noun or glob: image.imported, image, '*-failed'.")
+@click.option("--outcome", help="Show only last lines with this outcome: refused, failed, crashed, drained.")
 @click.option("--user", help="Show only events of this user's jobs, by name or uid.")
 @click.option("--since", metavar="AGO|DATE", callback=moment, help="Show only events since then: 2h, 7d, or a date.")
 @click.option("--until", metavar="AGO|DATE", callback=moment, help="Show only events until then.")
@@ -86,10 +93,10 @@ def audit(
     as_json: bool,
     **only: int | str | None,
 ) -> None:
-    """Show the audit events that match all options.
+    """Show the lines of the audit log that match all options.
 
-    Reads the policy's audit log with its rotated files. With --json each event is one line, as docs/reference/audit.md
-    describes it.
+    Reads the policy's audit log with its rotated files. With --json each line is as docs/reference/audit.md describes
+    it.
 
     Exit status: 0 events were found; 1 no event matches; 2 wrong usage, or a log cannot be read.
     """
@@ -124,30 +131,30 @@ def reading(sources: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        fail(error, "" if sources else "no hook has run here yet")
+        fail(error, "" if sources else "no hook has run yet, or hooks could not write it: `warmstart doctor`")
     except OSError as error:
         fail(error, NOT_READABLE)
 
 
 def _show(log: AuditLog, where: LineFilter, last: int | None, *, follow: bool, as_json: bool) -> bool:
-    """Print the events and return whether there were any."""
-    events = _last(log.lines(where), last or TAIL) if last or follow else log.lines(where)
+    """Print the lines and return whether there were any."""
+    found = _last(log.lines(where), last or TAIL) if last or follow else log.lines(where)
     if follow:
-        events = chain(events, log.follow(where))
-    any_event = False
+        found = chain(found, log.follow(where))
+    any_line = False
     if as_json:
-        for line in events:
+        for line in found:
             show_json(line)
-            any_event = True
-        return any_event
+            any_line = True
+        return any_line
     if follow:
         from warmstart.audit.rendering import console
 
         show = console(text, colors=sys.stdout.isatty())
-        for line in events:
+        for line in found:
             click.echo(show(line))
         return True
-    rows = [{**line, "detail": _detail(line)} for line in sorted(events, key=lambda line: str(line.get("ts")))]
+    rows = [{**line, "detail": detail(line)} for line in sorted(found, key=lambda line: str(line.get("ts")))]
     if rows:
         show_rows(COLUMNS, rows, as_json=False)
     return bool(rows)
@@ -159,12 +166,11 @@ def _last(lines: Iterable[Line], count: int) -> list[Line]:
     return [line for _, line in reversed(latest)]
 
 
-def _detail(line: Line) -> str:
-    """Return step, outcome, duration, and the reason or, without one, the fields that have no column of their own."""
-    given, took = line.get("error"), line.get("duration_ms")
-    error: Line = given if isinstance(given, dict) else {}
-    words = [str(line[key]) for key in ("step", "outcome") if line.get(key)]
-    words += [duration(took / 1000)] if isinstance(took, (int, float)) else []
-    reasons = [str(error[key]) for key in ("reason", "hint") if error.get(key)]
+def detail(line: Line) -> str:
+    """Return step, outcome, duration, and the reasons or, without any, the fields that have no column of their own."""
+    took = values.seconds(line, "duration_ms")
+    words = [*(str(line[key]) for key in ("step", "outcome") if line.get(key)), *([duration(took)] if took else [])]
+    errors = [values.mapping(line, "error"), *values.mappings(line, "failures")]
+    reasons = [" - ".join(filter(None, (values.text(one, "reason"), values.text(one, "hint")))) for one in errors]
     rest = [f"{key}={text(value)}" for key, value in line.items() if key not in ORDER and key != "error"]
-    return " ".join([*words, " - ".join(reasons) or " ".join(rest)])
+    return " ".join([*words, "; ".join(filter(None, reasons)) or " ".join(rest)])

@@ -31,7 +31,7 @@ from warmstart.cli.output import (
     size,
     warn,
 )
-from warmstart.cli.own import OwnLog, of_lines
+from warmstart.cli.own import OwnLog, published
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.images.store import eviction
 from warmstart.images.store.client import ImageStoreClient
@@ -139,8 +139,8 @@ def cache() -> None:
 def list_bundles(installation: Installation, /, user: str | None, as_json: bool, **options: str | None) -> None:
     """List bundles, the most recently used last. `id` is enough of a bundle's hash to name it by.
 
-    Root is told of all. Others are told what their own jobs that are over published, or were seeded with and published
-    before; what maintenance has merged or removed since it does not know.
+    Root is told of all. Others are told what their own jobs that are over published; what maintenance has merged or
+    removed since it does not know.
 
     Exit status: 0 listed; 1 there are none; 2 no policy, or the store fails.
     """
@@ -165,7 +165,7 @@ def list_bundles(installation: Installation, /, user: str | None, as_json: bool,
 
 def _show_own(installation: Installation, only: NamespaceFilter, user: str | None, *, as_json: bool) -> None:
     """List what the caller's own jobs say of bundles. Of those that no report tells the size of it is unknown."""
-    known = of_lines(OwnLog(installation).lines(LineFilter()))
+    known = published(OwnLog(installation).lines(LineFilter()))
     chosen = [bundle for bundle in known if only.matches(bundle) and user in (None, bundle.user)]
     _show_bundles(chosen, lambda bundle: {"size": bundle.size or None}, as_json=as_json)
     if not chosen:

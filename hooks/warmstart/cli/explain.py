@@ -1,22 +1,24 @@
-"""`warmstart explain`: the story of one job, from the audit log, or from the log of own jobs for a job's user."""
+"""`warmstart explain`: the story of one job, from the audit log, or for a job's user from what its hooks left for them."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 
 import click
 
 from warmstart import view
+from warmstart.audit.events import HARVEST_FINISHED, HOOK_FINISHED, HOOK_STARTED
+from warmstart.audit.line import Line
 from warmstart.audit.query import STDIN, LineFilter
-from warmstart.audit.runs import Run, runs
-from warmstart.cli.audit import from_option, moment, reading
+from warmstart.cli.audit import detail, from_option, moment, reading
 from warmstart.cli.output import as_objects, json_option, say, show_json, show_table, warn
 from warmstart.cli.own import log_for
 from warmstart.paths import Installation
 from warmstart.policy.units import format_duration
-from warmstart.profiles.contract import BUILT
-from warmstart.report.story import NO_ENTRIES, History, HookStory, Story, named, tell
+from warmstart.report.lines import Hook, hooks, why_cold
+from warmstart.report.story import NO_ENTRIES, HookStory, Published, Story, named, tell
 
 NOTHING = 1
 
@@ -56,26 +58,29 @@ def explain(
 
 def _from_log(installation: Installation, job: int, since: str | None, sources: Sequence[str]) -> Story | None:
     log = log_for(installation, sources)
-    job_runs = [*runs(log.lines(LineFilter(job=job, since=since)))]
+    lines = [*log.lines(LineFilter(job=job, since=since))]
     if log.broken:
         warn(f"skipped {log.broken} unreadable lines")
-    if not job_runs:
+    found = hooks(lines, time.time())
+    if not found:
         return None
-    history = History()
-    begun = min(run.first for run in job_runs)
-    if STDIN not in sources and any(map(_is_history_needed, job_runs)):
-        only = LineFilter(user=next((run.user for run in job_runs if run.user), ""), since=since)
-        for run in runs(log_for(installation, sources).lines(only)):
-            history.add_uses(run)
-            if run.job != job and run.last < begun:
-                history.add(run)
-    return tell(job_runs, history)
+    published = Published()
+    if STDIN not in sources and any(map(_is_cold_here, found)):
+        begun = min(hook.began for hook in found)
+        only = LineFilter(user=next((hook.user for hook in found if hook.user), ""), since=since, until=begun)
+        for hook in hooks(log_for(installation, sources).lines(only), time.time()):
+            if hook.job != job:
+                published.add(hook)
+    return tell(found, filter(_is_act, lines), published)
 
 
-def _is_history_needed(run: Run) -> bool:
-    """Return whether the user's other jobs may tell why one of its profiles was cold, built what it had, or unused."""
-    built = any(harvest.own or (harvest.use == BUILT and harvest.seeded) for harvest in run.harvests)
-    return built or NO_ENTRIES in run.cold.values()
+def _is_cold_here(hook: Hook) -> bool:
+    return any(why_cold(start) == NO_ENTRIES for _, start in hook.starts)
+
+
+def _is_act(line: Line) -> bool:
+    """Return whether a line is of an act, and no first or last one."""
+    return line.get("event") not in (HOOK_STARTED, HOOK_FINISHED, HARVEST_FINISHED)
 
 
 def _say_nothing(installation: Installation, sources: Sequence[str], job: int) -> None:
@@ -84,8 +89,8 @@ def _say_nothing(installation: Installation, sources: Sequence[str], job: int) -
         warn(f"switched off on this host by {installation.off_switch}: hooks note nothing of jobs")
     if not sources and os.geteuid() != 0:
         warn(
-            "of your own jobs ask on a node of the job while it runs, and from a minute after its end on a host with "
-            "the store; administrators can explain any job"
+            "of your own jobs ask on a node of the job while it runs, and after its end on a host with the store; "
+            "administrators can explain any job"
         )
 
 
@@ -102,10 +107,17 @@ def _show(story: Story) -> None:
     for notice in story.notices:
         say(notice)
     _show_hooks(story)
+    if story.acts:
+        say("\nbesides")
+        show_table(("time", "node", "event", "what"), [(*_labels(act), detail(act)) for act in story.acts])
     if story.advice:
         say("\nwhat to do")
         for advice in story.advice:
             say(f"- {advice}")
+
+
+def _labels(act: Line) -> tuple[str, ...]:
+    return tuple(str(act.get(key, "")) for key in ("ts", "node", "event"))
 
 
 def _show_hooks(story: Story) -> None:

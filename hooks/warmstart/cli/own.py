@@ -1,6 +1,6 @@
-"""What users can ask about their own jobs without root: the log of their own jobs, in place of the audit log.
+"""What users can ask about their own jobs without root: the lines of their own jobs, in place of the audit log.
 
-It is made of the views of their jobs that run on this host, and of the reports that epilogs left in the store
+They are in the views of their jobs that run on this host, and in the reports that epilogs left in the store
 (`store.reports`). Both are written by root or the store's owner for this user alone, and read with the user's rights.
 """
 
@@ -9,19 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime
 
 from warmstart import view
 from warmstart.audit import values
-from warmstart.audit.events import (
-    BUNDLE_COMPACTED,
-    BUNDLE_PUBLISHED,
-    CACHE_HARVESTED,
-    CACHE_SEEDED,
-)
-from warmstart.audit.line import Line, decoded
+from warmstart.audit.line import Line, decoded, escaped
 from warmstart.audit.query import AuditLog, LineFilter
-from warmstart.cli.audit import opened_log
+from warmstart.cli.audit import epoch, opened_log
 from warmstart.cli.output import fail
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
@@ -36,7 +29,7 @@ _UNKNOWN = Bundle("", "", "", "", "", 0, 0, "", 0.0, 0, 0)
 
 
 class OwnLog:
-    """The events of the caller's own jobs, with the interface of `AuditLog`.
+    """The lines of the caller's own jobs, with the interface of `AuditLog`.
 
     Where nobody can know of any, for want of policy or store, reading ends the command with an error.
     """
@@ -50,9 +43,10 @@ class OwnLog:
         seen = set[bytes]()  # a job that is just ending has a view and a report
         for text in self._texts(only.job):
             for raw in text.splitlines():
-                if raw not in seen and (line := decoded(raw)) and "event" in line and only.matches(line):
-                    yield line
+                line = None if raw in seen else decoded(raw)
                 seen.add(raw)
+                if line and only.matches(line):
+                    yield escaped(line)
 
     def _texts(self, job: int | None) -> Iterator[bytes]:
         of = str(job) if job else os.environ.get("SLURM_JOB_ID", "")
@@ -70,7 +64,7 @@ class OwnLog:
 
 
 def log_for(installation: Installation, sources: Sequence[str]) -> AuditLog | OwnLog:
-    """Return the given logs; else the audit log, or for who cannot read it the log of own jobs."""
+    """Return the given logs; else the audit log, or for who cannot read it the lines of own jobs."""
     if not sources and has_only_own(installation):
         return OwnLog(installation)
     return opened_log(installation, sources)
@@ -86,29 +80,22 @@ def has_only_own(installation: Installation) -> bool:
         return True
 
 
-def of_lines(lines: Iterable[Line]) -> list[Bundle]:
-    """Return the bundles that a log tells of, but for those that it says are merged. What it does not tell is empty."""
+def published(lines: Iterable[Line]) -> list[Bundle]:
+    """Return the bundles that jobs published, by their last lines. What these do not tell is empty."""
     found: dict[str, Bundle] = {}
     for line in lines:
-        at = datetime.fromisoformat(str(line["ts"]).replace("Z", "+00:00")).timestamp()
-        for old in values.texts(line, "replaces"):
-            found.pop(old, None)
-        names = values.texts(line, "bundle_ids") if line["event"] == CACHE_SEEDED else []
-        if line["event"] in (CACHE_HARVESTED, BUNDLE_PUBLISHED, BUNDLE_COMPACTED):
-            names = [name for name in [values.text(line, "bundle")] if name]
-        for name in names:
-            bundle = found.get(name, _UNKNOWN)._replace(
-                bundle=name,
-                profile=values.text(line, "profile"),
-                namespace=values.text(line, "namespace"),
-                used=at,
-            )
-            if line["event"] != CACHE_SEEDED:
-                bundle = bundle._replace(
-                    scope=values.text(line, "scope"),
+        caches = values.mapping(line, "caches")
+        for profile in caches:
+            item = values.mapping(caches, profile)
+            if name := values.text(item, "bundle"):
+                found[name] = _UNKNOWN._replace(
+                    bundle=name,
+                    profile=profile.partition("@")[0],
+                    namespace=values.text(item, "namespace"),
+                    scope=values.text(item, "scope"),
                     user=values.text(line, "user"),
-                    size=values.count(line, "size") or bundle.size,
-                    entries=values.count(line, "entries") or bundle.entries,
+                    size=values.count(item, "size"),
+                    entries=values.count(item, "entries"),
+                    used=epoch(values.text(line, "ts")),
                 )
-            found[name] = bundle
     return [*found.values()]

@@ -10,14 +10,13 @@ import click
 
 from warmstart.audit.line import timestamp
 from warmstart.audit.query import LineFilter
-from warmstart.audit.runs import runs
-from warmstart.cli.audit import from_option, moment, opened_log, reading
+from warmstart.cli.audit import epoch, from_option, moment, opened_log, reading
 from warmstart.cli.output import as_objects, fail, json_option, say, show_json, show_table, warn
 from warmstart.paths import Installation
 from warmstart.policy.units import SECONDS, format_duration, format_size
 from warmstart.profiles.contract import USES
-from warmstart.report.counting import counted
-from warmstart.report.summary import Counted, SetByJobs, Summary, Uses, in_units, override_of, set_by, summarize
+from warmstart.report.counting import Times, counted
+from warmstart.report.summary import Counted, Saved, Summary, Uses, in_units, summarize
 from warmstart.report.wings import forms
 
 NOTHING = 1
@@ -69,8 +68,8 @@ def report(
     """
     log = opened_log(installation, sources)
     with reading(sources):
-        found = runs(log.lines(LineFilter(since=since, until=until)))
-        summary = summarize(found, by_hour=_is_short(since, until))
+        lines, now = log.lines(LineFilter(since=since, until=until)), time.time()
+        summary = summarize(lines, epoch(until) if until else now, by_hour=_is_short(since, until))
     if log.broken:
         warn(f"skipped {log.broken} unreadable lines")
     if not summary.runs:
@@ -104,61 +103,42 @@ def _write(path: str, text: str) -> None:
 def _show(summary: Summary) -> None:
     whose = f"{', '.join(summary.clusters)}: " if summary.clusters else ""
     say(f"{whose}{summary.first} to {summary.last}, {counted(summary.nodes, 'node')}")
-    images, saved, entries, caches = summary.images, summary.saved, summary.entries, summary.caches
-    sized = format_size(images.imported_bytes) if images.imported else ""
-    imported = "; ".join(filter(None, (sized, _half(images.import_p50, images.import_p95))))
-    known = f"{counted(saved.counted, 'image')}; {saved.unknown} without an estimate"
-    compiling = summary.compiling
-    hits = f"{counted(compiling.counted, 'hit')} on each node; {compiling.unknown} without an estimate"
-    returns, by_running = summary.returns, summary.warm_by_running
-    came_back = f"starts where the same user ran within a day; {returns.in_a_week} within a week; of {returns.starts}"
+    imports, caches = summary.imports, summary.caches
+    sized = format_size(summary.imported_bytes) if imports.count else ""
     added = format_size(sum(period.imported_bytes + period.published_bytes for period in summary.periods))
     _table(
         FIGURES,
         [
             ("job starts", summary.jobs, counted(summary.users, "user")),
-            ("came back to a node", returns.in_a_day, came_back),
-            *(
-                (("warm by jobs that run", by_running, "began with what a job compiled that still ran"),)
-                if by_running
-                else ()
-            ),
             ("caches that hit", caches.percent, f"{caches.hit} of {caches.hit + caches.built} of which it is known"),
-            ("caches of steps' images", summary.sets, f"{summary.warm_sets} with entries, on each node"),
-            ("imports", images.imported, imported),
-            ("imports avoided", images.avoided, "uses of images on every node, less the imports"),
-            ("waits for imports", images.waits, _half(images.wait_p50, images.wait_p95)),
-            ("time saved on imports", format_duration(saved.seconds), known),
-            ("compiling saved", format_duration(compiling.seconds), hits),
-            ("entries harvested", entries.harvested, format_size(entries.harvested_bytes)),
-            ("entries retired", entries.retired, "jobs were given them and removed them"),
+            ("imports", imports.count, "; ".join(filter(None, (sized, _half(imports))))),
+            ("imports avoided", summary.avoided, "uses of images on every node, less the imports"),
+            ("waits for imports", summary.waits.count, _half(summary.waits)),
+            ("time saved on imports", format_duration(summary.saved.seconds), _known(summary.saved, "image")),
+            ("compiling saved", format_duration(summary.compiling.seconds), _known(summary.compiling, "hit")),
+            ("entries published", summary.entries, ""),
             ("added to the store", added, "images and bundles; what left it again is not subtracted"),
             ("read from the store", format_size(summary.fetched_bytes), "bundles, and images that nodes unpacked"),
             *((one.name, in_units(one), "on each node") for one in summary.of_wings),
-            ("bundles removed", summary.removed_bundles, ""),
-            ("images evicted", summary.evicted_images, ""),
         ],
     )
     _uses("profile", summary.profiles)
     _uses("user", summary.by_user)
-    cold = [(cold.user, cold.times, cold.unknown, _reasons(cold.why)) for cold in summary.cold_by_user]
-    _table(("user", "began cold", "use unknown", "because"), cold)
+    _table(("user", "began cold", "because"), [(cold.user, cold.times, cold.reasons) for cold in summary.cold_by_user])
     _counts("cold, although there were entries", summary.cold_anyway)
-    unsettled = [(one.profile, one.user, one.jobs, one.why) for one in summary.unsettled]
-    _table(("built again each time", "of", "jobs", "most likely"), unsettled)
-    _around(summary.around)
-    _counts("entries rejected", entries.rejected)
+    _counts("entries rejected", summary.rejected)
     _counts("jobs refused", summary.refused)
     _counts("nodes drained", summary.drained)
-    _counts("failures (step: code)", summary.failed)
+    _counts("failures (step or event: code)", summary.failed)
     _table(
         ("hook", "p50", "p95", "p99", "longest", "runs", "failed"),
-        [
-            (hook, *map(format_duration, (p50, p95, p99, longest)), runs, failed)
-            for hook, runs, failed, p50, p95, p99, longest in summary.hooks
-        ],
+        [(hook, *map(format_duration, times[1:]), times.count, failed) for hook, failed, times in summary.hooks],
     )
-    _counts("image", summary.top_images)
+    _counts("image", summary.images)
+
+
+def _known(saved: Saved, what: str) -> str:
+    return f"{counted(saved.counted, what)}; {saved.unknown} without an estimate"
 
 
 def _uses(what: str, all_uses: Sequence[Uses]) -> None:
@@ -166,18 +146,6 @@ def _uses(what: str, all_uses: Sequence[Uses]) -> None:
         (what, "hits", *USES),
         [(uses.name, uses.percent, *uses[1:]) for uses in all_uses],
     )
-
-
-def _around(around: Sequence[SetByJobs]) -> None:
-    if around:
-        say("")
-        for one in around:
-            say(f"{set_by(one.jobs, counted(one.users, 'user'), one.variable)}: {one.profile}")
-        say(override_of(one.variable for one in around))
-
-
-def _reasons(why: Sequence[Counted]) -> str:
-    return ", ".join(f"{one.times} {one.name}" for one in why)
 
 
 def _counts(what: str, counted: Sequence[Counted]) -> None:
@@ -190,5 +158,5 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         show_table(columns, rows)
 
 
-def _half(half: float, most: float) -> str:
-    return f"half within {format_duration(half)}, 95% within {format_duration(most)}" if most else ""
+def _half(times: Times) -> str:
+    return f"half within {format_duration(times.p50)}, 95% within {format_duration(times.p95)}" if times.count else ""

@@ -19,8 +19,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from warmstart.audit.line import decoded
 from warmstart.audit.query import AuditLog, LineFilter, Position
-from warmstart.audit.runs import runs
 from warmstart.errand import Errands
 from warmstart.errors import ResourceError
 from warmstart.harvest import spool
@@ -30,9 +30,9 @@ from warmstart.images.store import eviction
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.bundles import audited_survey
 from warmstart.paths import Installation
-from warmstart.policy.compiled import VERSION
 from warmstart.policy.current import CurrentPolicy
-from warmstart.report.metrics import CATALOGUE, Counters, Distribution, Running, Sample, SavedCounters
+from warmstart.report.lines import Hooks
+from warmstart.report.metrics import CATALOGUE, Counters, Sample
 from warmstart.session import Session
 from warmstart.store.maintenance import Bundle
 
@@ -55,20 +55,8 @@ class _Kept(NamedTuple):
 
     format: int
     positions: dict[str, Position]  # by path of the log
+    begun: list[str]  # first lines of hooks that had not finished, in JSON
     samples: list[Sample]
-    distributions: list[Distribution]
-    running: list[Running]
-
-
-class _Families(Collector):
-    """The families that are to be written."""
-
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        """Return them."""
-        return self._families
 
 
 def write_host(installation: Installation, current: CurrentPolicy) -> None:
@@ -98,15 +86,13 @@ def write_store(session: Session) -> None:
     images = [
         image.bytes for store in stores for image in store.run(session.store_deadline(), eviction.inventory, lease)
     ]
+    name = "warmstart_store_maintenance_last_success_timestamp_seconds"
     families = [
-        *_of_bundles(audited_survey(session)),
-        GaugeMetricFamily("warmstart_store_image_bytes", "Bytes of images.", value=sum(images)),
-        GaugeMetricFamily("warmstart_store_images", "Images.", value=len(images)),
-        GaugeMetricFamily(
-            "warmstart_store_maintenance_last_success_timestamp_seconds",
-            "When maintenance of the store last got to its end.",
-            value=time.time(),
+        _gauge(
+            "warmstart_store_bytes", "Bytes of bundles, by kind of scope.", "scope", _sizes(audited_survey(session))
         ),
+        GaugeMetricFamily("warmstart_store_image_bytes", "Bytes of images.", value=sum(images)),
+        GaugeMetricFamily(name, "When maintenance of the store last got to its end.", value=time.time()),
     ]
     _write(directory, STORE_FILE, families)
 
@@ -114,12 +100,17 @@ def write_store(session: Session) -> None:
 def _counted(directory: int, log: str) -> Counters:
     """Add what is new in the log to the counters that are kept, and keep them."""
     kept = _read(directory)
-    counters = Counters(SavedCounters(kept.samples, kept.distributions, kept.running))
-    audit = AuditLog([log], positions=kept.positions)
+    counters, hooks = Counters(kept.samples), Hooks(filter(None, map(decoded, kept.begun)))
+    audit = AuditLog([log], kept.positions)
     with suppress(FileNotFoundError):  # no hook has run yet
-        for run in runs(audit.lines(LineFilter())):
-            counters.add_run(run)
-    counted = _Kept(FORMAT, audit.positions, *counters.save())
+        for line in audit.lines(LineFilter()):
+            counters.add_line(line)
+            for hook in hooks.add(line):
+                counters.add_hook(hook)
+    for hook in hooks.killed(time.time()):
+        counters.add_hook(hook)
+    samples = [sample for metric in CATALOGUE for sample in counters.samples(metric)]
+    counted = _Kept(FORMAT, audit.positions, [*map(json.dumps, hooks.begun)], samples)
     files.replace_file(directory, _COUNTERS, json.dumps(counted._asdict()).encode(), 0o600)
     return counters
 
@@ -130,55 +121,45 @@ def _read(directory: int) -> _Kept:
         counted = wire.from_object(_Kept, wire.parse(files.read_small(_COUNTERS, _LARGEST, directory)))
         if counted.format == FORMAT:
             return counted
-    return _Kept(FORMAT, {}, [], [], [])
+    return _Kept(FORMAT, {}, [], [])
 
 
 def _of_log(counters: Counters) -> Iterator[Metric]:
     for metric in CATALOGUE:
         if metric.bounds:
-            histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+            family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
             names = [*map(str, metric.bounds), "+Inf"]
-            for distribution in counters.distributions(metric):
-                buckets = list(zip(names, accumulate(distribution.counts), strict=True))
-                histogram.add_metric(distribution.labels, buckets, distribution.total)
-            yield histogram
+            for sample in counters.samples(metric):
+                family.add_metric(sample.labels, [*zip(names, accumulate(sample.values[:-1]))], sample.values[-1])
+            yield family
         else:
             counter = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
             for sample in counters.samples(metric):
-                counter.add_metric(sample.labels, sample.value)
+                counter.add_metric(sample.labels, *sample.values)
             yield counter
 
 
 def _of_host(installation: Installation, current: CurrentPolicy) -> Iterator[Metric]:
-    yield _gauge("warmstart_build_info", "The installed version.", "version", {VERSION: 1})
-    yield GaugeMetricFamily(
-        "warmstart_policy_valid", "Whether the policy's files are good: 1, or 0.", value=int(current.problem is None)
-    )
-    yield GaugeMetricFamily(
-        "warmstart_switched_off", "Whether warmstart is off on this host: 1, or 0.", value=int(installation.is_off)
-    )
+    valid, off = int(current.problem is None), int(installation.is_off)
+    yield GaugeMetricFamily("warmstart_policy_valid", "Whether the policy's files are good: 1, or 0.", value=valid)
+    yield GaugeMetricFamily("warmstart_switched_off", "Whether warmstart is off on this host: 1, or 0.", value=off)
     nodes = {node: installation.node(node) for node in installation.nodes()}
     successes = {node: at for node, paths in nodes.items() if (at := _modified(paths.maintained))}
     name = "warmstart_maintenance_last_success_timestamp_seconds"
     yield _gauge(name, "When maintenance of the node last got to its end.", "node", successes)
     waiting = {node: len(Errands(paths, HARVESTS).all()) for node, paths in nodes.items()}
     yield _gauge("warmstart_deferred_harvests", "Deferred harvests on the node.", "node", waiting)
-    spools = {node: spool.held(paths.spool) for node, paths in nodes.items()}
-    number = {node: len(sizes) for node, sizes in spools.items()}
-    yield _gauge("warmstart_spooled_bundles", "Bundles in the node's spool.", "node", number)
-    size = {node: sum(sizes) for node, sizes in spools.items()}
-    yield _gauge("warmstart_spool_bytes", "Bytes in the node's spool.", "node", size)
+    spooled = {node: len(spool.held(paths.spool)) for node, paths in nodes.items()}
+    yield _gauge("warmstart_spooled_bundles", "Bundles in the node's spool.", "node", spooled)
 
 
-def _of_bundles(bundles: Iterable[Bundle]) -> Iterator[Metric]:
-    stored = {"user": 0, "account": 0, "site": 0}
-    number = dict(stored)
+def _sizes(bundles: Iterable[Bundle]) -> dict[str, int]:
+    """Return the bytes of bundles by kind of scope."""
+    sizes = {"user": 0, "account": 0, "site": 0}
     for bundle in bundles:
         kind = bundle.scope.partition("-")[0]
-        stored[kind] = stored.get(kind, 0) + bundle.stored
-        number[kind] = number.get(kind, 0) + 1
-    yield _gauge("warmstart_store_bytes", "Bytes of bundles, by kind of scope.", "scope", stored)
-    yield _gauge("warmstart_store_bundles", "Bundles, by kind of scope.", "scope", number)
+        sizes[kind] = sizes.get(kind, 0) + bundle.stored
+    return sizes
 
 
 def _gauge(name: str, words: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
@@ -198,10 +179,17 @@ def _modified(path: str) -> float:
 
 def _write(directory: str, name: str, families: Iterable[Metric]) -> None:
     registry = CollectorRegistry()
-    registry.register(_Families([*families]))
-    data = generate_latest(registry)
+    registry.register(_Families(families))
     with _errors(directory), files.opened_trusted(directory, (os.geteuid(),)) as fd:
-        files.replace_file(fd, name, data, 0o644, durable=False)
+        files.replace_file(fd, name, generate_latest(registry), 0o644, durable=False)
+
+
+class _Families(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = [*families]
+
+    def collect(self) -> list[Metric]:
+        return self._families
 
 
 @contextmanager

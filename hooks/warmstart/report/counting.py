@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 MOST_NAMES = 4096
 PER_DECADE = 40  # classes of durations; a quantile is exact to 3 %
@@ -55,6 +55,16 @@ def top(tally: Tally[str], most: int) -> list[tuple[str, int]]:
     return [*ordered[:most], *([(OTHERS, rest)] if rest else [])]
 
 
+class Times(NamedTuple):
+    """How long something took, in seconds."""
+
+    count: int
+    p50: float
+    p95: float
+    p99: float
+    longest: float
+
+
 class Durations:
     """A histogram of seconds with logarithmic classes."""
 
@@ -71,6 +81,15 @@ class Durations:
         self.count += 1
         self.total += seconds
         self.longest = max(self.longest, seconds)
+
+    @property
+    def mean(self) -> float:
+        """The mean duration; 0.0 if there is none."""
+        return self.total / self.count if self.count else 0.0
+
+    def times(self) -> Times:
+        """Return what these are like."""
+        return Times(self.count, *map(self.quantile, (0.5, 0.95, 0.99)), self.longest)
 
     def quantile(self, share: float) -> float:
         """Return the duration that a share of all (0 to 1) do not exceed; 0.0 if there is none."""

@@ -1,4 +1,4 @@
-"""Counters of what the audit log says: the catalogue of metrics, and what each run of a hook adds to it.
+"""Counters of what the audit log says: the catalogue of metrics, and what each line adds to it.
 
 Names and units follow Prometheus's conventions. Labels are bounded: profiles, hooks, steps, codes and reasons, never
 jobs, users or images; beyond `MOST_LABELS` combinations of one metric the rest is counted as `other`.
@@ -7,15 +7,28 @@ jobs, users or images; beyond `MOST_LABELS` combinations of one metric the rest 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from warmstart.audit import events
-from warmstart.audit.runs import EPILOG, FAILED, IMPORTED, PROLOG, REFUSED, Run, kind_of
+from warmstart.audit.line import Line
+from warmstart.audit.values import count, counts, mapping, text
 from warmstart.profiles import contract
+from warmstart.report.lines import (
+    FAILED,
+    IMPORTED,
+    KILLED,
+    PROLOG,
+    REFUSED,
+    UNFINISHED,
+    Hook,
+    ImageUse,
+    failure_of,
+    image_of,
+    kind_of,
+    why_cold,
+)
 
 MOST_LABELS = 200
-MOST_RUNNING = 4096  # jobs; beyond these the first count as if they had used their caches
 OTHER = "other"
 HOOK_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)  # seconds
 IMPORT_BOUNDS = (1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0)
@@ -30,211 +43,127 @@ class Metric(NamedTuple):
     bounds: tuple[float, ...] = ()  # upper bounds in seconds
     zeros: tuple[tuple[str, ...], ...] = ()  # labels with a value from the start, so that the first increase is seen
 
+    @property
+    def length(self) -> int:
+        """How many values a sample has."""
+        return len(self.bounds) + 2 if self.bounds else 1
 
-HOOK_RUNS = Metric("warmstart_hook_runs", "Finished runs of hooks and of maintenance.", ("hook", "outcome"))
-HOOK_CRASHES = Metric(
-    "warmstart_hook_crashes",
-    "Hooks that a bug ended, or that were killed.",
-    ("hook", "reason"),
-    zeros=(("prolog", "bug"), ("prolog", "killed"), ("epilog", "bug"), ("epilog", "killed")),
+
+HOOK_RUNS = Metric(
+    "warmstart_hook_runs",
+    "Runs of hooks and of maintenance.",
+    ("hook", "outcome"),
+    zeros=tuple((hook, outcome) for hook in ("prolog", "epilog") for outcome in ("crashed", "drained", "killed")),
 )
 HOOK_SECONDS = Metric("warmstart_hook_duration_seconds", "Durations of hooks.", ("hook",), HOOK_BOUNDS)
-STEP_FAILURES = Metric("warmstart_step_failures", "Failures of steps, by the error's code.", ("step", "code"))
+FAILURES = Metric("warmstart_step_failures", "Failures, by step or event and the error's code.", ("step", "code"))
 JOBS_REFUSED = Metric("warmstart_jobs_refused", "Jobs that failed with a verdict.", ("code",))
-NODE_DRAINS = Metric("warmstart_node_drains", "Hooks that drained their node.")
 IMAGE_USES = Metric("warmstart_image_uses", "Images of jobs, by how a prolog got them.", ("outcome",))
 IMPORTS = Metric("warmstart_image_imports", "Imports.", ("outcome",), zeros=(("ok",), ("failed",)))
 IMPORT_SECONDS = Metric("warmstart_image_import_duration_seconds", "Durations of imports.", (), IMPORT_BOUNDS)
 WAIT_SECONDS = Metric("warmstart_image_wait_duration_seconds", "Waits for others' imports.", (), IMPORT_BOUNDS)
-IMAGES_DAMAGED = Metric("warmstart_images_damaged", "Images that were damaged.")
-CACHE_STARTS = Metric(
-    "warmstart_cache_starts",
-    "Caches that jobs used, and began with entries (warm) or without (cold).",
-    ("profile", "result"),
-)
+CACHE_STARTS = Metric("warmstart_cache_starts", "Caches that began warm, or why cold.", ("profile", "result"))
 CACHE_USES = Metric("warmstart_cache_uses", "Caches of jobs that ended, by use.", ("profile", "use"))
-CACHE_MISSES = Metric("warmstart_cache_misses", "Caches that jobs used, and began cold, by reason.", ("reason",))
 HARVESTED = Metric("warmstart_entries_harvested", "Entries that were published.", ("profile",))
 REJECTED = Metric("warmstart_entries_rejected", "Entries that were not taken.", ("reason",))
-BUNDLES_QUARANTINED = Metric("warmstart_bundles_quarantined", "Bundles that were damaged.")
-HARVESTS_DROPPED = Metric("warmstart_harvests_dropped", "Deferred harvests that were lost.")
-BUNDLES_DROPPED = Metric("warmstart_bundles_dropped", "Spooled bundles that were lost.")
+DAMAGED = Metric(
+    "warmstart_damaged", "Files of the store that were damaged.", ("what",), zeros=(("image",), ("bundle",))
+)
+LOST = Metric("warmstart_lost", "What jobs compiled, and was lost.", ("what",), zeros=(("harvest",), ("bundle",)))
 
 CATALOGUE = tuple(value for value in globals().values() if isinstance(value, Metric))
 _BY_NAME = {metric.name: metric for metric in CATALOGUE}
-
-# Counters of events, one by one.
-_COUNTED: dict[str, Metric] = {
-    events.NODE_DRAINED: NODE_DRAINS,
-    events.IMAGE_DAMAGED: IMAGES_DAMAGED,
-    events.BUNDLE_QUARANTINED: BUNDLES_QUARANTINED,
-    events.HARVEST_DROPPED: HARVESTS_DROPPED,
-    events.BUNDLE_DROPPED: BUNDLES_DROPPED,
+# Acts that are counted one by one.
+_ACTS: dict[str, tuple[Metric, str]] = {
+    events.IMAGE_DAMAGED: (DAMAGED, "image"),
+    events.BUNDLE_QUARANTINED: (DAMAGED, "bundle"),
+    events.HARVEST_DROPPED: (LOST, "harvest"),
+    events.BUNDLE_DROPPED: (LOST, "bundle"),
+    events.IMAGE_IMPORT_FAILED: (IMPORTS, "failed"),
 }
 
 
 class Sample(NamedTuple):
-    """A counter's value for one combination of labels."""
+    """A metric's value for one combination of labels.
+
+    `values` is the one of a counter; of a histogram the number of observations in each class, the last without an upper
+    bound, and then their sum in seconds.
+    """
 
     metric: str
     labels: list[str]
-    value: float
-
-
-class Distribution(NamedTuple):
-    """A histogram for one combination of labels: observations by class, the last without an upper bound."""
-
-    metric: str
-    labels: list[str]
-    counts: list[int]
-    total: float  # seconds
-
-
-class Start(NamedTuple):
-    """A cache of a job that began."""
-
-    profile: str
-    why: str  # it was cold; "" of a warm one
-
-
-class Running(NamedTuple):
-    """A job on a node, and its caches of which nobody has seen yet whether it used them."""
-
-    cluster: str
-    node: str
-    job: int
-    starts: list[Start]
-
-
-class SavedCounters(NamedTuple):
-    """All counters, in the form in which they are kept."""
-
-    samples: list[Sample]
-    distributions: list[Distribution]
-    running: list[Running]
+    values: list[float]
 
 
 class Counters:
-    """Counters that runs add to."""
+    """Counters that lines and runs of programs add to."""
 
-    def __init__(self, saved: SavedCounters | None = None) -> None:
-        """Begin with what an earlier `save` returned, less what the catalogue does not have any more."""
-        self._values: dict[str, dict[tuple[str, ...], float]] = {metric.name: {} for metric in CATALOGUE}
-        self._classes: dict[str, dict[tuple[str, ...], list[int]]] = {metric.name: {} for metric in CATALOGUE}
-        for sample in saved.samples if saved else ():
-            if sample.metric in _BY_NAME and len(sample.labels) == len(_BY_NAME[sample.metric].labels):
-                self._values[sample.metric][tuple(sample.labels)] = sample.value
-        for kept in saved.distributions if saved else ():
-            metric = _BY_NAME.get(kept.metric)
-            if metric and (len(kept.labels), len(kept.counts)) == (len(metric.labels), len(metric.bounds) + 1):
-                self._classes[metric.name][tuple(kept.labels)] = list(kept.counts)
-                self._values[metric.name][tuple(kept.labels)] = kept.total
-        self._running = {one[:3]: one.starts for one in saved.running} if saved else {}
+    def __init__(self, kept: list[Sample]) -> None:
+        """Begin with earlier `samples`, less what the catalogue does not have any more."""
+        self._found: dict[str, dict[tuple[str, ...], list[float]]] = {metric.name: {} for metric in CATALOGUE}
+        for sample in kept:
+            metric = _BY_NAME.get(sample.metric)
+            if metric and (len(sample.labels), len(sample.values)) == (len(metric.labels), metric.length):
+                self._found[metric.name][tuple(sample.labels)] = sample.values
+
+    def _values(self, metric: Metric, labels: tuple[str, ...]) -> list[float]:
+        found = self._found[metric.name]
+        key = labels if labels in found or len(found) < MOST_LABELS else tuple(OTHER for _ in labels)
+        return found.setdefault(key, [0.0] * metric.length)
 
     def add(self, metric: Metric, *labels: str, value: float = 1) -> None:
         """Add to a counter."""
-        counts = self._values[metric.name]
-        key = _bounded(labels, counts, len(counts))
-        counts[key] = counts.get(key, 0.0) + value
+        self._values(metric, labels)[0] += value
 
     def observe(self, metric: Metric, *labels: str, seconds: float) -> None:
         """Add an observation to a histogram."""
-        self.add(metric, *labels, value=seconds)
-        classes = self._classes[metric.name]
-        counts = classes.setdefault(_bounded(labels, classes, len(classes)), [0] * (len(metric.bounds) + 1))
-        counts[bisect_left(metric.bounds, seconds)] += 1
+        values = self._values(metric, labels)
+        values[bisect_left(metric.bounds, seconds)] += 1
+        values[-1] += seconds
 
-    def add_run(self, run: Run) -> None:
-        """Add what a run of a hook did."""
-        for event in run.counts.keys() & _COUNTED.keys():
-            self.add(_COUNTED[event], value=run.counts[event])
-        if run.counts[events.HOOK_FINISHED]:
-            self.add(HOOK_RUNS, run.hook, run.ended)
-            self.observe(HOOK_SECONDS, run.hook, seconds=run.seconds)
-        for reason in run.crashes:
-            self.add(HOOK_CRASHES, run.hook, reason or "bug")
-        for failure in run.failures:
+    def add_line(self, line: Line) -> None:
+        """Add an act that has a line of its own."""
+        event = text(line, "event")
+        if event in _ACTS:
+            self.add(*_ACTS[event])
+        if event.endswith("failed"):
+            self.add(FAILURES, event, failure_of(mapping(line, "error")).code)
+        elif event == events.IMAGE_IMPORTED:
+            self._add_import(image_of(line))
+
+    def add_hook(self, hook: Hook) -> None:
+        """Add what a run of a program did."""
+        if not hook.done_by and hook.outcome != UNFINISHED:
+            self.add(HOOK_RUNS, hook.name, hook.outcome)
+        if not hook.done_by and hook.outcome not in (KILLED, UNFINISHED):
+            self.observe(HOOK_SECONDS, hook.name, seconds=hook.seconds)
+        for failure in hook.failures:
             if failure.degree == REFUSED:
                 self.add(JOBS_REFUSED, failure.code)
             elif failure.degree == FAILED:
-                self.add(STEP_FAILURES, failure.step, failure.code)
-        self._add_images(run)
-        self._add_starts(run)
-        self._add_entries(run)
-
-    def _add_images(self, run: Run) -> None:
-        self.add(IMPORTS, "failed", value=run.counts[events.IMAGE_IMPORT_FAILED])
-        for image in run.images:
-            if run.hook == PROLOG:
-                self.add(IMAGE_USES, image.how)
-                if image.waited:
-                    self.observe(WAIT_SECONDS, seconds=image.waited)
+                self.add(FAILURES, failure.step, failure.code)
+        for image in hook.images:
             if image.how == IMPORTED:
-                self.add(IMPORTS, "ok")
-                self.observe(IMPORT_SECONDS, seconds=max(image.seconds - image.waited, 0.0))
-
-    def _add_starts(self, run: Run) -> None:
-        began = [Start(profile, "") for profile in run.warm]
-        began += [Start(profile, kind_of(reason)) for profile, reason in run.cold.items()]
-        job = (run.cluster, run.node, run.job)
-        if starts := [*self._running.pop(job, []), *began]:
-            self._running[job] = self._settled(starts, run)
-            if not self._running[job]:
-                del self._running[job]
-        if len(self._running) > MOST_RUNNING:
-            self._count_starts(self._running.pop(next(iter(self._running))))
-
-    def _settled(self, starts: list[Start], run: Run) -> list[Start]:
-        """Count the caches that a job used, as far as a run of its hooks tells; return those of which none does."""
-        uses = {harvest.profile: harvest.use for harvest in run.harvests if harvest.use}
-        self._count_starts(
-            start for start in starts if uses.get(start.profile, contract.UNTOUCHED) not in contract.UNUSED
-        )
-        left = [start for start in starts if start.profile not in uses]
-        if run.hook == EPILOG and run.ended and not run.counts[events.HARVEST_DEFERRED]:
-            self._count_starts(left)  # nobody will see
-            return []
-        return left
-
-    def _count_starts(self, starts: Iterable[Start]) -> None:
-        for profile, why in starts:
-            self.add(CACHE_STARTS, profile, "cold" if why else "warm")
-            if why:
-                self.add(CACHE_MISSES, why)
-
-    def _add_entries(self, run: Run) -> None:
-        for harvest in run.harvests:
-            self.add(HARVESTED, harvest.profile, value=harvest.entries)
-            if harvest.use in contract.USES:
-                self.add(CACHE_USES, harvest.profile, harvest.use)
-        for reasons in run.rejected.values():
-            for reason, entries in reasons.items():
+                self._add_import(image)
+            if hook.name == PROLOG:
+                self.add(IMAGE_USES, image.how)
+            if hook.name == PROLOG and image.waited:
+                self.observe(WAIT_SECONDS, seconds=image.waited)
+        for profile, start in hook.starts:
+            self.add(CACHE_STARTS, profile, kind_of(why_cold(start)) or "warm")
+        for profile, harvest in hook.harvests:
+            self.add(HARVESTED, profile, value=count(harvest, "entries"))
+            if (use := text(harvest, "use")) in contract.USES:
+                self.add(CACHE_USES, profile, use)
+            for reason, entries in counts(harvest, "rejected").items():
                 self.add(REJECTED, reason, value=entries)
 
+    def _add_import(self, image: ImageUse) -> None:
+        self.add(IMPORTS, "ok")
+        self.observe(IMPORT_SECONDS, seconds=max(image.seconds - image.waited, 0.0))
+
     def samples(self, metric: Metric) -> list[Sample]:
-        """Return a counter's values; one without labels has a value from the start."""
-        zeros = metric.zeros if metric.labels else ((),)
-        counts = {**dict.fromkeys(zeros, 0.0), **self._values[metric.name]}
-        return [Sample(metric.name, [*labels], value) for labels, value in sorted(counts.items())]
-
-    def distributions(self, metric: Metric) -> list[Distribution]:
-        """Return a histogram's values."""
-        totals = self._values[metric.name]
-        classes = self._classes[metric.name]
-        return [
-            Distribution(metric.name, [*labels], counts, totals[labels]) for labels, counts in sorted(classes.items())
-        ]
-
-    def save(self) -> SavedCounters:
-        """Return all of it."""
-        counters = [metric for metric in CATALOGUE if not metric.bounds]
-        histograms = [metric for metric in CATALOGUE if metric.bounds]
-        return SavedCounters(
-            [sample for metric in counters for sample in self.samples(metric)],
-            [distribution for metric in histograms for distribution in self.distributions(metric)],
-            [Running(*job, starts) for job, starts in self._running.items()],
-        )
-
-
-def _bounded(labels: tuple[str, ...], known: Container[tuple[str, ...]], count: int) -> tuple[str, ...]:
-    return labels if labels in known or count < MOST_LABELS else tuple(OTHER for _ in labels)
+        """Return a metric's values; a counter without labels has one from the start."""
+        zeros = metric.zeros if metric.labels or metric.bounds else ((),)
+        found = {**dict.fromkeys(zeros, [0.0]), **self._found[metric.name]}
+        return [Sample(metric.name, [*labels], values) for labels, values in sorted(found.items())]

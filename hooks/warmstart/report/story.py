@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from warmstart.audit import events
-from warmstart.audit.line import timestamp
-from warmstart.audit.runs import (
-    FAILED,
-    PROLOG,
-    REFUSED,
-    REMARKS,
-    Harvest,
-    ImageUse,
-    Remark,
-    Run,
-    Seeding,
-)
+from warmstart.audit import values
+from warmstart.audit.line import Line, timestamp
 from warmstart.policy.units import format_duration, format_size
 from warmstart.profiles import contract, registry
 from warmstart.report.counting import counted
-from warmstart.report.summary import SettlingProfile, override_of, set_by
+from warmstart.report.lines import PROLOG, REFUSED, Hook, ImageUse, kind_of, why_cold
 
 MOST_JOBS = 4096  # of a user's history
 MOST_NAMED = 8  # nodes, in a line
-MOST_NEW_NAMES = 4
 EARLY_S = 300.0  # an end that may be the doing of what the job was given
-SEED, HARVEST = "seed", "harvest"
-IMPORT = "import"
+SEED, HARVEST, IMAGE = "seed", "harvest", "image"
 NO_ENTRIES, REFUSED_BUNDLES = "nothing-published", "bundles-refused"
 NO_ENTRY = "no file of an entry"
+Item = Mapping[str, object]
+OBSERVED = "it is only observed (mode: observe)"
 
 _COLD = {
     NO_ENTRIES: "cold: nothing is published for its facts in the scopes that this job reads",
@@ -46,7 +34,8 @@ _COLD = {
 _ADVICE = {
     NO_ENTRIES: "{profiles}: nothing; what this job compiles is published when it ends, for the next ones with the "
     "same facts",
-    REFUSED_BUNDLES: "{profiles}: administrators: `warmstart audit --event bundle.refused --job {job}`",
+    REFUSED_BUNDLES: "{profiles}: the remarks say which bundles; administrators: `warmstart maintain --store` sets "
+    "damaged ones aside",
     "bundles-left-out": "{profiles}: what came stays, and the next job goes on with it; administrators: raise "
     "seed.fetch_budget in the policy, or let `warmstart maintain --store` compact the store",
 }
@@ -55,6 +44,12 @@ _GOT = {
     "waited": "was imported meanwhile",
     "imported": "was imported",
     "stale": "was in the store: it is what its tag meant last, and may be out of date",
+}
+_NOTHING_NEW = {
+    contract.HIT: "nothing new: the entries that it was given were used",
+    contract.UNKNOWN: "nothing new; whether it used what it was given cannot be seen",
+    contract.UNTOUCHED: "nothing new: not used; the script may set its variables itself",
+    contract.AROUND: "nothing new: the job went around it",
 }
 
 
@@ -80,8 +75,8 @@ class HookStory(NamedTuple):
     hook: str
     node: str
     started: str  # `ts`
-    seconds: float  # 0.0 while it is not finished
-    outcome: str  # ok | ended | failed | crashed | unfinished
+    seconds: float  # 0.0 of one that has not finished
+    outcome: str  # ok | ended | failed | refused | drained | crashed | killed | has not finished
     parts: tuple[Part, ...]
 
 
@@ -99,110 +94,67 @@ class Story(NamedTuple):
     added: tuple[str, ...]  # images and profiles of the rules
     excluded: str
     refused: str  # why the job failed
-    facts: dict[str, str]
     hooks: tuple[HookStory, ...]
+    acts: tuple[Line, ...]  # that have lines of their own
     advice: tuple[str, ...]
     spread: tuple[Spread, ...] = ()  # over the nodes of a job that has several
     notices: tuple[str, ...] = ()  # what its output shows, where that is known
 
 
-_NOTHING_NEW = {
-    contract.HIT: "nothing new: the entries that it was given were used",
-    contract.UNKNOWN: "nothing new; whether it used what it was given cannot be seen",
-    contract.UNTOUCHED: "nothing new: not used; the script may set its variables itself",
-    contract.AROUND: "nothing new: the job went around it",
-}
-
-
-class History:
-    """What a user's other jobs published and built: for a cold profile, which fact was another one."""
+class Published:
+    """What a user's earlier jobs published: for a cold profile, which fact was another one."""
 
     def __init__(self) -> None:
         self._facts: dict[int, dict[str, str]] = {}
-        self._published: dict[str, int] = {}  # profile → the last job that published entries
-        self._settling: dict[str, SettlingProfile] = {}
-        self._names: dict[int, str] = {}  # job → what it called its caches, cache=NAME
-        self._own: dict[str, set[int]] = {}  # variable → the jobs that set it themselves
+        self._last: dict[str, int] = {}  # profile → the last job that published entries
 
-    def add(self, run: Run) -> None:
-        """Add a run of a job of this user."""
-        if run.facts:
-            self._facts[run.job] = run.facts
+    def add(self, hook: Hook) -> None:
+        """Add a hook of a job of this user."""
+        if facts := values.words(hook.line, "facts"):
+            self._facts[hook.job] = facts
             if len(self._facts) > MOST_JOBS:
                 del self._facts[next(iter(self._facts))]
-        for harvest in run.harvests:
-            if harvest.entries:
-                self._published[harvest.profile] = run.job
+        self._last.update({profile: hook.job for profile, item in hook.harvests if item.get("entries")})
 
-    def add_uses(self, run: Run) -> None:
-        """Add what a run of any job of this user says of whether its caches settle, in the order of the log."""
-        if name := run.asked.get("cache"):
-            self._names[run.job] = str(name)
-        for harvest in run.harvests:
-            settling = self._settling.setdefault(harvest.profile, SettlingProfile())
-            settling.add(run.first, harvest, run.rejected.get(harvest.profile, {}))
-            for variable in harvest.own:
-                self._own.setdefault(variable, set()).add(run.job)
-
-    def around(self, runs: Iterable[Run]) -> Iterable[str]:
-        """Yield which variables a job set itself, how many jobs of its user did, and what a rule can say."""
-        own = dict.fromkeys(name for run in runs for harvest in run.harvests for name in harvest.own)
-        for variable in own:
-            yield set_by(max(len(self._own.get(variable, ())), 1), "this user", variable)
-        if own:
-            yield override_of(own)
-
-    def unsettled(self) -> Iterable[str]:
-        """Yield each profile to which every job adds entries although it is seeded, and most likely why."""
-        for profile, settling in self._settling.items():
-            if settling.jobs:
-                jobs = f"the last {settling.jobs} jobs that were seeded have each built new entries"
-                yield f"{profile}: {jobs}; most likely {settling.why}"
-
-    def new_names(self) -> Iterable[str]:
-        """Yield that each of the last jobs gave its caches another name, if so: none found what another had built."""
-        last = list(self._names.values())[-MOST_NEW_NAMES:]
-        if len({*last}) == MOST_NEW_NAMES:
-            told = f"the last {MOST_NEW_NAMES} jobs that gave their caches a name gave each another one"
-            yield f"cache={last[-1]}: {told}"
-
-    def difference(self, profile: str, facts: dict[str, str]) -> str:
+    def difference(self, profile: str, facts: Mapping[str, str]) -> str:
         """Return how these facts differ from those for which entries were last published, "" if nobody knows."""
-        job = self._published.get(profile, 0)
+        job = self._last.get(profile, 0)
         known = self._facts.get(job, {})
         names = [name for name in _facts_of(profile) if known.get(name) != facts.get(name)] if known else []
         told = [f"{name} is {facts.get(name, '-')}, was {known.get(name, '-')}" for name in names]
         return f"entries of job {job} do not fit: {'; '.join(told)}" if told else ""
 
 
-def tell(runs: Sequence[Run], history: History) -> Story:
-    """Return the story of a job's runs, which are not empty."""
-    ordered = sorted(runs, key=lambda run: (run.first, run.node))
-    prologs = [run for run in ordered if run.hook == PROLOG]
-    planned = next((run for run in prologs if run.is_planned), ordered[0])
-    facts = next((run.facts for run in prologs if run.facts), {})
-    last = sorted({run.node: run for run in prologs}.values(), key=lambda run: (not run.head, len(run.node), run.node))
-    refused = next((failure for run in ordered for failure in run.failures if failure.degree == REFUSED), None)
+def tell(hooks: Sequence[Hook], acts: Iterable[Line] = (), published: Published | None = None) -> Story:
+    """Return the story of a job by its hooks, which are not empty, and other lines about it."""
+    ordered = sorted(hooks, key=lambda hook: (hook.began, hook.node))
+    prologs = [hook for hook in ordered if hook.name == PROLOG and not hook.done_by]
+    by_node = {hook.node: hook for hook in prologs}
+    nodes = sorted(by_node, key=lambda node: (not by_node[node].head, len(node), node))
+    plan = next((hook.line for hook in prologs if "rules" in hook.line or "asked" in hook.line), ordered[0].line)
+    granted = values.mapping(plan, "granted")
+    refused = next((failure for hook in ordered for failure in hook.failures if failure.degree == REFUSED), None)
+    labels = {
+        name: next((text for hook in reversed(ordered) if (text := values.text(hook.line, name))), "")
+        for name in ("user", "cluster", "partition", "account")
+    }
     return Story(
         job=ordered[0].job,
-        user=_last(run.user for run in ordered),
-        cluster=_last(run.cluster for run in ordered),
-        partition=_last(run.partition for run in ordered),
-        account=_last(run.account for run in ordered),
-        nodes=tuple(run.node for run in last),
-        asked=tuple(_asked(planned.asked)),
-        rules=tuple(planned.rules),
-        added=(*planned.granted_images, *planned.granted_profiles),
-        excluded=planned.excluded,
+        **labels,
+        nodes=tuple(nodes),
+        asked=tuple(_asked(values.mapping(plan, "asked"))),
+        rules=values.texts(plan, "rules"),
+        added=(*values.texts(granted, "images"), *values.texts(granted, "profiles")),
+        excluded=values.text(plan, "excluded") or (OBSERVED if plan.get("observed") is True else ""),
         refused=refused.reason if refused else "",
-        facts=facts,
-        hooks=tuple(_hook(run, history) for run in ordered),
-        advice=(*_advice(ordered), *history.around(ordered), *history.unsettled(), *history.new_names()),
-        spread=tuple(_spread({run.node: run for run in last})),
+        hooks=tuple(_hook(hook, published or Published()) for hook in ordered),
+        acts=tuple(sorted(acts, key=lambda line: values.text(line, "ts"))),
+        advice=tuple(dict.fromkeys(_advice(ordered))),
+        spread=tuple(_spread({node: by_node[node] for node in nodes})),
     )
 
 
-def _asked(asked: dict[str, object]) -> Iterable[str]:
+def _asked(asked: Mapping[str, object]) -> Iterable[str]:
     for name, value in asked.items():
         if isinstance(value, list):
             yield f"{name} {', '.join(map(str, value))}"
@@ -210,16 +162,18 @@ def _asked(asked: dict[str, object]) -> Iterable[str]:
             yield name if value is True else f"{name} {value}"
 
 
-def _spread(by_node: Mapping[str, Run]) -> Iterable[Spread]:
+def _spread(by_node: Mapping[str, Hook]) -> Iterable[Spread]:
     """Yield what each profile is on which nodes, and what differs between them; nothing of a job on one node."""
     if len(by_node) < 2:
         return
-    for profile in dict.fromkeys(name for run in by_node.values() for name in (*run.warm, *run.cold)):
-        yield from _grouped(profile, {node: _brief(run, profile) for node, run in by_node.items()})
-    for fact in dict.fromkeys(name for run in by_node.values() for name in run.facts):
-        found = {node: run.facts[fact] for node, run in by_node.items() if fact in run.facts}
-        if len({*found.values()}) > 1:
-            yield from _grouped(fact, found)
+    starts = {node: {profile: _brief(item) for profile, item in hook.starts} for node, hook in by_node.items()}
+    for profile in dict.fromkeys(name for found in starts.values() for name in found):
+        yield from _grouped(profile, {node: found.get(profile, "-") for node, found in starts.items()})
+    facts = {node: values.words(hook.line, "facts") for node, hook in by_node.items()}
+    for fact in dict.fromkeys(name for found in facts.values() for name in found):
+        told = {node: found[fact] for node, found in facts.items() if fact in found}
+        if len({*told.values()}) > 1:
+            yield from _grouped(fact, told)
 
 
 def _grouped(name: str, by_node: Mapping[str, str]) -> Iterable[Spread]:
@@ -227,18 +181,10 @@ def _grouped(name: str, by_node: Mapping[str, str]) -> Iterable[Spread]:
         yield Spread(name, what, tuple(node for node, own in by_node.items() if own == what))
 
 
-def _brief(run: Run, profile: str) -> str:
-    if profile in run.warm:
-        return "warm"
-    return f"cold: {run.cold[profile]}{_whose(run, profile)}" if profile in run.cold else "-"
-
-
-def _whose(run: Run, profile: str) -> str:
-    """Return for which nodes a profile is cold on all of the job's, "" if it is no matter of theirs."""
-    agreed = run.agreed.get(profile)
-    if agreed is None or not agreed.nodes:
-        return ""
-    return f", because of {named(agreed.nodes)}"
+def _brief(start: Item) -> str:
+    nodes = values.texts(start, "nodes")
+    because = f", because of {named(nodes)}" if nodes else ""
+    return f"cold: {why}{because}" if (why := why_cold(start)) else "warm"
 
 
 def named(nodes: Sequence[str]) -> str:
@@ -247,113 +193,117 @@ def named(nodes: Sequence[str]) -> str:
     return f"{', '.join(nodes[:MOST_NAMED])}{more}"
 
 
-def _hook(run: Run, history: History) -> HookStory:
+def _hook(hook: Hook, published: Published) -> HookStory:
+    told = values.mapping(hook.line, "told")
+    of_step = {
+        IMAGE: [Part("  image", format_duration(image.seconds), _image(image)) for image in hook.images],
+        SEED: [*_starts(hook, published)],
+        HARVEST: [*_harvests(hook)],
+    }
+    of_step[HARVEST if hook.harvests else SEED] += [Part("  while the job runs", "", text) for text in _looks(hook)]
     parts: list[Part] = []
-    for step, seconds in run.steps.items():
-        whose = f"caches of image {run.set_of}" if step == SEED and run.set_of else ""
-        parts.append(Part(step, format_duration(seconds), _problems(run, step) or whose))
-        if step == SEED:
-            parts += _profiles(run, history)
-        if step == HARVEST:
-            parts += _harvests(run)
-        parts += [Part("  while the job runs", "", told)] if step in (SEED, HARVEST) and (told := _look(run)) else []
-        if step == "image":
-            parts += [Part("  image", format_duration(image.seconds), _image(image)) for image in run.images]
-        parts += [Part(f"  {name}", "", text) for teller, name, text in run.told if teller == step]
-    if "image" not in run.steps:  # an import in the background, or a hook that was killed
-        parts += [Part("image", format_duration(image.seconds), _image(image)) for image in run.images]
-    if HARVEST not in run.steps:
-        parts += _harvests(run)
-    parts += [Part(teller, "", f"{name}: {text}") for teller, name, text in run.told if teller not in run.steps]
-    parts += [
-        Part("remark", "", told if times == 1 else f"{told}, {times} times")
-        for told, times in Counter(map(_remark, run.remarks)).items()
-    ]
-    of_steps = {failure.reason for failure in run.failures if failure.step in run.steps}  # a verdict repeats its cause
-    parts += [
-        Part("failed", "", failure.reason)
-        for failure in run.failures
-        if failure.step not in run.steps and failure.reason not in of_steps
-    ]
-    if run.done_by:
-        outcome = "failed" if run.failures else "ok"
-        return HookStory(run.done_by, run.node, run.first, run.seconds, outcome, tuple(parts))
-    return HookStory(run.hook, run.node, run.first, run.seconds, run.outcome or _outcome(run), tuple(parts))
+    for step in dict.fromkeys((*hook.steps, *(step for step, own in of_step.items() if own), *told)):
+        time = format_duration(hook.steps[step]) if step in hook.steps else ""
+        parts.append(Part(step, time, "; ".join(dict.fromkeys(f.reason for f in hook.failures if f.step == step))))
+        parts += of_step.get(step, [])
+        parts += [Part(f"  {name}", "", _text(text)) for name, text in values.mapping(told, step).items()]
+    for remark in values.mappings(hook.line, "remarks"):
+        about = values.text(remark, "about")
+        parts.append(Part("remark", "", f"{about}: {remark.get('text')}" if about else _text(remark.get("text"))))
+    known = {failure.reason for failure in hook.failures if failure.step in hook.steps}  # a verdict repeats its cause
+    parts += [Part("failed", "", f.reason) for f in hook.failures if f.step not in hook.steps and f.reason not in known]
+    if bug := values.text(hook.line, "traceback").strip().rpartition("\n")[2]:
+        parts.append(Part("bug", "", bug))
+    outcome = hook.outcome or ("failed" if hook.failures else "ok")  # of what was done for another job
+    return HookStory(hook.done_by or hook.name, hook.node, hook.began, hook.seconds, outcome, tuple(parts))
 
 
-def _outcome(run: Run) -> str:
-    """Return the outcome of a run whose end is not in the log: an import's is, but names no job."""
-    if any(failure.degree == FAILED for failure in run.failures):
-        return "failed" if run.hook == IMPORT else "unfinished"
-    return "ok" if (run.hook == IMPORT and run.images) or run.set_of else "unfinished"
+def _text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _look(run: Run) -> str:
-    """Return when a job is harvested next, "" if it is not while it runs."""
-    if run.look:
-        return f"it is harvested next at {timestamp(run.look)}, or when it makes the file .harvest in its cache"
-    return f"it is harvested at its end alone: {run.at_end}" if run.at_end else ""
+def _looks(hook: Hook) -> Iterable[str]:
+    """Yield when a job is harvested next, or why it is not while it runs."""
+    if look := values.number(hook.line, "look"):
+        yield f"it is harvested next at {timestamp(look)}, or when it makes the file .harvest in its cache"
+    if why := values.text(hook.line, "at_end"):
+        yield f"it is harvested at its end alone: {why}"
 
 
-def _problems(run: Run, step: str) -> str:
-    reasons = [failure.reason for failure in run.failures if failure.step == step]
-    return "; ".join(dict.fromkeys(reasons))
+def _image(image: ImageUse) -> str:
+    waited = f", after {format_duration(image.waited)} of waiting" if image.waited else ""
+    return f"{image.reference} {_GOT.get(image.how, image.how)} ({format_size(image.size)}){waited}"
 
 
-def _profiles(run: Run, history: History) -> Iterable[Part]:
-    for profile in run.warm:
-        seeding = run.seedings.get(profile)
-        yield Part(f"  {profile}", format_duration(seeding.seconds) if seeding else "", _warm(seeding))
-    for profile, reason in run.cold.items():
-        kind, _, details = reason.partition(": ")
-        why = f"{_COLD[kind]}{f' ({details})' if details else ''}" if kind in _COLD else f"cold: {reason}"
-        if kind == REFUSED_BUNDLES:
-            why = _refused(run, profile) or why
-        why += f"; on all nodes of the job{whose}" if (whose := _whose(run, profile)) else ""
-        more = history.difference(profile, run.facts) if reason == NO_ENTRIES else ""
-        yield Part(f"  {profile}", "", f"{why}; {more}" if more else why)
+def _starts(hook: Hook, published: Published) -> Iterable[Part]:
+    if of := values.text(hook.line, "of"):
+        yield Part("  image", "", f"caches of {of}")
+    for profile, start in hook.starts:
+        cold = why_cold(start)
+        what = _cold(profile, cold, start, hook, published) if cold else _warm(start)
+        yield Part(f"  {profile}", _time(start), what)
 
 
-def _refused(run: Run, profile: str) -> str:
-    """Return why no bundle of a profile is used, "" if the log does not say."""
-    refused = [remark for remark in run.remarks if (remark.event, remark.about) == (events.BUNDLE_REFUSED, profile)]
-    reasons = {*(remark.reason for remark in refused)}
-    return f"cold: what is published is not used ({'; '.join(sorted(reasons))})" if reasons else ""
+def _time(item: Item) -> str:
+    return format_duration(took) if (took := values.seconds(item, "ms")) else ""
 
 
-def _warm(seeding: Seeding | None) -> str:
-    if seeding is None:
-        return "warm"
-    fetched = f", {format_size(seeding.fetched)} fetched" if seeding.fetched else ""
-    bundles = counted(seeding.bundles, "bundle")
-    scopes = ", ".join(seeding.scopes)
-    return f"warm: {_counted(seeding.entries, 'entr')} of {bundles} ({scopes}), by {seeding.way}{fetched}"
+def _warm(start: Item) -> str:
+    entries, bundles = (
+        _counted(values.count(start, "entries"), "entr"),
+        counted(values.count(start, "bundles"), "bundle"),
+    )
+    size = values.count(start, "fetched_bytes")
+    fetched = f", {format_size(size)} fetched" if size else ""
+    scopes = ", ".join(values.texts(start, "scopes"))
+    return f"warm: {entries} of {bundles} ({scopes}), by {values.text(start, 'way')}{fetched}"
 
 
-def _harvests(run: Run) -> Iterable[Part]:
-    for harvest in run.harvests:
-        time = format_duration(harvest.seconds) if harvest.seconds else ""
-        yield Part(f"  {harvest.profile}", time, _harvested(harvest, run.handed_in.get(harvest.profile, 0)))
-    for profile, reasons in run.rejected.items():
-        yield Part(f"  {profile}", "", f"entries rejected: {_listed(reasons)}")
+def _cold(profile: str, cold: str, start: Item, hook: Hook, published: Published) -> str:
+    kind, _, details = cold.partition(": ")
+    why = f"{_COLD[kind]}{f' ({details})' if details else ''}" if kind in _COLD else f"cold: {cold}"
+    if nodes := values.texts(start, "nodes"):
+        why += f"; on all nodes of the job, because of {named(nodes)}"
+    if kind == NO_ENTRIES and (more := published.difference(profile, values.words(hook.line, "facts"))):
+        why += f"; {more}"
+    return why
 
 
-def _harvested(harvest: Harvest, handed_in: int) -> str:
-    changed = f", {harvest.changed} of them in place of seeded ones" if harvest.changed else ""
-    seeded = f", although it was seeded with {harvest.seeded}" if harvest.seeded and not harvest.changed else ""
-    if handed_in:
-        told = f"{_counted(handed_in, 'new entr')} handed in, to be published with those of the job's other nodes"
-    elif harvest.entries:
-        when = " while the job ran" if harvest.running else ""
-        told = f"{_counted(harvest.entries, 'new entr')} published{when}, {format_size(harvest.size)}{changed}{seeded}"
-    else:
-        told = "nothing new" if NO_ENTRY in harvest.ignored else _NOTHING_NEW.get(harvest.use, "nothing new")
-    gone = f"; removed, and so retired: {_counted(harvest.retired, 'entr')}" if harvest.retired else ""
-    gone += f" ({', '.join(harvest.retired_examples)})" if harvest.retired_examples else ""
-    own = f"; set by the job itself: {', '.join(harvest.own)}" if harvest.own else ""
-    examples = f" ({', '.join(harvest.examples)})" if harvest.examples else ""
-    left_out = f"; left out: {_listed(harvest.ignored)}{examples}" if harvest.ignored else ""
-    return f"{told}{gone}{own}{left_out}{f'; it ended early: {harvest.truncated}' if harvest.truncated else ''}"
+def _harvests(hook: Hook) -> Iterable[Part]:
+    for profile, item in hook.harvests:
+        image = values.text(item, "image")
+        yield Part(f"  {profile}{f' of {image}' if image else ''}", _time(item), "; ".join(_harvested(item)))
+
+
+def _harvested(item: Item) -> Iterable[str]:
+    number, seeded = values.count(item, "entries"), values.count(item, "seeded")
+    ignored, left_out = values.counts(item, "ignored"), values.text(item, "left_out") or values.text(item, "truncated")
+    if handed_in := values.count(item, "handed_in"):
+        yield f"{_counted(handed_in, 'new entr')} handed in, to be published with those of the job's other nodes"
+    elif spooled := values.count(item, "spooled"):
+        yield f"{_counted(spooled, 'new entr')} on the node, until the store takes them"
+    elif number:
+        when = " while the job ran" if item.get("running") is True else ""
+        changed = values.count(item, "changed")
+        of_them = f", {changed} of them in place of seeded ones" if changed else ""
+        although = f", although it was seeded with {seeded}" if seeded and not changed else ""
+        size = format_size(values.count(item, "size"))
+        yield f"{_counted(number, 'new entr')} published{when}, {size}{of_them}{although}"
+    elif not left_out:
+        use = values.text(item, "use")
+        yield "nothing new" if NO_ENTRY in ignored else _NOTHING_NEW.get(use, "nothing new")
+    if left_out:
+        yield f"not harvested, or not all: {left_out}"
+    if retired := values.count(item, "retired"):
+        examples = values.texts(item, "retired_examples")
+        yield f"removed, and so retired: {_counted(retired, 'entr')}{f' ({_text([*examples])})' if examples else ''}"
+    if own := values.texts(item, "own"):
+        yield f"set by the job itself: {', '.join(own)}"
+    for what, reasons in (("left out", ignored), ("entries rejected", values.counts(item, "rejected"))):
+        if reasons:
+            yield f"{what}: {', '.join(f'{count} {reason}' for reason, count in reasons.items())}"
+    if examples := values.texts(item, "examples"):
+        yield f"such as {', '.join(examples)}"
 
 
 def _counted(number: int, stem: str) -> str:
@@ -361,50 +311,34 @@ def _counted(number: int, stem: str) -> str:
     return f"{number} {stem}{'y' if number == 1 else 'ies'}"
 
 
-def _listed(reasons: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {reason}" for reason, count in reasons.items())
-
-
-def _image(image: ImageUse) -> str:
-    waited = f", after {format_duration(image.waited)} of waiting" if image.waited else ""
-    return f"{image.reference} {_GOT[image.how]} ({format_size(image.size)}){waited}"
-
-
-def _remark(remark: Remark) -> str:
-    told = REMARKS[events.Event(remark.event)]
-    about = f"{remark.about}: " if remark.about else ""
-    return f"{about}{told}{f' ({remark.reason})' if remark.reason else ''}"
-
-
-def _advice(runs: Sequence[Run]) -> Iterable[str]:
-    by_reason: dict[str, list[str]] = {}
-    unused = {harvest.profile for run in runs for harvest in run.harvests if harvest.use in contract.UNUSED}
-    for run in runs:
-        for profile, reason in run.cold.items():
-            if profile not in unused and profile not in by_reason.setdefault(reason, []):
-                by_reason[reason].append(profile)
+def _advice(hooks: Sequence[Hook]) -> Iterable[str]:
     codes: dict[str, str] = {}  # by hint: a verdict has that of its cause, which comes first
-    for failure in (failure for run in runs for failure in run.failures if failure.hint):
+    for failure in (failure for hook in hooks for failure in hook.failures if failure.hint):
         codes.setdefault(failure.hint, failure.code)
-    hints = [f"{code}: {hint}" for hint, code in codes.items()]
-    lost = [one for run in runs for one in run.harvests if NO_ENTRY in one.ignored]
-    lost = [one for one in lost if not (one.entries or one.known or one.seeded)]
-    hints += [
-        f"{harvest.profile}: none of these files is an entry's: `warmstart profile try DIRECTORY --profile "
-        f"{harvest.profile}` shows what a directory's files would become"
-        for harvest in lost
-    ]
-    told = [
-        _ADVICE[reason].format(profiles=", ".join(profiles), job=runs[0].job)
-        for reason, profiles in by_reason.items()
-        if reason in _ADVICE
-    ]
-    if early := [run.died for run in runs if 0 < run.died < EARLY_S]:
-        told.append(
+    yield from (f"{code}: {hint}" for hint, code in codes.items())
+    harvests = [harvest for hook in hooks for harvest in hook.harvests]
+    for profile, item in harvests:
+        lost = NO_ENTRY in values.counts(item, "ignored")
+        if lost and not any(values.count(item, name) for name in ("entries", "known", "seeded")):
+            yield (
+                f"{profile}: none of these files is an entry's: `warmstart profile try DIRECTORY --profile {profile}` "
+                "shows what a directory's files would become"
+            )
+    unused = {profile for profile, item in harvests if values.text(item, "use") in contract.UNUSED}
+    cold: dict[str, dict[str, None]] = {}  # profiles, by reason
+    for profile, start in (start for hook in hooks for start in hook.starts if start[0] not in unused):
+        cold.setdefault(kind_of(why_cold(start)), {})[profile] = None
+    yield from (text.format(profiles=", ".join(cold[why])) for why, text in _ADVICE.items() if why in cold)
+    if own := sorted({name for _, item in harvests for name in values.texts(item, "own")}):
+        yield (
+            f"administrators: `override: [{', '.join(own)}]` in the jobs' rule gives jobs warmstart's directory, "
+            "whatever a user sets; it does not reach what a script or a program sets later"
+        )
+    if early := [died for hook in hooks if 0 < (died := values.seconds(hook.line, "died_ms")) < EARLY_S]:
+        yield (
             f"the job began warm and died after {format_duration(max(early))}: if that repeats, submit it with "
             "--warm-fresh, or with cache=NAME, another one for each configuration"
         )
-    return dict.fromkeys([*hints, *told])
 
 
 def _facts_of(profile: str) -> Sequence[str]:
@@ -413,7 +347,3 @@ def _facts_of(profile: str) -> Sequence[str]:
         shipped = registry.get(profile, ())
         return (*shipped.facts, "cache", *(("path",) if shipped.relocation == "constant-path" else ()))
     return ("image", "cpu", "machine", "gpu", "driver", "declared", "path", "cache")
-
-
-def _last(texts: Iterable[str]) -> str:
-    return next((value for value in reversed([*texts]) if value), "")

@@ -1,0 +1,180 @@
+"""Last lines, read (docs/reference/audit.md): what one run of a program did for one job on one node.
+
+A value that is missing, or of another type, is empty: logs outlive releases, and some are written by others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from warmstart.audit import values
+from warmstart.audit.events import HARVEST_FINISHED, HOOK_FINISHED, HOOK_STARTED
+from warmstart.audit.line import Line, timestamp
+
+PROLOG, EPILOG = "prolog", "epilog"
+IMPORTED = "imported"
+REFUSED, DRAINED, FAILED = "refused", "drained", "failed"  # degrees of a failure
+KILLED, UNFINISHED = "killed", "has not finished"  # outcomes of programs that wrote no last line
+LONGEST_S = 600.0  # a hook that wrote no last line for so long was killed
+MOST_BEGUN = 4096  # hooks at a time whose end is awaited
+
+Cache = tuple[str, Mapping[str, object]]  # profile, and its item of `caches`
+_JobOfNode = tuple[str, str, int]  # cluster, node, job
+
+
+class ImageUse(NamedTuple):
+    """How a program got one image."""
+
+    reference: str
+    digest: str
+    how: str
+    size: int  # bytes
+    seconds: float
+    waited: float  # seconds, part of `seconds`
+
+
+class Failure(NamedTuple):
+    """An error, and what came of it for the job or the node."""
+
+    degree: str  # REFUSED, DRAINED or FAILED
+    step: str
+    code: str
+    reason: str
+    hint: str
+
+
+class Hook(NamedTuple):
+    """One run of a program, from its last line; from its first one, if it has written no last one."""
+
+    line: Line  # for what is only told: asked, rules, facts, remarks, …
+    name: str
+    node: str
+    cluster: str
+    job: int  # 0: of no job
+    user: str
+    began: str  # `ts`
+    seconds: float
+    outcome: str
+    head: bool  # whether a job began with it
+    steps: dict[str, float]  # seconds
+    images: list[ImageUse]
+    starts: list[Cache]  # how caches began
+    harvests: list[Cache]  # what came of them
+    failures: list[Failure]
+    counts: dict[str, int]  # of wings: a line of reports → n
+
+    @property
+    def done_by(self) -> str:
+        """Who did this for another job, "" of a program that did it for its own."""
+        doer = values.mapping(self.line, "done_by")
+        job = values.count(doer, "job_id")
+        return f"{values.text(doer, 'hook')} of job {job}" if job else values.text(doer, "hook")
+
+
+class Hooks:
+    """Pairs first and last lines of programs, in the order of a log."""
+
+    def __init__(self, begun: Iterable[Line] = ()) -> None:
+        """Begin with first lines whose hooks had not finished when reading ended (`begun`)."""
+        self._begun = {_job_of_node(line): line for line in begun}
+
+    @property
+    def begun(self) -> list[Line]:
+        """First lines of hooks that have not finished."""
+        return [*self._begun.values()]
+
+    def add(self, line: Line) -> Iterator[Hook]:
+        """Yield what is known to be over by this line."""
+        event, job = line.get("event"), _job_of_node(line)
+        if event == HOOK_STARTED and job[2]:
+            if killed := self._begun.pop(job, None):  # a job's hooks do not run at once on a node
+                yield hook_of(killed, KILLED)
+            self._begun[job] = line
+            if len(self._begun) > MOST_BEGUN:
+                yield hook_of(self._begun.pop(next(iter(self._begun))), KILLED)
+        elif event in (HOOK_FINISHED, HARVEST_FINISHED):
+            began = ""
+            if event == HOOK_FINISHED and _run_of(self._begun.get(job, {})) == _run_of(line):
+                began = values.text(self._begun.pop(job), "ts")
+            yield hook_of(line, values.text(line, "outcome") or (UNFINISHED if event == HOOK_FINISHED else ""), began)
+
+    def killed(self, now: float) -> Iterator[Hook]:
+        """Yield what has written no last line for `LONGEST_S`; it is not awaited any more."""
+        before = timestamp(now - LONGEST_S)
+        for job, line in [*self._begun.items()]:
+            if values.text(line, "ts") < before:
+                yield hook_of(self._begun.pop(job), KILLED)
+
+
+def hooks(lines: Iterable[Line], now: float) -> list[Hook]:
+    """Return all runs of programs that a log has, of which the last ones may go on at `now`, in epoch seconds."""
+    pairs = Hooks()
+    over = [hook for line in lines for hook in pairs.add(line)]
+    return [*over, *pairs.killed(now), *(hook_of(line, UNFINISHED) for line in pairs.begun)]
+
+
+def hook_of(line: Line, outcome: str, began: str = "") -> Hook:
+    """Return a run of a program by its last line, or its first; `began` is the time of the first one."""
+    caches = values.mapping(line, "caches")
+    items = [(name.partition("@")[0], values.mapping(caches, name)) for name in caches]
+    steps = values.mapping(line, "steps")
+    return Hook(
+        line=line,
+        name=values.text(line, "hook"),
+        node=values.text(line, "node"),
+        cluster=values.text(line, "cluster"),
+        job=values.count(line, "job_id"),
+        user=values.text(line, "user"),
+        began=began or values.text(line, "ts"),
+        seconds=values.seconds(line, "duration_ms"),
+        outcome=outcome,
+        head=line.get("head") is True and line.get("observed") is not True,
+        steps={step: values.seconds(steps, step) for step in steps},
+        images=[image_of(image) for image in values.mappings(line, "images")],
+        starts=[(name, item) for name, item in items if "warm" in item],
+        harvests=[(name, item) for name, item in items if "warm" not in item],
+        failures=[failure_of(failure) for failure in values.mappings(line, "failures")],
+        counts=values.counts(line, "counts"),
+    )
+
+
+def image_of(item: Mapping[str, object]) -> ImageUse:
+    """Read an item of `images`, or an `image.imported`."""
+    return ImageUse(
+        reference=values.text(item, "image"),
+        digest=values.text(item, "digest"),
+        how=values.text(item, "how") or IMPORTED,
+        size=values.count(item, "bytes"),
+        seconds=values.seconds(item, "ms") or values.seconds(item, "duration_ms"),
+        waited=values.seconds(item, "waited_ms"),
+    )
+
+
+def failure_of(item: Mapping[str, object], step: str = "") -> Failure:
+    """Read an item of `failures`, or the `error` of another line."""
+    return Failure(
+        degree=values.text(item, "degree") or FAILED,
+        step=values.text(item, "step") or step,
+        code=values.text(item, "code"),
+        reason=values.text(item, "reason"),
+        hint=values.text(item, "hint"),
+    )
+
+
+def why_cold(start: Mapping[str, object]) -> str:
+    """Return why a cache began cold, "" of a warm one. Details may follow a colon."""
+    return "" if start.get("warm") is True else values.text(start, "cold") or "unknown"
+
+
+def kind_of(reason: str) -> str:
+    """Return why a cache began cold, without the details."""
+    return reason.partition(":")[0]
+
+
+def _job_of_node(line: Line) -> _JobOfNode:
+    return values.text(line, "cluster"), values.text(line, "node"), values.count(line, "job_id")
+
+
+def _run_of(line: Line) -> tuple[str, str]:
+    return values.text(line, "hook"), values.text(line, "run_id")
