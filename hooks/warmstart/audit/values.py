@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from warmstart.audit.line import CUT
+
 
 def text(line: Mapping[str, object], key: str) -> str:
     """Return a string, "" for anything else."""
@@ -36,15 +38,16 @@ def texts(line: Mapping[str, object], key: str) -> tuple[str, ...]:
 
 
 def mappings(line: Mapping[str, object], key: str) -> list[dict[str, object]]:
-    """Return the objects of a list."""
+    """Return the objects of a list, without the one that says how many were cut."""
     value = line.get(key)
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+    items = value if isinstance(value, list) else []
+    return [item for item in items if isinstance(item, dict) and item.keys() != {CUT}]
 
 
 def mapping(line: Mapping[str, object], key: str) -> dict[str, object]:
-    """Return an object."""
+    """Return an object, without the key that says how many were cut."""
     value = line.get(key)
-    return value if isinstance(value, dict) else {}
+    return {name: item for name, item in value.items() if name != CUT} if isinstance(value, dict) else {}
 
 
 def words(line: Mapping[str, object], key: str) -> dict[str, str]:

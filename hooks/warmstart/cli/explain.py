@@ -1,4 +1,4 @@
-"""`warmstart explain`: the story of one job, from the audit log, or for a job's user from what its hooks left for them."""
+"""`warmstart explain`: the story of one job, from the audit log or, for its user, from what hooks left."""
 
 from __future__ import annotations
 

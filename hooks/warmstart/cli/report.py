@@ -104,16 +104,16 @@ def _show(summary: Summary) -> None:
     whose = f"{', '.join(summary.clusters)}: " if summary.clusters else ""
     say(f"{whose}{summary.first} to {summary.last}, {counted(summary.nodes, 'node')}")
     imports, caches = summary.imports, summary.caches
-    sized = format_size(summary.imported_bytes) if imports.count else ""
+    sized = format_size(summary.imported_bytes) if imports.number else ""
     added = format_size(sum(period.imported_bytes + period.published_bytes for period in summary.periods))
     _table(
         FIGURES,
         [
             ("job starts", summary.jobs, counted(summary.users, "user")),
             ("caches that hit", caches.percent, f"{caches.hit} of {caches.hit + caches.built} of which it is known"),
-            ("imports", imports.count, "; ".join(filter(None, (sized, _half(imports))))),
+            ("imports", imports.number, "; ".join(filter(None, (sized, _half(imports))))),
             ("imports avoided", summary.avoided, "uses of images on every node, less the imports"),
-            ("waits for imports", summary.waits.count, _half(summary.waits)),
+            ("waits for imports", summary.waits.number, _half(summary.waits)),
             ("time saved on imports", format_duration(summary.saved.seconds), _known(summary.saved, "image")),
             ("compiling saved", format_duration(summary.compiling.seconds), _known(summary.compiling, "hit")),
             ("entries published", summary.entries, ""),
@@ -132,7 +132,7 @@ def _show(summary: Summary) -> None:
     _counts("failures (step or event: code)", summary.failed)
     _table(
         ("hook", "p50", "p95", "p99", "longest", "runs", "failed"),
-        [(hook, *map(format_duration, times[1:]), times.count, failed) for hook, failed, times in summary.hooks],
+        [(hook, *map(format_duration, times[1:]), times.number, failed) for hook, failed, times in summary.hooks],
     )
     _counts("image", summary.images)
 
@@ -159,4 +159,4 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def _half(times: Times) -> str:
-    return f"half within {format_duration(times.p50)}, 95% within {format_duration(times.p95)}" if times.count else ""
+    return f"half within {format_duration(times.p50)}, 95% within {format_duration(times.p95)}" if times.number else ""

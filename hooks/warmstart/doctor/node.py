@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from warmstart.audit.events import HOOK_FINISHED, HOOK_STARTED
 from warmstart.audit.line import Line, timestamp
 from warmstart.audit.query import AuditLog, LineFilter
 from warmstart.doctor import probe, units
@@ -46,6 +45,7 @@ from warmstart.images.unpacks import NO_DISKS
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.policy.units import format_duration, format_size
+from warmstart.report.lines import KILLED, hooks
 from warmstart.session import NODE_INTERVAL_S, NodeOfAnotherPod, require_keeper
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
@@ -73,7 +73,6 @@ PROGRAMS = (
 )
 PROXY_S = 5.0
 WAITING_S = 3600.0  # maintenance publishes spooled bundles each half hour; so do epilogs
-KILLED_S = 600.0  # a hook that wrote no last line for so long was killed
 LATELY_S = 86400.0
 ROUNDS_LATE_S = 900.0  # three intervals of warmstart-harvest.timer
 FSTAB = "/etc/fstab"
@@ -368,16 +367,12 @@ def keeper(node: Node) -> Iterator[Finding]:
 
 def killed_hooks(node: Node) -> Iterator[Finding]:
     """Check for hooks that were killed lately: Slurm drains the node, and a dead hook gives no reason."""
-    lines, long_ago = _of_last_day(node), timestamp(time.time() - KILLED_S)
-    ended = {(line.get("hook"), line.get("run_id")) for line in lines if line["event"] == HOOK_FINISHED}
-    begun = [line for line in lines if line["event"] == HOOK_STARTED and str(line["ts"]) < long_ago]
-    killed = [line for line in begun if "job_id" in line and (line.get("hook"), line.get("run_id")) not in ended]
+    killed = [hook for hook in hooks(_of_last_day(node), time.time()) if hook.outcome == KILLED]
     if killed:
-        last = max(killed, key=lambda line: str(line["ts"]))
-        job = f" of job {last['job_id']}" if "job_id" in last else ""
+        last = max(killed, key=lambda hook: hook.began)
         found = (
-            f"{len(killed)} hooks were killed in the last day, the last was the {last['hook']}{job} on {last['node']} "
-            f"at {last['ts']}"
+            f"{len(killed)} hooks were killed in the last day, the last was the {last.name} of job {last.job} on "
+            f"{last.node} at {last.began}"
         )
         change = (
             "look into dmesg (out of memory) and into Slurm's log (its timeout); a killed prolog or epilog "

@@ -100,7 +100,7 @@ def write_store(session: Session) -> None:
 def _counted(directory: int, log: str) -> Counters:
     """Add what is new in the log to the counters that are kept, and keep them."""
     kept = _read(directory)
-    counters, hooks = Counters(kept.samples), Hooks(filter(None, map(decoded, kept.begun)))
+    counters, hooks = Counters(kept.samples), Hooks(filter(None, (decoded(line.encode()) for line in kept.begun)))
     audit = AuditLog([log], kept.positions)
     with suppress(FileNotFoundError):  # no hook has run yet
         for line in audit.lines(LineFilter()):
@@ -130,12 +130,14 @@ def _of_log(counters: Counters) -> Iterator[Metric]:
             family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
             names = [*map(str, metric.bounds), "+Inf"]
             for sample in counters.samples(metric):
-                family.add_metric(sample.labels, [*zip(names, accumulate(sample.values[:-1]))], sample.values[-1])
+                family.add_metric(
+                    sample.labels, list(zip(names, accumulate(sample.values[:-1]), strict=True)), sample.values[-1]
+                )
             yield family
         else:
             counter = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
             for sample in counters.samples(metric):
-                counter.add_metric(sample.labels, *sample.values)
+                counter.add_metric(sample.labels, sample.values[0])
             yield counter
 
 

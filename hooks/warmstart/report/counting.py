@@ -58,7 +58,7 @@ def top(tally: Tally[str], most: int) -> list[tuple[str, int]]:
 class Times(NamedTuple):
     """How long something took, in seconds."""
 
-    count: int
+    number: int
     p50: float
     p95: float
     p99: float
@@ -89,7 +89,7 @@ class Durations:
 
     def times(self) -> Times:
         """Return what these are like."""
-        return Times(self.count, *map(self.quantile, (0.5, 0.95, 0.99)), self.longest)
+        return Times(self.count, self.quantile(0.5), self.quantile(0.95), self.quantile(0.99), self.longest)
 
     def quantile(self, share: float) -> float:
         """Return the duration that a share of all (0 to 1) do not exceed; 0.0 if there is none."""

@@ -129,26 +129,33 @@ class Counters:
         if event.endswith("failed"):
             self.add(FAILURES, event, failure_of(mapping(line, "error")).code)
         elif event == events.IMAGE_IMPORTED:
-            self._add_import(image_of(line))
+            self._add_image(image_of(line))
 
     def add_hook(self, hook: Hook) -> None:
         """Add what a run of a program did."""
         if not hook.done_by and hook.outcome != UNFINISHED:
             self.add(HOOK_RUNS, hook.name, hook.outcome)
-        if not hook.done_by and hook.outcome not in (KILLED, UNFINISHED):
-            self.observe(HOOK_SECONDS, hook.name, seconds=hook.seconds)
+            if hook.outcome != KILLED:
+                self.observe(HOOK_SECONDS, hook.name, seconds=hook.seconds)
         for failure in hook.failures:
             if failure.degree == REFUSED:
                 self.add(JOBS_REFUSED, failure.code)
             elif failure.degree == FAILED:
                 self.add(FAILURES, failure.step, failure.code)
         for image in hook.images:
-            if image.how == IMPORTED:
-                self._add_import(image)
-            if hook.name == PROLOG:
-                self.add(IMAGE_USES, image.how)
-            if hook.name == PROLOG and image.waited:
-                self.observe(WAIT_SECONDS, seconds=image.waited)
+            self._add_image(image, is_use=hook.name == PROLOG)
+        self._add_caches(hook)
+
+    def _add_image(self, image: ImageUse, *, is_use: bool = False) -> None:
+        if image.how == IMPORTED:
+            self.add(IMPORTS, "ok")
+            self.observe(IMPORT_SECONDS, seconds=max(image.seconds - image.waited, 0.0))
+        if is_use:
+            self.add(IMAGE_USES, image.how)
+        if is_use and image.waited:
+            self.observe(WAIT_SECONDS, seconds=image.waited)
+
+    def _add_caches(self, hook: Hook) -> None:
         for profile, start in hook.starts:
             self.add(CACHE_STARTS, profile, kind_of(why_cold(start)) or "warm")
         for profile, harvest in hook.harvests:
@@ -158,12 +165,8 @@ class Counters:
             for reason, entries in counts(harvest, "rejected").items():
                 self.add(REJECTED, reason, value=entries)
 
-    def _add_import(self, image: ImageUse) -> None:
-        self.add(IMPORTS, "ok")
-        self.observe(IMPORT_SECONDS, seconds=max(image.seconds - image.waited, 0.0))
-
     def samples(self, metric: Metric) -> list[Sample]:
         """Return a metric's values; a counter without labels has one from the start."""
         zeros = metric.zeros if metric.labels or metric.bounds else ((),)
-        found = {**dict.fromkeys(zeros, [0.0]), **self._found[metric.name]}
+        found = {**{labels: [0.0] for labels in zeros}, **self._found[metric.name]}
         return [Sample(metric.name, [*labels], values) for labels, values in sorted(found.items())]

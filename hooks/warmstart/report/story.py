@@ -45,6 +45,7 @@ _GOT = {
     "imported": "was imported",
     "stale": "was in the store: it is what its tag meant last, and may be out of date",
 }
+NOTHING_NEW = "nothing new"
 _NOTHING_NEW = {
     contract.HIT: "nothing new: the entries that it was given were used",
     contract.UNKNOWN: "nothing new; whether it used what it was given cannot be seen",
@@ -134,13 +135,12 @@ def tell(hooks: Sequence[Hook], acts: Iterable[Line] = (), published: Published 
     plan = next((hook.line for hook in prologs if "rules" in hook.line or "asked" in hook.line), ordered[0].line)
     granted = values.mapping(plan, "granted")
     refused = next((failure for hook in ordered for failure in hook.failures if failure.degree == REFUSED), None)
-    labels = {
-        name: next((text for hook in reversed(ordered) if (text := values.text(hook.line, name))), "")
-        for name in ("user", "cluster", "partition", "account")
-    }
     return Story(
         job=ordered[0].job,
-        **labels,
+        user=_last(ordered, "user"),
+        cluster=_last(ordered, "cluster"),
+        partition=_last(ordered, "partition"),
+        account=_last(ordered, "account"),
         nodes=tuple(nodes),
         asked=tuple(_asked(values.mapping(plan, "asked"))),
         rules=values.texts(plan, "rules"),
@@ -152,6 +152,10 @@ def tell(hooks: Sequence[Hook], acts: Iterable[Line] = (), published: Published 
         advice=tuple(dict.fromkeys(_advice(ordered))),
         spread=tuple(_spread({node: by_node[node] for node in nodes})),
     )
+
+
+def _last(hooks: Sequence[Hook], name: str) -> str:
+    return next((text for hook in reversed(hooks) if (text := values.text(hook.line, name))), "")
 
 
 def _asked(asked: Mapping[str, object]) -> Iterable[str]:
@@ -276,22 +280,12 @@ def _harvests(hook: Hook) -> Iterable[Part]:
 
 
 def _harvested(item: Item) -> Iterable[str]:
-    number, seeded = values.count(item, "entries"), values.count(item, "seeded")
-    ignored, left_out = values.counts(item, "ignored"), values.text(item, "left_out") or values.text(item, "truncated")
-    if handed_in := values.count(item, "handed_in"):
-        yield f"{_counted(handed_in, 'new entr')} handed in, to be published with those of the job's other nodes"
-    elif spooled := values.count(item, "spooled"):
-        yield f"{_counted(spooled, 'new entr')} on the node, until the store takes them"
-    elif number:
-        when = " while the job ran" if item.get("running") is True else ""
-        changed = values.count(item, "changed")
-        of_them = f", {changed} of them in place of seeded ones" if changed else ""
-        although = f", although it was seeded with {seeded}" if seeded and not changed else ""
-        size = format_size(values.count(item, "size"))
-        yield f"{_counted(number, 'new entr')} published{when}, {size}{of_them}{although}"
+    left_out = values.text(item, "left_out") or values.text(item, "truncated")
+    if new := _published(item):
+        yield new
     elif not left_out:
-        use = values.text(item, "use")
-        yield "nothing new" if NO_ENTRY in ignored else _NOTHING_NEW.get(use, "nothing new")
+        known = _NOTHING_NEW.get(values.text(item, "use"), NOTHING_NEW)
+        yield NOTHING_NEW if NO_ENTRY in values.counts(item, "ignored") else known
     if left_out:
         yield f"not harvested, or not all: {left_out}"
     if retired := values.count(item, "retired"):
@@ -299,11 +293,27 @@ def _harvested(item: Item) -> Iterable[str]:
         yield f"removed, and so retired: {_counted(retired, 'entr')}{f' ({_text([*examples])})' if examples else ''}"
     if own := values.texts(item, "own"):
         yield f"set by the job itself: {', '.join(own)}"
-    for what, reasons in (("left out", ignored), ("entries rejected", values.counts(item, "rejected"))):
-        if reasons:
+    for what, key in (("left out", "ignored"), ("entries rejected", "rejected")):
+        if reasons := values.counts(item, key):
             yield f"{what}: {', '.join(f'{count} {reason}' for reason, count in reasons.items())}"
     if examples := values.texts(item, "examples"):
         yield f"such as {', '.join(examples)}"
+
+
+def _published(item: Item) -> str:
+    """Return what became of the entries that the job made, "" if it made none."""
+    if handed_in := values.count(item, "handed_in"):
+        return f"{_counted(handed_in, 'new entr')} handed in, to be published with those of the job's other nodes"
+    if spooled := values.count(item, "spooled"):
+        return f"{_counted(spooled, 'new entr')} on the node, until the store takes them"
+    number, seeded, changed = (values.count(item, name) for name in ("entries", "seeded", "changed"))
+    when = " while the job ran" if item.get("running") is True else ""
+    told = f"{_counted(number, 'new entr')} published{when}, {format_size(values.count(item, 'size'))}"
+    if changed:
+        told += f", {changed} of them in place of seeded ones"
+    elif seeded:
+        told += f", although it was seeded with {seeded}"
+    return told if number else ""
 
 
 def _counted(number: int, stem: str) -> str:

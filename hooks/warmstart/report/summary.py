@@ -180,8 +180,8 @@ class _Adding:
         self._images, self._imports, self._waits = Tally[str](), Durations(), Durations()
         self._imported_bytes = self._uses = self._found = self._found_bytes = 0
         self._finding = 0.0  # seconds, of images that were found on first nodes
-        self._by_profile, self._by_user = (Tally[tuple[str, str]](MOST_DISTINCT) for _ in range(2))  # name, use
-        self._cold, self._cold_anyway = Tally[tuple[str, str]](MOST_DISTINCT), Tally[str]()
+        self._by_profile, self._by_user = (Tally[tuple[str, ...]](MOST_DISTINCT) for _ in range(2))  # name, use
+        self._cold, self._cold_anyway = Tally[tuple[str, ...]](MOST_DISTINCT), Tally[str]()
         self._building = defaultdict[str, Durations](Durations)  # by profile
         self._rejected, self._of_wings = Tally[str](), Tally[str]()
         self._failures = {degree: Tally[str]() for degree in (REFUSED, DRAINED, FAILED)}
@@ -337,7 +337,7 @@ def _counts(tally: Tally[str]) -> tuple[Counted, ...]:
     return tuple(Counted(*item) for item in top(tally, TOP))
 
 
-def _most_used(tally: Tally[tuple[str, str]], most: int) -> tuple[Uses, ...]:
+def _most_used(tally: Tally[tuple[str, ...]], most: int) -> tuple[Uses, ...]:
     """Return the names that were used most; those that were never touched come last."""
     by_name = defaultdict[str, dict[str, int]](dict)
     for (name, use), count in tally.items():

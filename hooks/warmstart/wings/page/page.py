@@ -9,20 +9,18 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from warmstart.policy.units import format_duration, format_size
-from warmstart.report.counting import counted
-from warmstart.report.summary import ColdStarts, Counted, Period, Summary, Unsettled, Uses, in_units
+from warmstart.report.counting import Times, counted
+from warmstart.report.summary import ColdStarts, Counted, Period, Summary, Uses, in_units
 from warmstart.wings.page import charts
 from warmstart.wings.page.charts import Series
 
 METHOD = (
-    "On the first node of each job, an image that was in the store saves the "
-    "mean duration of that image's imports in this period or, if there was none, its size at the mean import rate, "
-    "less the time that the hook took. An image for which the job waited saves nothing. A hit saves "
-    "the mean time in which jobs that began without entries made theirs, on each node."
+    "On the first node of each job, an image that was in the store saves its size at the mean rate of imports, less "
+    "the time that the hook took. An image for which the job waited saves nothing. A hit saves the mean time in which "
+    "jobs that began without entries made theirs, on each node."
 )
 # Drawn, because browsers print no backgrounds unless they are asked to.
 KEY = '<svg class="key" viewBox="0 0 10 10" aria-hidden="true"><rect class="{}" width="10" height="10" rx="2"/></svg>'
-MOST_REASONS = 3  # in a user's row
 SCALE = (0.001, 600.0)  # seconds, of the hooks' durations
 
 _STYLE = """
@@ -90,7 +88,7 @@ def _tiles(summary: Summary) -> str:
     tiles = [
         ("job starts", f"{summary.jobs:,}", f"of {counted(summary.users, 'user')}"),
         ("caches that hit", uses.percent, f"{uses.hit:,} of {uses.hit + uses.built:,} of which it is known"),
-        ("imports avoided", f"{summary.images.avoided:,}", f"{summary.images.imported:,} were done"),
+        ("imports avoided", f"{summary.avoided:,}", f"{summary.imports.number:,} were done"),
         ("time saved on imports", format_duration(summary.saved.seconds), counted(summary.saved.counted, "image")),
         ("compiling saved", format_duration(summary.compiling.seconds), counted(summary.compiling.counted, "hit")),
     ]
@@ -132,17 +130,14 @@ def _tables(summary: Summary) -> str:
         + _uses("Hit rate by profile", summary.profiles)
         + _uses("Hit rate by user", summary.by_user)
         + _cold(summary.cold_by_user)
-        + _counts("Most used images", summary.top_images)
-        + _waits(summary)
-        + "</div>"
-        + _hooks(summary)
-        + '<div class="grid2">'
+        + _counts("Most used images", summary.images)
+        + _more(summary)
         + _counts("Cold, although there were entries", summary.cold_anyway)
-        + _unsettled(summary.unsettled)
-        + _counts("Entries rejected", summary.entries.rejected)
+        + _counts("Entries rejected", summary.rejected)
         + _counts("Jobs refused", summary.refused)
         + _counts("Failures", (*summary.drained, *summary.failed))
         + "</div>"
+        + _hooks(summary)
     )
 
 
@@ -156,21 +151,8 @@ def _uses(title: str, all_uses: Iterable[Uses]) -> str:
 
 
 def _cold(cold: Sequence[ColdStarts]) -> str:
-    rows = [
-        (
-            _cell(one.user),
-            _cell(", ".join(f"{why.times:,} {why.name}" for why in one.why[:MOST_REASONS])),
-            _numeric(f"{one.times:,}"),
-            _numeric(f"{one.unknown:,}"),
-        )
-        for one in cold
-    ]
-    return _table("Whose caches began cold", ("", "because", "times", "use unknown"), rows)
-
-
-def _unsettled(unsettled: Sequence[Unsettled]) -> str:
-    rows = [(_cell(f"{one.profile}, {one.user}"), _cell(one.why), _numeric(f"{one.jobs:,}")) for one in unsettled]
-    return _table("Seeded, and built again each time", ("", "most likely", "jobs"), rows)
+    rows = [(_cell(one.user), _cell(one.reasons), _numeric(f"{one.times:,}")) for one in cold]
+    return _table("Whose caches began cold", ("", "because", "times"), rows)
 
 
 def _counts(title: str, counted: Sequence[Counted]) -> str:
@@ -182,32 +164,25 @@ def _counts(title: str, counted: Sequence[Counted]) -> str:
     return _table(title, (), rows)
 
 
-def _waits(summary: Summary) -> str:
-    images, entries = summary.images, summary.entries
+def _more(summary: Summary) -> str:
     rows = [
-        ("imports", f"{images.imported:,}"),
-        ("an import takes: half of them, 95 %", _both(images.import_p50, images.import_p95)),
-        ("bytes imported", format_size(images.imported_bytes)),
-        ("waits for an import", f"{images.waits:,}"),
-        ("a wait takes: half of them, 95 %", _both(images.wait_p50, images.wait_p95)),
-        ("saved images without an estimate", f"{summary.saved.unknown:,}"),
-        ("hits without an estimate", f"{summary.compiling.unknown:,}"),
-        ("entries harvested", f"{entries.harvested:,}"),
-        ("entries retired, which jobs removed", f"{entries.retired:,}"),
-        ("bytes harvested", format_size(entries.harvested_bytes)),
+        ("an import takes: half of them, 95 %", _both(summary.imports)),
+        ("a wait for one takes: half of them, 95 %", _both(summary.waits)),
+        ("bytes imported", format_size(summary.imported_bytes)),
+        ("saved images, hits without an estimate", f"{summary.saved.unknown:,}, {summary.compiling.unknown:,}"),
+        ("entries published", f"{summary.entries:,}"),
         ("bytes read from the store", format_size(summary.fetched_bytes)),
         *((one.name, in_units(one)) for one in summary.of_wings),
-        ("bundles, images removed", f"{summary.removed_bundles:,}, {summary.evicted_images:,}"),
     ]
     return _table("Imports and harvests", (), [(_cell(name), _numeric(value)) for name, value in rows])
 
 
 def _hooks(summary: Summary) -> str:
     rows = [
-        (_cell(times.hook), f'<td class="wide">{charts.spread(times.p50, times.p95, times.p99, SCALE)}</td>',
-         *(_numeric(format_duration(value)) for value in (times.p50, times.p95, times.p99, times.longest)),
-         _numeric(f"{times.runs:,}"), _numeric(f"{times.failed:,}"))
-        for times in summary.hooks
+        (_cell(hook), f'<td class="wide">{charts.spread(times.p50, times.p95, times.p99, SCALE)}</td>',
+         *(_numeric(format_duration(value)) for value in times[1:]),
+         _numeric(f"{times.number:,}"), _numeric(f"{failed:,}"))
+        for hook, failed, times in summary.hooks
     ]  # fmt: skip
     heads = ("", "1 ms to 10 min, logarithmic", "p50", "p95", "p99", "longest", "runs", "failed")
     return _table("Hooks", heads, rows, "many")
@@ -230,8 +205,8 @@ def _numeric(text: str) -> str:
     return f'<td class="n">{escape(text)}</td>'
 
 
-def _both(first: float, second: float) -> str:
-    return f"{format_duration(first)}, {format_duration(second)}"
+def _both(times: Times) -> str:
+    return f"{format_duration(times.p50)}, {format_duration(times.p95)}"
 
 
 def _number(value: float) -> str:
