@@ -14,6 +14,7 @@ from warmstart.report.lines import PROLOG, REFUSED, Hook, ImageUse, kind_of, why
 
 MOST_JOBS = 4096  # of a user's history
 MOST_NAMED = 8  # nodes, in a line
+MOST_LOOK = 1 << 35  # seconds since the epoch: the year 3058
 EARLY_S = 300.0  # an end that may be the doing of what the job was given
 SEED, HARVEST, IMAGE = "seed", "harvest", "image"
 NO_ENTRIES, REFUSED_BUNDLES = "nothing-published", "bundles-refused"
@@ -228,7 +229,7 @@ def _text(value: object) -> str:
 
 def _looks(hook: Hook) -> Iterable[str]:
     """Yield when a job is harvested next, or why it is not while it runs."""
-    if look := values.number(hook.line, "look"):
+    if 0 < (look := values.number(hook.line, "look")) < MOST_LOOK:
         yield f"it is harvested next at {timestamp(look)}, or when it makes the file .harvest in its cache"
     if why := values.text(hook.line, "at_end"):
         yield f"it is harvested at its end alone: {why}"
@@ -295,9 +296,17 @@ def _harvested(item: Item) -> Iterable[str]:
         yield f"set by the job itself: {', '.join(own)}"
     for what, key in (("left out", "ignored"), ("entries rejected", "rejected")):
         if reasons := values.counts(item, key):
-            yield f"{what}: {', '.join(f'{count} {reason}' for reason, count in reasons.items())}"
-    if examples := values.texts(item, "examples"):
-        yield f"such as {', '.join(examples)}"
+            yield f"{what}: {_listed(reasons)}{_such_as(item.get(f'{key}_examples'))}"
+
+
+def _listed(reasons: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+
+
+def _such_as(pairs: object) -> str:
+    """Return the names of examples, each of which is a pair of name and reason."""
+    names = [str(pair[0]) for pair in pairs if isinstance(pair, list) and pair] if isinstance(pairs, list) else []
+    return f" ({', '.join(names)})" if names else ""
 
 
 def _published(item: Item) -> str:
