@@ -23,7 +23,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.seed import node_cache, overlay
 from warmstart.seed.node_cache import Copy, Keep
-from warmstart.seed.overlay import CacheBusy, Layer
+from warmstart.seed.overlay import CacheInUse, Layer
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -360,7 +360,7 @@ def test_no_harvest_while_somebody_writes(node: Node) -> None:
     run = node.run("1.aaaaaaaa")
     run.show(node.bundle(SEEDED))
     run.as_job(lambda: write("new.1", b"x"))
-    with open(run.cache / "new.1", "ab"), pytest.raises(CacheBusy):
+    with open(run.cache / "new.1", "ab"), pytest.raises(CacheInUse):
         harvested(run, node.base / "busy", set(), seconds=0.2)
     assert harvested(run, node.base / "stage", {*SEEDED, "d", "e"}) == {"new": {"new.1"}}
     assert run.as_job(lambda: tried(lambda: write("late", b"x"))) == "EROFS"

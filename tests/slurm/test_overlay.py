@@ -100,7 +100,7 @@ def test_a_process_that_escapes_its_job(warm: Site) -> None:
     site.finish(job_id)
     try:
         codes = [event["error"]["code"] for event in site.events(job_id, "step.failed")]
-        assert codes == ["cache-busy", "cache-in-use"]
+        assert codes == ["cache-in-use", "cache-in-use"]
         assert mounted(site) == []
         assert not site.on_host("n2", directory).exists()
     finally:

@@ -17,6 +17,7 @@ from warmstart.errors import ResourceError, StoreError, UserError
 from warmstart.host import wire
 from warmstart.host.deadline import after
 from warmstart.host.files import (
+    DiskFailed,
     ReadFailed,
     copy_hashed,
     open_regular,
@@ -79,14 +80,6 @@ class BundleGone(StoreError):
     code = "bundle-gone"
     template = "bundle {bundle} is not offered by the store any more"
     hint = "ignore it if it happens once; otherwise run `warmstart cache reindex`"
-
-
-class CopyFailed(ResourceError):
-    """A bundle could not be written to the node's disk."""
-
-    code = "bundle-copy-failed"
-    template = "bundle {bundle}: {problem}"
-    hint = "read the reason: free space on the node's disk, or see dmesg"
 
 
 class FetchOverBudget(ResourceError):
@@ -325,7 +318,7 @@ def fetch(where: Namespace, offer: Offer, fd: int) -> Entries:
 
     What `fd` has already is kept: an earlier fetch of the same bundle left it. All bytes are hashed. They and the
     manifest must be as offered, or it raises `BundleDamaged`, and the content of `fd` is useless. Also raises
-    `BundleGone`, `ManifestUnreadable`, `StoreFailed`, and `CopyFailed` if the node's disk fails.
+    `BundleGone`, `ManifestUnreadable`, `StoreFailed`, and `DiskFailed` if the node's disk fails.
     """
     bundle = offer.bundle
     if not layout.is_bundle_id(bundle):
@@ -356,7 +349,7 @@ def copy_verified(bundle: str, source: int, fd: int, sha256: str, size: int) -> 
     except ReadFailed:
         raise
     except OSError as error:
-        raise CopyFailed(bundle=bundle, problem=error.strerror) from error
+        raise DiskFailed(what=f"bundle {bundle}", problem=error.strerror) from error
     if copied != (size, sha256):
         raise BundleDamaged(bundle=bundle, problem="its bytes are not those of its manifest")
 

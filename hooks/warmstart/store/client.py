@@ -119,7 +119,7 @@ class StoreClient:
     def fetch(self, where: Namespace, offer: Offer, deadline: Deadline, *, into: int) -> Entries:
         """Copy a bundle into the open file `into`, which may have its beginning; return its entries with their files.
 
-        Raises `BundleDamaged`, `BundleGone`, `ManifestUnreadable`, or `CopyFailed` if the node's disk fails.
+        Raises `BundleDamaged`, `BundleGone`, `ManifestUnreadable`, or `DiskFailed` if the node's disk fails.
         """
         from warmstart.store import bundles, layout
 
