@@ -37,10 +37,10 @@ from warmstart.policy.compiled import Maintenance
 from warmstart.store import bundles, manifest, parts
 from warmstart.store.bundles import Published, QuotaExceeded
 from warmstart.store.client import StoreClient
-from warmstart.store.index import TooManyNames
+from warmstart.store.index import HarvestTooLarge
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Base, Draft, Entries, Producer
-from warmstart.store.parts import PartsFull, RunParts
+from warmstart.store.parts import RunParts
 
 BUNDLE = "bundle.sqsh"
 DRAFT = "draft.json"
@@ -222,7 +222,7 @@ def _deliver_one(parent: int, name: str, store: StoreClient, rules: Maintenance,
                 os.close(bundle)
     except _OtherFormat:
         raise
-    except (QuotaExceeded, PartsFull, TooManyNames, ValueError, TypeError, FileNotFoundError) as error:
+    except (QuotaExceeded, HarvestTooLarge, ValueError, TypeError, FileNotFoundError) as error:
         reason = str(error) if isinstance(error, WarmstartError) else DAMAGED
     return Delivered(name, spooled, published, reason)
 

@@ -457,12 +457,9 @@ def _copied(
     left_out: list[ResourceError] = []
     for number, offer in enumerate(offers):
         if profile.suits_overlay and len(copies) == MOST_BUNDLES:
-            problem = (
-                f"an overlay has at most {MOST_BUNDLES} bundles; does `warmstart maintain --store` run each night?"
-            )
-            left_out += [
-                SeedFailed(profile=profile.name, problem=problem, bundle=other.bundle) for other in offers[number:]
-            ]
+            why = f"an overlay has at most {MOST_BUNDLES} bundles; does `warmstart maintain --store` run each night?"
+            rest = [other.bundle for other in offers[number:]]
+            left_out += [SeedFailed(profile=profile.name, problem=why, bundle=bundle) for bundle in rest]
             break
         copy = copy_here(context.paths.bundles, offer)
         if copy is None:

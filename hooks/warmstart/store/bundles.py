@@ -98,14 +98,6 @@ class QuotaExceeded(UserError):
     hint = "run `warmstart maintain --store`; raise maintenance.per_user if this happens often"
 
 
-class TooManyCaches(index.TooManyNames):
-    """The user's jobs have given their caches more names than there may be; each has directories of its own."""
-
-    code = "too-many-caches"
-    template = "nothing is kept of cache={name}, which is new: {scope} has {number} of {profile} already"
-    hint = "use a name again; maintenance removes those that were not used of late"
-
-
 class Offer(NamedTuple):
     """One bundle that a job can be seeded from, and the entries to take from it.
 
@@ -281,8 +273,8 @@ def known_entries(
     """Return the entries that need not be harvested: readers of the scope have them.
 
     A `fresh` job replaces entries, so none are. `quota` is in bytes, 0 for none.
-    Raises `QuotaExceeded` if the scope's quota is used up, `TooManyNames` if the user's names in the namespace are, or
-    `StoreFailed`.
+    Raises `QuotaExceeded` if the scope's quota is used up, `HarvestTooLarge` if the user's names in the namespace
+    are, or `StoreFailed`.
     """
     with store_errors("read the index"):
         if quota:
@@ -372,7 +364,7 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, writer: str, quota: 
     `writer` (node and run id) is part of the names of temp files. `quota` is in bytes, 0 for none. The result's
     `bundle` is None if readers would take nothing from it (`index.with_new_id`).
 
-    Raises `QuotaExceeded` if the scope would exceed `quota`, `TooManyNames` (`index.check_weight`, `_check_caches`),
+    Raises `QuotaExceeded` if the scope would exceed `quota`, `HarvestTooLarge` (`index.check_weight`, `_check_caches`),
     `StoreFull` or `StoreFailed`. After the last two, readers see nothing of the bundle, or all of it if only the final
     sync of the directory failed.
     """
@@ -433,7 +425,8 @@ def _check_caches(where: Namespace, draft: Draft) -> None:
     if name and not os.path.exists(where.path):
         with suppress(FileNotFoundError):
             if (number := len(os.listdir(os.path.dirname(where.path)))) >= MOST_NAMESPACES:
-                raise TooManyCaches(name=name, scope=where.scope, number=number, profile=where.profile)
+                known = f"{where.scope} has {number} of {where.profile} already"
+                raise index.HarvestTooLarge(problem=f"nothing is kept of cache={name}, which is new: {known}")
 
 
 def described(where: Namespace, draft: Draft, sha256: str, size: int) -> Manifest:

@@ -140,7 +140,7 @@ class StoreClient:
     ) -> Published:
         """Publish an open squashfs file; readers see it whole or not at all. `quota` is in bytes, 0 for none.
 
-        Raises `QuotaExceeded` if the scope would exceed `quota`, `TooManyNames` or `StoreFull`.
+        Raises `QuotaExceeded` if the scope would exceed `quota`, `HarvestTooLarge` or `StoreFull`.
         """
         from warmstart.store import bundles
 
@@ -177,7 +177,7 @@ class StoreClient:
     ) -> str:
         """Hand in an open squashfs file, to be published with those of the job's other nodes; return the part's id.
 
-        Raises `PartsFull`, `QuotaExceeded` or `StoreFull`.
+        Raises `HarvestTooLarge`, `QuotaExceeded` or `StoreFull`.
         """
         from warmstart.store import parts
 
