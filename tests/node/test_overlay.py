@@ -306,6 +306,16 @@ def test_a_process_that_outlives_its_job_is_cut_off(node: Node) -> None:
         reader.wait()
 
 
+def test_a_run_whose_removal_waits_has_no_mount_left(node: Node) -> None:
+    """Where the tree goes at once, its removal would detach what is forgotten."""
+    run = node.run("1.aaaaaaaa")
+    run.show(node.bundle(SEEDED))
+    with opened_dir(str(run.path)) as fd:
+        assert overlay.take_down(fd) == []
+    assert node.mounts() == [f"layers/{node_cache.mount_points(node.layers)[0]}"]
+    assert run.take_down() == []
+
+
 @pytest.mark.threat(13)
 def test_another_namespace_that_copied_the_mounts(node: Node) -> None:
     copy = node.bundle(SEEDED)
