@@ -272,7 +272,8 @@ def _remove(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) 
     if in_use:
         from warmstart.seed.overlay import CacheInUse
 
-        failures.append(CacheInUse(path=f"{record.run_directory}/cache", subdirs=", ".join(in_use)))
+        problem = f"used {', '.join(in_use)}; the overlay was detached, and is gone when that process ends"
+        failures.append(CacheInUse(what=f"{record.run_directory}/cache", problem=problem))
 
 
 def _end_wings(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:

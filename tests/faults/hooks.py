@@ -244,6 +244,7 @@ class SweptNode(Node):
             self._unmount()
             self._copy(self.base, saved)
         self._restore(saved)
+        super().close()
         if hook in {"epilog", "defer a harvest", "spool a bundle", "job-container", "maintain", "rounds"}:
             self.succeed("prolog")
             self.compile(2)

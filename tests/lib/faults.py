@@ -71,7 +71,11 @@ _OF_OS = {
     "pipe": "descriptor", "memfd_create": "descriptor", "dup": "descriptor",
     "fork": "process",
 }  # fmt: skip
-_OF_LINUX = ("mount", "clone", "map_ids", "attach", "unmount", "detach_path", "user_namespace")
+# Every function of `linux` that calls the kernel to change a mount, and fails if that does.
+_OF_LINUX = (
+    "mount", "clone", "map_ids", "restrict", "attach", "attach_on", "unmount_idle", "unmount_here", "detach_path",
+    "user_namespace",
+)  # fmt: skip
 _IN_MEMORY = frozenset({"descriptor", "process", "program", "mount", "device"})  # about no file of the site
 CHANGES = frozenset({"create", "name", "remove", "data", "inode", "acl", "process", "program", "mount", "device"})
 

@@ -191,7 +191,7 @@ def result(child: tuple[int, int]) -> Any:  # noqa: ANN401 - whatever the functi
 
 
 def processes_of(uid: int, base: Path) -> list[int]:
-    """Return the pids of an account's processes that work below `base`, zombies left out.
+    """Return the pids of an account's processes that work below `base`, or have a file open there, zombies left out.
 
     Other processes of the account may belong to tests that run at the same time.
     """
@@ -200,15 +200,23 @@ def processes_of(uid: int, base: Path) -> list[int]:
         try:
             if entry.stat().st_uid != uid or (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z":
                 continue
-            named = os.readlink(entry / "cwd").encode() + (entry / "cmdline").read_bytes()
+            links = [entry / "cwd", *(entry / "fd").iterdir()]
+            named = b" ".join([*map(_target, links), (entry / "cmdline").read_bytes()])
         except (FileNotFoundError, ProcessLookupError):
-            continue
-        except OSError as error:
-            if error.errno != errno.ENAMETOOLONG:  # below thousands of folders, in another test
-                raise
             continue
         pids += [int(entry.name)] if os.fsencode(base) in named else []
     return pids
+
+
+def _target(link: Path) -> bytes:
+    try:
+        return os.readlink(os.fsencode(link))
+    except FileNotFoundError:
+        return b""  # closed since
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:  # below thousands of folders, in another test
+            raise
+        return b""
 
 
 class Ready(NamedTuple):

@@ -234,15 +234,19 @@ class Node(LastLines):
     def _held(self) -> int:
         """Return a process in a mount namespace of its own, as a job's container has."""
         if self._namespace is None:
-            argv = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--propagation=private", "sleep", "infinity"]
-            self._namespace = subprocess.Popen(argv)
+            argv = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--propagation=private"]
+            argv += ["sh", "-c", "echo made; exec sleep infinity"]
+            self._namespace = subprocess.Popen(argv, stdout=subprocess.PIPE)
+            assert self._namespace.stdout is not None
+            assert self._namespace.stdout.readline() == b"made\n"
         return self._namespace.pid
 
     def close(self) -> None:
-        """End its processes."""
+        """End its processes. A later job has a mount namespace of its own."""
         if self._namespace is not None:
             self._namespace.kill()
-            self._namespace.wait()
+            self._namespace.communicate()
+            self._namespace = None
 
     def command(self, *arguments: str) -> Result:
         """Run the command line in this process.

@@ -19,9 +19,9 @@ from tests.lib.node import Node, one
 from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
+from warmstart.host.files import DiskFailed, opened_dir
 from warmstart.host.identity import Identity
-from warmstart.seed.extract import ExtractionFailed, Source, extract
+from warmstart.seed.extract import Source, extract
 from warmstart.seed.node_cache import Copy, local_copy
 from warmstart.store import locks
 from warmstart.store.bundles import Offer
@@ -107,7 +107,7 @@ def test_a_failed_extraction_leaves_nothing(node: Node) -> None:
     os.close(fd)
     with mounts.tmpfs(node.base / "small", size="1m") as small:
         os.chown(small, JOB.uid, JOB.gid)
-        with opened_dir(str(small)) as parent, pytest.raises(ExtractionFailed):
+        with opened_dir(str(small)) as parent, pytest.raises(DiskFailed):
             extract([Source(str(node.base / "bundle.sqsh"), None)], parent, "numba", JOB, after(20))
         assert os.listdir(small) == []
 
@@ -121,7 +121,7 @@ def test_a_link_in_the_job_cache_leads_extraction_nowhere_of_roots(node: Node) -
     (cache / "numba").mkdir()
     (cache / "numba/m").symlink_to(roots)
     subprocess.run(["/bin/chown", "-hR", f"{JOB.uid}:{JOB.gid}", str(cache)], check=True)
-    with opened_dir(str(cache)) as parent, pytest.raises(ExtractionFailed):
+    with opened_dir(str(cache)) as parent, pytest.raises(DiskFailed):
         extract([Source(str(node.base / "bundle.sqsh"), None)], parent, "numba", JOB, after(20))
     assert os.listdir(roots) == []
 

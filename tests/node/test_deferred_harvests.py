@@ -127,6 +127,7 @@ def test_a_reboot_an_age_and_a_damaged_record(node: LateNode) -> None:
 
 
 @pytest.mark.threat(30)
+@pytest.mark.real_time
 def test_a_validation_that_is_late_keeps_what_was_judged(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = numba_entries(*range(1, 8))
     (_, damaged), *_ = entries.items()

@@ -26,6 +26,7 @@ from warmstart.images.credentials import Login
 from warmstart.images.importers.base import ImageForbidden, ImageNotFound
 from warmstart.images.importers.enroot import Enroot
 from warmstart.images.imports import making, verify
+from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.images.reference import Reference, parse
 from warmstart.images.user import own_images
 
@@ -235,7 +236,7 @@ def test_steps_of_a_user_wait_for_one_import(place: Place) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with opened_dir(str(Path(first).parent)) as directory:
             waiting = own_images.image_lock(directory, Path(first).name.removesuffix(".sqsh"), place.image(), after(0))
-            with pytest.raises(own_images.UserImportBusy), waiting:
+            with pytest.raises(ImageWaitExpired), waiting:
                 pass
     finally:
         os.close(lock)

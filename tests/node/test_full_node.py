@@ -14,10 +14,10 @@ from warmstart.harvest import collect
 from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage
 from warmstart.host import space
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
+from warmstart.host.files import DiskFailed, opened_dir
 from warmstart.host.space import Reservation
 from warmstart.seed.node_cache import local_copy
-from warmstart.store.bundles import BundleDamaged, CopyFailed, Offer
+from warmstart.store.bundles import BundleDamaged, Offer
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -124,7 +124,7 @@ def fetch(node: Node, disk: Path, offer: Offer) -> None:
 def test_a_bundle_that_leaves_too_little_is_not_fetched(base: Path, disk: Path) -> None:
     """Nothing of it is on the disk."""
     node, offer = published(base, 62 * MIB)
-    with pytest.raises(CopyFailed, match=rf"the disk of {disk}/bundles has no room for 63 MiB: \d+ MiB and \d+ of"):
+    with pytest.raises(DiskFailed, match=rf"the disk of {disk}/bundles has no room for 63 MiB: \d+ MiB and \d+ of"):
         fetch(node, disk, offer)
     assert os.listdir(disk / "bundles") == []
     assert used(disk) < MIB

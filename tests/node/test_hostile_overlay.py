@@ -27,7 +27,7 @@ from warmstart.harvest.collect import Collected
 from warmstart.host import linux, untrusted
 from warmstart.host.identity import Identity
 from warmstart.seed.node_cache import Copy
-from warmstart.seed.overlay import CacheBusy
+from warmstart.seed.overlay import CacheInUse
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -237,7 +237,7 @@ def test_a_process_that_writes_all_the_time(run: Run) -> None:
 
     with at_work(act, run.cache):
         wait_until("the writer", (run.cache / "moving").exists, 30)
-        with suppress(CacheBusy):
+        with suppress(CacheInUse):
             harvested(run)
             data = (run.node.base / "stage" / "moving").read_bytes()
             assert data in [b"%d" % size * (size // 4) for size in sizes]

@@ -193,6 +193,7 @@ def test_an_endless_layer_is_noticed_while_it_comes(registry: LayerRegistry, bas
 
 @pytest.mark.threat(46)
 @pytest.mark.usefixtures("disk")
+@pytest.mark.real_time
 def test_a_registry_that_trickles_is_given_up(
     registry: LayerRegistry, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +207,7 @@ def test_a_registry_that_trickles_is_given_up(
 
 
 @pytest.mark.usefixtures("disk")
+@pytest.mark.real_time
 def test_a_slow_registry_is_not_given_up(registry: LayerRegistry, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oci, "PACE_S", 1.0)
     monkeypatch.setattr(oci, "LEAST_FETCHED", 1000)

@@ -139,6 +139,7 @@ def test_nonsense_leaves_the_last_image(place: Place, known: Known, asked: str, 
     assert making.obtain(known.reference, known.site, after(60)).how == "reused"
 
 
+@pytest.mark.real_time
 def test_a_silent_registry_leaves_the_last_image(place: Place, known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(making, "RESOLVE_KNOWN_S", 1.0)
     with place.registry.silent():

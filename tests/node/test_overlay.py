@@ -23,7 +23,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.seed import node_cache, overlay
 from warmstart.seed.node_cache import Copy, Keep
-from warmstart.seed.overlay import CacheBusy, Layer
+from warmstart.seed.overlay import CacheInUse, Layer
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -306,6 +306,16 @@ def test_a_process_that_outlives_its_job_is_cut_off(node: Node) -> None:
         reader.wait()
 
 
+def test_a_run_whose_removal_waits_has_no_mount_left(node: Node) -> None:
+    """Where the tree goes at once, its removal would detach what is forgotten."""
+    run = node.run("1.aaaaaaaa")
+    run.show(node.bundle(SEEDED))
+    with opened_dir(str(run.path)) as fd:
+        assert overlay.take_down(fd) == []
+    assert node.mounts() == [f"layers/{node_cache.mount_points(node.layers)[0]}"]
+    assert run.take_down() == []
+
+
 @pytest.mark.threat(13)
 def test_another_namespace_that_copied_the_mounts(node: Node) -> None:
     copy = node.bundle(SEEDED)
@@ -360,7 +370,7 @@ def test_no_harvest_while_somebody_writes(node: Node) -> None:
     run = node.run("1.aaaaaaaa")
     run.show(node.bundle(SEEDED))
     run.as_job(lambda: write("new.1", b"x"))
-    with open(run.cache / "new.1", "ab"), pytest.raises(CacheBusy):
+    with open(run.cache / "new.1", "ab"), pytest.raises(CacheInUse):
         harvested(run, node.base / "busy", set(), seconds=0.2)
     assert harvested(run, node.base / "stage", {*SEEDED, "d", "e"}) == {"new": {"new.1"}}
     assert run.as_job(lambda: tried(lambda: write("late", b"x"))) == "EROFS"

@@ -1,7 +1,7 @@
 """Two releases on one store and one node: a rolling upgrade with a job running, and the way back.
 
-The other release is an earlier one, taken from the repository's history (docs/store-format.md, Releases), or a later
-one, made of this checkout: with further fields, or with higher format numbers.
+The other release is a later one, made of this checkout: with further fields, or with higher format numbers
+(docs/store-format.md, Releases).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,11 +22,9 @@ import pytest
 from tests.lib import installation
 from tests.lib.accounts import ALICE, STORE, Account, Accounts
 from tests.lib.numba_entries import numba_entries, write_as
-from tests.lib.requirements import unavailable
 
 pytestmark = pytest.mark.sweep
 REPOSITORY = Path(__file__).resolve().parents[2]
-EARLIER = "2caaccfd6d27a0226a6a619288d91cdb9fd27285"
 # Each gets a further field: (module, class).
 GROWN = (
     ("record.py", "Record"),
@@ -45,13 +43,6 @@ harvest: {{budget: 30s}}
 rules:
   - {{name: everyone, profiles: [numba]}}
 """
-
-
-def earlier(tree: Path) -> None:
-    archive = subprocess.run(["git", "-C", REPOSITORY, "archive", EARLIER], check=False, capture_output=True)
-    if archive.returncode != 0:
-        unavailable(f"this clone lacks the commit {EARLIER}")
-    subprocess.run(["tar", "-x", "-C", tree], input=archive.stdout, check=True)
 
 
 def copied(tree: Path) -> None:
@@ -84,17 +75,14 @@ def renumbered(tree: Path) -> None:
         path.write_text(text)
 
 
-RELEASES = {"earlier": earlier, "grown": grown, "renumbered": renumbered}
-
-
 class Node:
     """A node with this release and another one, of which one is in force."""
 
-    def __init__(self, base: Path, alice: Account, other: str) -> None:
+    def __init__(self, base: Path, alice: Account, other: Callable[[Path], None]) -> None:
         self.base, self.prefix, self.alice = base, base / "prefix", alice
         tree = base / "tree"
         tree.mkdir()
-        RELEASES[other](tree)
+        other(tree)
         self.releases = {}
         for name, source in (("other", tree), ("this", REPOSITORY)):
             argv = ["/usr/bin/make", "-s", "install", f"PREFIX={self.prefix}", f"VENV={sys.prefix}"]
@@ -166,7 +154,7 @@ class Node:
 
 
 @contextmanager
-def node_with(other: str) -> Iterator[Node]:
+def node_with(other: Callable[[Path], None]) -> Iterator[Node]:
     """Yield a node, in a directory of its own below /var/tmp, and a store."""
     base = Path(tempfile.mkdtemp(prefix="warmstart-mixed-", dir="/var/tmp"))
     base.chmod(0o755)
@@ -183,10 +171,9 @@ def node_with(other: str) -> Iterator[Node]:
         shutil.rmtree(base)
 
 
-@pytest.mark.parametrize("other", ["earlier", "grown"])
-def test_each_fetches_and_ends_what_the_other_began(capable_host: None, other: str) -> None:
+def test_each_fetches_and_ends_what_the_other_began(capable_host: None) -> None:
     """Upgrade and rollback under a running job, a spool, an import's request, the logs, maintenance of both."""
-    with node_with(other) as node:
+    with node_with(grown) as node:
         node.enter("other")
         node.job(1, 1, expected=0)
         node.job(2, 2, expected=1, then="this")  # upgraded while it ran
@@ -216,7 +203,7 @@ def test_each_fetches_and_ends_what_the_other_began(capable_host: None, other: s
 
 
 def test_what_has_a_newer_format_is_refused_and_stays(capable_host: None) -> None:
-    with node_with("renumbered") as node:
+    with node_with(renumbered) as node:
         node.enter("other")
         node.job(1, 1, expected=0)
         assert node.hook("prolog", 2) == ""

@@ -62,6 +62,7 @@ def outcomes(site: Site, image: str) -> list[str]:
     return [event["event"] for name in names for event in site.audit("--event", name) if event["image"] == image]
 
 
+@pytest.mark.real_time
 def test_an_import_outlives_jobs_and_slurmd(site: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:
     """The first jobs fail with a true sentence, while one import goes on; the next job starts at once.
 
@@ -121,6 +122,7 @@ def counted_questions(site: Site) -> Iterator[Callable[[], list[str]]]:
 
 
 @pytest.mark.threat(44)
+@pytest.mark.real_time
 @pytest.mark.parametrize("flags", FLAGS)
 def test_an_import_in_a_contained_job(
     site: Site, registry: Registry, fresh_image: Callable[[], str], flags: str

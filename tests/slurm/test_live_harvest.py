@@ -144,6 +144,7 @@ def require_same(site: Site, cache: Path, profile: str) -> None:
             assert hashlib.sha256((cache / profile / name).read_bytes()).hexdigest() == digest
 
 
+@pytest.mark.real_time
 def test_a_replica_is_warm_while_the_first_one_serves(live: Site) -> None:
     """After each wave; by the job's own word, too; and its end adds nothing but what came last."""
     need_module("numba")
@@ -174,6 +175,7 @@ def test_a_replica_is_warm_while_the_first_one_serves(live: Site) -> None:
 
 
 @pytest.mark.parametrize("how", ["cancel", "requeue"])
+@pytest.mark.real_time
 def test_a_job_that_ends_while_it_is_harvested(live: Site, how: str) -> None:
     """Its epilog ends the harvest, and brings all."""
     need_module("numba")
@@ -196,6 +198,7 @@ def test_a_job_that_ends_while_it_is_harvested(live: Site, how: str) -> None:
     assert warm(site, "numba", "n2") == (2, 0)
 
 
+@pytest.mark.real_time
 def test_a_job_on_several_nodes_is_brought_back_as_a_whole(live: Site) -> None:
     """In a round that its first node begins: nothing before the last one has handed in, and then all, once."""
     need_module("numba")

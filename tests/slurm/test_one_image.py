@@ -119,6 +119,7 @@ def test_what_the_head_node_falls_back_to(imaged: Site, registry: Registry, fres
     assert len({*stale.values()}) == 1
 
 
+@pytest.mark.real_time
 def test_a_head_node_that_is_silent(imaged: Site, fresh_image: Callable[[], str]) -> None:
     """Another node waits `images.wait` for its word, and then the job fails, though the image is there."""
     site, image = imaged, fresh_image()

@@ -94,6 +94,7 @@ def test_what_is_published_between_two_prologs_is_shown_by_neither(warm: Site) -
     assert run(warm)[1] == {"n1": "first.bin second.bin", "n2": "first.bin second.bin"}
 
 
+@pytest.mark.real_time
 def test_a_node_that_does_not_vote_in_time_makes_all_cold(warm: Site) -> None:
     """The head node does not wait for it for ever, and the late one takes the head node's word."""
     warm.write_policy(f"seed: {{fetch_budget: 2s}}\n{RULES}")

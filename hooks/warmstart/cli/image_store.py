@@ -140,8 +140,8 @@ class ImageStore(NamedTuple):
         cancelled = False
         for paths, request in self._requests():
             if request.reference == reference:
-                cancelled, node = True, os.path.basename(paths.root)
-                error = ImportAbandoned(image=reference, node=node, problem="it was cancelled")
+                cancelled = True
+                error = ImportAbandoned.of(reference, os.path.basename(paths.root), "it was cancelled")
                 requests.remember_failure(paths, request.image, RememberedFailure.of(error))
                 Errands(paths, IMPORTS).drop(request.key)
         return cancelled

@@ -139,7 +139,7 @@ class _Import:
         return private.site_of(site, request.private, deadline)._replace(importer=importer)
 
     def _abandoned(self, problem: str) -> ImportAbandoned:
-        return ImportAbandoned(image=self._request.reference, node=self._session.node, problem=problem)
+        return ImportAbandoned.of(self._request.reference, self._session.node, problem)
 
     def _drop_others(self) -> None:
         """Drop the requests of all others who want the image: they have waited for this attempt."""

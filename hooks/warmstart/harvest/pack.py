@@ -11,20 +11,12 @@ from __future__ import annotations
 
 import os
 
-from warmstart.errors import ResourceError
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
+from warmstart.host.files import DiskFailed
 from warmstart.lean import Callable, suppress
 
 MKSQUASHFS = "/usr/bin/mksquashfs"
-
-
-class PackFailed(ResourceError):
-    """mksquashfs failed, usually because the node's disk is full."""
-
-    code = "pack-failed"
-    template = "{path}: {problem}"
-    hint = "read the reason: free space on the disk of the node's state, or see dmesg"
 
 
 def pack(
@@ -40,7 +32,7 @@ def pack(
 
     Only root can reach either path. `watch` is called every second; an exception from it ends the packing. The same
     content gives the same bytes except for the times of directories.
-    Raises `PackFailed` or `ProgramTooSlow`, and removes `out`.
+    Raises `DiskFailed` or `ProgramTooSlow`, and removes `out`.
     """
     if own is None:
         owner = ["-all-root", "-action", "chmod(a=rw)@type(f)", "-action", "chmod(a=rwx)@type(d)&&!depth(0)"]
@@ -57,7 +49,7 @@ def pack(
             watch=watch,
         )  # fmt: skip
         if packed.status != 0:
-            raise PackFailed(path=out, problem=packed.complaint())
+            raise DiskFailed(what=out, problem=packed.complaint())
         return os.open(out, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except BaseException:
         with suppress(FileNotFoundError):

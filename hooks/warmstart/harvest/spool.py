@@ -15,11 +15,13 @@ import errno
 import os
 import time
 
-from warmstart.errors import ResourceError, WarmstartError
+from warmstart.errors import WarmstartError
 from warmstart.host import files, wire
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import (
+    DiskFailed,
     copy_hashed,
+    disk_errors,
     ensure_dir,
     open_regular,
     opened_dir,
@@ -35,10 +37,10 @@ from warmstart.policy.compiled import Maintenance
 from warmstart.store import bundles, manifest, parts
 from warmstart.store.bundles import Published, QuotaExceeded
 from warmstart.store.client import StoreClient
-from warmstart.store.index import TooManyNames
+from warmstart.store.index import HarvestTooLarge
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import Base, Draft, Entries, Producer
-from warmstart.store.parts import PartsFull, RunParts
+from warmstart.store.parts import RunParts
 
 BUNDLE = "bundle.sqsh"
 DRAFT = "draft.json"
@@ -51,14 +53,6 @@ _REMOVAL = 10.0  # seconds
 
 class _OtherFormat(ValueError):
     """Another release wrote the draft, in a format that this one does not know."""
-
-
-class SpoolFailed(ResourceError):
-    """A bundle could not be written to the spool, or not be read there."""
-
-    code = "spool-failed"
-    template = "{path}: {problem}"
-    hint = "read the reason: free space on the disk of the node's state, or see dmesg"
 
 
 class Spooled(NamedTuple):
@@ -105,9 +99,9 @@ def add(directory: str, stage: str, spooled: Spooled, limit: int) -> list[Delive
     """Move `bundle.sqsh` from the run's stage into the spool; return the bundles that were dropped.
 
     `limit` is the size of the whole spool in bytes. Beyond it bundles of the user who has most there are dropped, the
-    oldest first; the new one, too, if it alone is larger. Raises `SpoolFailed` if the disk fails.
+    oldest first; the new one, too, if it alone is larger. Raises `DiskFailed` if the disk fails.
     """
-    with _disk_errors(directory):
+    with disk_errors(directory):
         ensure_dir(directory, 0o700)
         with opened_dir(directory) as parent, opened_dir(stage) as source:
             _prepare(source, spooled)
@@ -179,12 +173,12 @@ def deliver(directory: str, store: StoreClient, rules: Maintenance, deadline: De
 
     `rules` has the scopes' quotas. Bundles that can never be published are dropped. Ends at the deadline; the rest
     stays in the spool. Yields nothing while another process holds the lock. A bundle that the store does not take, or
-    that the node's disk does not give back, keeps no other: the first such error is raised at the end, `SpoolFailed`
+    that the node's disk does not give back, keeps no other: the first such error is raised at the end, `DiskFailed`
     for the disk. A store that does not answer ends it.
     """
     failure: WarmstartError | None = None
     with (
-        _disk_errors(directory),
+        disk_errors(directory),
         suppress(FileNotFoundError),
         opened_dir(directory) as parent,
         _exclusive(parent) as is_ours,
@@ -193,7 +187,7 @@ def deliver(directory: str, store: StoreClient, rules: Maintenance, deadline: De
             if deadline.expired():
                 break
             try:
-                with _disk_errors(f"{directory}/{name}"):
+                with disk_errors(f"{directory}/{name}"):
                     delivered = _deliver_one(parent, name, store, rules, deadline)
             except _OtherFormat:  # stays for that release
                 continue
@@ -204,9 +198,9 @@ def deliver(directory: str, store: StoreClient, rules: Maintenance, deadline: De
                 continue
             yield delivered
             try:
-                with _disk_errors(f"{directory}/{name}"):
+                with disk_errors(f"{directory}/{name}"):
                     remove_tree(parent, name, after(_REMOVAL))
-            except SpoolFailed as error:
+            except DiskFailed as error:
                 failure = failure or error
     if failure:
         raise failure
@@ -228,7 +222,7 @@ def _deliver_one(parent: int, name: str, store: StoreClient, rules: Maintenance,
                 os.close(bundle)
     except _OtherFormat:
         raise
-    except (QuotaExceeded, PartsFull, TooManyNames, ValueError, TypeError, FileNotFoundError) as error:
+    except (QuotaExceeded, HarvestTooLarge, ValueError, TypeError, FileNotFoundError) as error:
         reason = str(error) if isinstance(error, WarmstartError) else DAMAGED
     return Delivered(name, spooled, published, reason)
 
@@ -288,14 +282,6 @@ def _decode(data: bytes) -> Spooled:
         return Spooled(**wire.decode(dict[str, str], wire.known_fields(Spooled, raw)), draft=draft)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(DAMAGED) from error
-
-
-@contextmanager
-def _disk_errors(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise SpoolFailed(path=path, problem=error.strerror or str(error)) from error
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 Reading, writing, copying, flock(2), directories that only trusted owners can change, and recursive removal. Hot path:
 imports only what the interpreter has loaded anyway. All functions raise plain `OSError`, because only callers know
-whose fault it is.
+whose fault it is; where a user may be, they make it `DiskFailed`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import stat
 import time
 
+from warmstart.errors import ResourceError
 from warmstart.host.deadline import Deadline
 from warmstart.lean import TYPE_CHECKING, Callable, Collection, Iterator, NamedTuple, contextmanager, sha256, suppress
 
@@ -52,8 +53,25 @@ _NAMES_KEPT, _LEVELS_KEPT = 1024, 64
 _IDENTITY = 16  # bytes of a device and an inode number
 
 
+class DiskFailed(ResourceError):
+    """Something could not be written to this node's disk, or not be read there: mostly the disk is full."""
+
+    code = "disk-failed"
+    template = "{what}: {problem}"
+    hint = "read the reason: free space on that disk, or a user's quota; or see dmesg"
+
+
 class ReadFailed(OSError):
     """The source of a copy could not be read. Any other `OSError` of a copy comes from its target."""
+
+
+@contextmanager
+def disk_errors(what: str) -> Iterator[None]:
+    """Raise `DiskFailed` of `what`, a path or words, for an `OSError` in a `with`."""
+    try:
+        yield
+    except OSError as error:
+        raise DiskFailed(what=what, problem=error.strerror or str(error)) from error
 
 
 def file_of(error: OSError) -> str:

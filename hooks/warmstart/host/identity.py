@@ -33,7 +33,10 @@ ROOT = Identity("root", 0, 0)
 
 
 class WorkerSilent(StoreError):
-    """The worker did not answer before the deadline, or had no time. Usually a shared file system hangs."""
+    """The worker did not answer before the deadline, or had no time.
+
+    Usually a shared file system hangs. A user may also stop a process that has their uid, which then alone waits.
+    """
 
     code = "store-unresponsive"
     template = "{what}: {problem}"
@@ -41,17 +44,9 @@ class WorkerSilent(StoreError):
 
 
 class WorkerDied(WorkerSilent):
-    """The worker ended before it answered: somebody killed it, or a bug."""
+    """The worker ended before it answered: somebody killed it, or a bug. Its code is the same."""
 
-    code = "worker-died"
     hint = "submit the job again; the node's kernel log (dmesg) says whether memory ran out"
-
-
-class WorkerStopped(WorkerSilent):
-    """The worker does not answer because a signal has stopped it, which the user whose uid it has may send."""
-
-    code = "worker-stopped"
-    hint = "ask that user, whose own copies and images alone wait for it; no file system is at fault"
 
 
 class ProgramNotStarted(ResourceError):

@@ -24,7 +24,6 @@ from warmstart.host.identity import (
     WorkerAnswerMalformed,
     WorkerDied,
     WorkerSilent,
-    WorkerStopped,
     become,
     close_others,
     confine,
@@ -150,7 +149,7 @@ class Worker:
             problem = str(error)
             is_a_users = self._groups is not None or self._real_uid is not None
             if kind is WorkerSilent and is_a_users and _is_stopped(self._pid):
-                kind, problem = WorkerStopped, f"the process of {self.identity.name} that was at work there was stopped"
+                problem = f"a signal has stopped the process of {self.identity.name}; no file system is at fault"
             self.close()
             raise kind(what=self._what, problem=problem) from error
         return _unpack(answer)

@@ -14,21 +14,12 @@ import os
 from contextlib import suppress
 from typing import NamedTuple
 
-from warmstart.errors import ResourceError
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import opened_dir, unlink_if_there
+from warmstart.host.files import DiskFailed, disk_errors, opened_dir, unlink_if_there
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference
 from warmstart.images.store import published
 from warmstart.images.store.layout import IMAGE, key_of
-
-
-class ImageCopyFailed(ResourceError):
-    """The job's copy of a private image could not be made on this node."""
-
-    code = "image-copy-failed"
-    template = "image {image} could not be copied into the job's workspace: {problem}"
-    hint = "read the reason: a private image is copied for each job to where paths.workspace is; is there space?"
 
 
 class JobOwner(NamedTuple):
@@ -48,24 +39,22 @@ def site_of(site: Site, name: str, deadline: Deadline) -> Site:
 def hand_over(image: Obtained, reference: Reference, owner: JobOwner, site: Site, deadline: Deadline) -> str:
     """Copy an image into a job's run directory, owned by the job; return the path of the copy.
 
-    Raises `ImageCopyFailed`, and what `ImageStoreClient` raises if the store fails.
+    Raises `DiskFailed`, and what `ImageStoreClient` raises if the store fails.
     """
     name = key_of(reference.canonical()) + IMAGE
-    try:
-        with opened_dir(owner.run_directory) as directory:
-            unlink_if_there(name, directory)
-            fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
-            try:
-                if problem := site.store.run_with(fd, deadline, published.copy_out, image.path, fd):
-                    raise ImageCopyFailed(image=reference.canonical(), problem=problem)
-                os.fchown(fd, owner.uid, owner.gid)
-                os.fchmod(fd, 0o400)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(name, dir_fd=directory)
-                raise
-            finally:
-                os.close(fd)
-    except OSError as error:
-        raise ImageCopyFailed(image=reference.canonical(), problem=error.strerror) from error
+    what = f"image {reference.canonical()} could not be copied into the job's workspace"
+    with disk_errors(what), opened_dir(owner.run_directory) as directory:
+        unlink_if_there(name, directory)
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
+        try:
+            if problem := site.store.run_with(fd, deadline, published.copy_out, image.path, fd):
+                raise DiskFailed(what=what, problem=problem)
+            os.fchown(fd, owner.uid, owner.gid)
+            os.fchmod(fd, 0o400)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name, dir_fd=directory)
+            raise
+        finally:
+            os.close(fd)
     return f"{owner.run_directory}/{name}"

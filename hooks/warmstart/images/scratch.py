@@ -53,10 +53,10 @@ _SHUTDOWN, _DROP = 0x8004587D, 2
 
 
 class ScratchUnusable(ResourceError):
-    """An import has no space, or no permission, on this node."""
+    """An import has no space, or no permission, on this node, or no directory of its user's alone."""
 
-    code = "import-no-room"
-    template = "no room to import an image below {path}: {problem}"
+    code = "scratch-unusable"
+    template = "no image can be imported below {path}: {problem}"
     hint = "free space where paths.workspace is: it takes the image's layers and the result, with enroot also unpacked"
 
 

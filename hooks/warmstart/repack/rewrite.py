@@ -24,11 +24,11 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
-from warmstart.errors import ResourceError, UserError
+from warmstart.errors import UserError
 from warmstart.harvest.collect import HarvestLimits, Stage, collect
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import ensure_dir, opened_dir, remove_tree
+from warmstart.host.files import DiskFailed, disk_errors, ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.host.space import Reservation, room
 from warmstart.host.untrusted import UNREADABLE
@@ -56,14 +56,6 @@ class PromotionRefused(UserError):
     code = "promotion-refused"
     template = "{problem}"
     hint = "run `warmstart cache list` for the scopes, `warmstart cache show BUNDLE` for its entries"
-
-
-class UnpackFailed(ResourceError):
-    """A bundle could not be unpacked on this node's disk."""
-
-    code = "unpack-failed"
-    template = "{path}: {problem}"
-    hint = "read the reason; on the disk of the node's state maintenance needs a bundle twice and its content twice"
 
 
 class RepackSettings(NamedTuple):
@@ -199,7 +191,7 @@ def verify(settings: RepackSettings, where: Namespace, bundle: str, deadline: De
     """Return what is wrong with a bundle, or "".
 
     Raises errors that say nothing about the bundle: `ManifestUnreadable` for another format, `BundleGone`,
-    `StoreFailed`, `UnpackFailed`, `ExtractionFailed`, `ProgramTooSlow`.
+    `StoreFailed`, `DiskFailed`, `ProgramTooSlow`.
     """
     try:
         manifest = settings.store.manifest(where, bundle, deadline)
@@ -248,7 +240,7 @@ def packed_again(
 
 @contextmanager
 def _whole(settings: RepackSettings, chosen: BundleSelection, deadline: Deadline) -> Iterator[int]:
-    try:
+    with disk_errors(settings.stage):
         ensure_dir(settings.stage, 0o700)
         with opened_dir(settings.stage) as top, Reservation(top) as space:
             space.hold(chosen.manifest.size)
@@ -260,8 +252,6 @@ def _whole(settings: RepackSettings, chosen: BundleSelection, deadline: Deadline
                 yield fd
             finally:
                 os.close(fd)
-    except OSError as error:
-        raise UnpackFailed(path=settings.stage, problem=error.strerror or str(error)) from error
 
 
 def publish_stage(
@@ -295,10 +285,10 @@ def unpacked(
     `copy` writes a bundle into an empty file and raises if the bytes do not match the manifest; by default it fetches
     from the store. No two of `selections` may have a file in common.
 
-    Raises `BundleDamaged` for the first bundle that does not match its manifest, `UnpackFailed` if the disk fails or
-    has too little space, `ExtractionFailed`, `ProgramTooSlow`, and the errors of `bundles.fetch`.
+    Raises `BundleDamaged` for the first bundle that does not match its manifest, `DiskFailed` if the disk fails or
+    has too little space, `ProgramTooSlow`, and the errors of `bundles.fetch`.
     """
-    try:
+    with disk_errors(settings.stage):
         ensure_dir(settings.stage, 0o700)
         with opened_dir(settings.stage) as parent:
             remove_tree(parent, _STAGE, after(_REMOVAL))
@@ -309,8 +299,6 @@ def unpacked(
                     yield os.path.join(settings.stage, _STAGE)
             finally:
                 remove_tree(parent, _STAGE, after(_REMOVAL))
-    except OSError as error:
-        raise UnpackFailed(path=settings.stage, problem=error.strerror or str(error)) from error
 
 
 def clear_stage(stage: str) -> None:
@@ -355,9 +343,9 @@ def _files(selection: BundleSelection) -> list[File]:
 
 
 def _require_room(settings: RepackSettings) -> None:
-    """Raise `UnpackFailed` if the stage's disk is at its floor."""
+    """Raise `DiskFailed` if the stage's disk is at its floor."""
     if not room(settings.stage):
-        raise UnpackFailed(path=settings.stage, problem="the disk has no room for more")
+        raise DiskFailed(what=settings.stage, problem="the disk has no room for more")
 
 
 def _from_store(settings: RepackSettings, deadline: Deadline, selection: BundleSelection, fd: int) -> None:
@@ -399,9 +387,9 @@ def _collect_verified(
         limits=HarvestLimits(sum(file.size for file in _files(selection)), 1 << 31, deadline),
     )
     if UNREADABLE in collected.rejected:  # root can read all of it, unless the node's disk or descriptors fail
-        raise UnpackFailed(path=settings.stage, problem="what was unpacked cannot be read")
+        raise DiskFailed(what=settings.stage, problem="what was unpacked cannot be read")
     if collected.truncated:
-        raise UnpackFailed(path=settings.stage, problem=collected.truncated)
+        raise DiskFailed(what=settings.stage, problem=collected.truncated)
     if _content(collected.entries) != _content(entries):
         raise BundleDamaged(bundle=selection.manifest.bundle, problem="its entries are not those of its manifest")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
+from warmstart.host.files import DiskFailed
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
 
@@ -30,10 +31,10 @@ class JobClient:
     def unpack(self, copies: list[Copy], cache: int, subdir: str, deadline: Deadline) -> None:
         """Extract the offered entries of these copies into `subdir` of the cache, named after their profile.
 
-        Modes and times are restored. Raises `ExtractionFailed`, `ProgramTooSlow` or `BundleDamaged`; the caller then
+        Modes and times are restored. Raises `DiskFailed`, `ProgramTooSlow` or `BundleDamaged`; the caller then
         removes `subdir`.
         """
-        from warmstart.seed.extract import ExtractionFailed, Source, extract, restore_times
+        from warmstart.seed.extract import Source, extract, restore_times
 
         times: dict[str, int] = {}
         sources = []
@@ -47,7 +48,7 @@ class JobClient:
             with self._worker(cache) as worker:
                 worker.run(deadline, restore_times, cache, subdir, times)
         except (WarmstartError, OSError) as error:  # the user can cause any of these, so never a node's error
-            raise ExtractionFailed(path=subdir, problem=f"modes and times: {error}") from error
+            raise DiskFailed(what=f"modes and times in the job's cache of {subdir}", problem=error) from error
 
     def make_directory(self, cache: int, subdir: str, deadline: Deadline) -> None:
         """Make an empty directory in the cache. Raises `OSError`, `WorkerSilent` at the deadline."""

@@ -21,24 +21,15 @@ import posixpath
 from collections.abc import Callable
 from typing import NamedTuple
 
-from warmstart.errors import ResourceError
 from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import open_regular, opened_dir, remove_tree, write_all
+from warmstart.host.files import DiskFailed, open_regular, opened_dir, remove_tree, write_all
 from warmstart.host.identity import Identity
 
 UNSQUASHFS = "/usr/bin/unsquashfs"
 PRLIMIT = "/usr/bin/prlimit"
 _REMOVAL = 5.0  # seconds for what a failed extraction left; part of prolog.RESERVE_SECONDS
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
-
-
-class ExtractionFailed(ResourceError):
-    """A bundle could not be extracted, usually because the workspace's disk is full."""
-
-    code = "extraction-failed"
-    template = "cannot unpack {path} into the job's cache: {problem}"
-    hint = "read the reason: free space on the workspace's disk, or see dmesg; the job runs cold"
 
 
 class Source(NamedTuple):
@@ -70,7 +61,7 @@ def extract(  # noqa: PLR0917 - source, target, identity and limits
     `identity`'s; mtimes are in whole seconds (`restore_times` does the rest). No two sources may have a file in common
     (`bundles.offers`). `real_uid` is the process's real uid (`process.run_alone`).
 
-    Raises `ExtractionFailed` or `ProgramTooSlow`, and removes `name`: a partial entry is worse than none.
+    Raises `DiskFailed` or `ProgramTooSlow`, and removes `name`: a partial entry is worse than none.
     """
     try:
         for source in sources:
@@ -119,7 +110,7 @@ def _extract_one(  # noqa: PLR0917 - `extract`'s arguments
         if listed >= 0:
             os.close(listed)
     if extraction.status != 0:
-        raise ExtractionFailed(path=source.path, problem=_reason(extraction))
+        raise DiskFailed(what=f"cannot unpack {source.path} into the job's cache", problem=_reason(extraction))
 
 
 def _reason(extraction: process.CompletedProgram) -> str:

@@ -31,6 +31,7 @@ from warmstart.host import files, linux, wire
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import (
     PATH,
+    DiskFailed,
     ensure_dir,
     is_at,
     mount_id,
@@ -235,7 +236,7 @@ def _claim(dir_fd: int, offer: Offer, deadline: Deadline) -> int:
 
 
 def _reserve(fd: int, offer: Offer) -> None:
-    """Allocate the disk space of a bundle; raises `CopyFailed` if the disk would be at its floor with it.
+    """Allocate the disk space of a bundle; raises `DiskFailed` if the disk would be at its floor with it.
 
     The file stays as long as it is: its length says how much has come.
     """
@@ -245,9 +246,9 @@ def _reserve(fd: int, offer: Offer) -> None:
         is_held = space.allocate(fd, offer.size, keep_length=True)
         left = space.room(fd) - (0 if is_held else offer.size)
     except OSError as error:
-        raise bundles.CopyFailed(bundle=offer.bundle, problem=error.strerror) from error
+        raise DiskFailed(what=f"bundle {offer.bundle}", problem=error.strerror) from error
     if left <= 0:
-        raise bundles.CopyFailed(bundle=offer.bundle, problem=space.no_room(fd, offer.size))
+        raise DiskFailed(what=f"bundle {offer.bundle}", problem=space.no_room(fd, offer.size))
 
 
 def _abandon(dir_fd: int, fd: int, offer: Offer) -> None:

@@ -69,27 +69,11 @@ class OverlayUnavailable(ResourceError):
     hint = "check that the kernel has overlay, squashfs and loop devices (/dev/loop-control); jobs start slower"
 
 
-class TooManyLayers(ResourceError):
-    """A namespace has more bundles than an overlay takes, usually because the store is not compacted."""
-
-    code = "too-many-layers"
-    template = "bundle {bundle}: a job's overlay has at most {most} bundles"
-    hint = "check that `warmstart maintain --store` runs each night; it merges the bundles of a user"
-
-
-class CacheBusy(ResourceError):
-    """A process still writes to the job's cache, so the cache cannot be read consistently."""
-
-    code = "cache-busy"
-    template = "profile {profile}: a process still writes to the job's cache; nothing of it is harvested"
-    hint = "which process of the job outlived it? Slurm's ProctrackType should end them all"
-
-
 class CacheInUse(ResourceError):
-    """A process outlived its job and still used the job's cache when the cache was removed."""
+    """A process outlived its job, and still writes to the job's cache or uses it."""
 
     code = "cache-in-use"
-    template = "{path}: a process still used {subdirs}; the overlay was detached, and is gone when that process ends"
+    template = "{what}: a process still {problem}"
     hint = "which process of the job outlived it? Slurm's ProctrackType should end them all"
 
 
@@ -295,7 +279,7 @@ def _detach_layers(count: int) -> None:
 def opened_overlay(run_fd: int, profile: str, freeze: Deadline | None) -> Iterator[OpenedOverlay | None]:
     """Make a profile's overlay read-only and open it; yields None if it has none (extracted, or not seeded).
 
-    With `freeze` None it is left to its job, which runs, as it is. Raises `CacheBusy` if a process still has a file
+    With `freeze` None it is left to its job, which runs, as it is. Raises `CacheInUse` if a process still has a file
     open for writing at that deadline.
     """
     with _opened(run_fd, profile) as opened:
@@ -304,7 +288,8 @@ def opened_overlay(run_fd: int, profile: str, freeze: Deadline | None) -> Iterat
             return
         profile_dir, merged = opened
         if freeze and not _make_read_only(merged, freeze):
-            raise CacheBusy(profile=profile)
+            problem = "writes to the job's cache; nothing of it is harvested"
+            raise CacheInUse(what=f"profile {profile}", problem=problem)
         with opened_dir("upper", profile_dir) as upper, opened_dir(".", merged) as root:
             yield OpenedOverlay(upper, root)
 

@@ -28,7 +28,7 @@ from warmstart.harvest.scan import MOST_EXAMPLES, OUT_OF_TIME
 from warmstart.harvest.seeded import NOTHING_SEEDED, SeededEntries
 from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import FULL, ensure_dir, opened_dir, remove_tree
+from warmstart.host.files import FULL, DiskFailed, ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
 from warmstart.host.space import Reservation
@@ -84,14 +84,6 @@ class HarvestFailed(ResourceError):
     hint = (
         "its new entries are lost: did the job replace its cache's directories? else see what the kernel says (dmesg)"
     )
-
-
-class StageLeft(ResourceError):
-    """A stage could not be removed after the harvest. Does not change the harvest's result."""
-
-    code = "stage-left"
-    template = "{path} could not be removed: {problem}"
-    hint = "nothing to do if this is rare, maintenance removes it; else check the disk of the node's state"
 
 
 class _Late(Exception):
@@ -313,7 +305,7 @@ def _finish(context: Context, options: Options) -> list[WarmstartError]:
     except WarmstartError as error:
         degraded.append(error)
     except (OSError, _Late) as error:  # the run is merged without this node's word, later
-        degraded.append(spool.SpoolFailed(path=context.paths.spool, problem=str(error) or "no time was left"))
+        degraded.append(DiskFailed(what=context.paths.spool, problem=str(error) or "no time was left"))
     return degraded
 
 
@@ -754,7 +746,8 @@ def _staged(context: Context, what: str, degraded: list[WarmstartError]) -> Iter
             try:
                 remove_tree(parent, name, after(CLEANING_SECONDS))
             except OSError as error:
-                degraded.append(StageLeft(path=f"{directory}/{name}", problem=error.strerror or str(error)))
+                problem = f"could not be removed: {error.strerror or error}"
+                degraded.append(DiskFailed(what=f"{directory}/{name}", problem=problem))
 
 
 @contextmanager

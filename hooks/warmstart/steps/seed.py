@@ -16,7 +16,7 @@ from itertools import groupby
 
 from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.host.deadline import after
-from warmstart.host.files import mount_id, opened_dir, remove_tree
+from warmstart.host.files import DiskFailed, mount_id, opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.host.untrusted import TurnedAway, open_directory
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, suppress
@@ -58,14 +58,6 @@ class SeedFailed(ResourceError):
     code = "seed-failed"
     template = "profile {profile}: {problem}"
     hint = "read the reason: free space on the disk of the node's state, or see dmesg"
-
-
-class CacheWithheld(ResourceError):
-    """The owner of the job's cache could not be changed, usually because the user's inode quota is used up."""
-
-    code = "cache-withheld"
-    template = "the job gets no cache: {problem}"
-    hint = "check the user's quota on the workspace's file system"
 
 
 class Options(NamedTuple):
@@ -456,13 +448,15 @@ def _copied(
     if not offers:
         return [], []
     from warmstart.seed.node_cache import copy_here, local_copy
-    from warmstart.seed.overlay import MOST_BUNDLES, TooManyLayers
+    from warmstart.seed.overlay import MOST_BUNDLES
 
     copies: list[Copy] = []
     left_out: list[ResourceError] = []
     for number, offer in enumerate(offers):
         if profile.suits_overlay and len(copies) == MOST_BUNDLES:
-            left_out += [TooManyLayers(bundle=other.bundle, most=MOST_BUNDLES) for other in offers[number:]]
+            why = f"an overlay has at most {MOST_BUNDLES} bundles; does `warmstart maintain --store` run each night?"
+            rest = [other.bundle for other in offers[number:]]
+            left_out += [SeedFailed(profile=profile.name, problem=why, bundle=bundle) for bundle in rest]
             break
         copy = copy_here(context.paths.bundles, offer)
         if copy is None:
@@ -489,7 +483,7 @@ def _copied(
     return copies, left_out
 
 
-def _give_away(context: Context) -> CacheWithheld | None:
+def _give_away(context: Context) -> DiskFailed | None:
     """Make the job's user the owner of the cache and its directories, the cache itself last."""
     record = context.record
     try:
@@ -498,5 +492,5 @@ def _give_away(context: Context) -> CacheWithheld | None:
                 os.chown(name, record.uid, record.gid, dir_fd=cache, follow_symlinks=False)
             os.fchown(cache, record.uid, record.gid)
     except OSError as error:
-        return CacheWithheld(problem=error.strerror or str(error))
+        return DiskFailed(what="the job gets no cache", problem=error.strerror or str(error))
     return None

@@ -16,10 +16,10 @@ import errno
 import os
 
 from warmstart import view
-from warmstart.errors import ResourceError
 from warmstart.host.files import (
     FULL,
     NODE_FAULTS,
+    DiskFailed,
     Untrusted,
     ensure_path,
     opened_dir,
@@ -33,14 +33,6 @@ from warmstart.steps.contract import Context, Outcome
 NAME = "workspace"
 
 
-class WorkspaceFull(ResourceError):
-    """There is no space for another workspace."""
-
-    code = "workspace-full"
-    template = "no workspace below {path}: {problem}"
-    hint = "free space there; limit users by quota, or give warmstart its own file system"
-
-
 class Options(NamedTuple):
     """What to build."""
 
@@ -48,7 +40,7 @@ class Options(NamedTuple):
 
 
 def run(context: Context, options: Options) -> Outcome:
-    """Build the whole tree, or nothing. Raises `WorkspaceUnusable`, `WorkspaceFull` or `WorkspaceNotRoots`."""
+    """Build the whole tree, or nothing. Raises `WorkspaceUnusable`, `DiskFailed` or `WorkspaceNotRoots`."""
     record = context.record
     try:
         ensure_path(record.workspace, 0o755, sticky=False)
@@ -61,8 +53,10 @@ def run(context: Context, options: Options) -> Outcome:
 
         if isinstance(error, Untrusted) or error.errno in {errno.ELOOP, errno.ENOTDIR}:
             raise WorkspaceNotRoots.of(record.workspace, error) from error
-        cls = WorkspaceUnusable if error.errno in NODE_FAULTS else WorkspaceFull
-        raise cls(path=record.workspace, problem=error.strerror or str(error)) from error
+        problem = error.strerror or str(error)
+        if error.errno in NODE_FAULTS:
+            raise WorkspaceUnusable(path=record.workspace, problem=problem) from error
+        raise DiskFailed(what=f"no workspace below {record.workspace}", problem=problem) from error
     path = record.run_directory
     cache = context.policy.constant_cache or f"{path}/cache"
     change: RecordChange = {"cache": cache, "apart": record.apart}

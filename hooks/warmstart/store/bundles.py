@@ -17,6 +17,7 @@ from warmstart.errors import ResourceError, StoreError, UserError
 from warmstart.host import wire
 from warmstart.host.deadline import after
 from warmstart.host.files import (
+    DiskFailed,
     ReadFailed,
     copy_hashed,
     open_regular,
@@ -81,14 +82,6 @@ class BundleGone(StoreError):
     hint = "ignore it if it happens once; otherwise run `warmstart cache reindex`"
 
 
-class CopyFailed(ResourceError):
-    """A bundle could not be written to the node's disk."""
-
-    code = "bundle-copy-failed"
-    template = "bundle {bundle}: {problem}"
-    hint = "read the reason: free space on the node's disk, or see dmesg"
-
-
 class FetchOverBudget(ResourceError):
     """A bundle is not on the node, and its fetch takes more bytes or time than there are."""
 
@@ -103,14 +96,6 @@ class QuotaExceeded(UserError):
     code = "cache-quota-exceeded"
     template = "scope {scope} uses {used} of its {quota} bytes; {more} more do not fit"
     hint = "run `warmstart maintain --store`; raise maintenance.per_user if this happens often"
-
-
-class TooManyCaches(index.TooManyNames):
-    """The user's jobs have given their caches more names than there may be; each has directories of its own."""
-
-    code = "too-many-caches"
-    template = "nothing is kept of cache={name}, which is new: {scope} has {number} of {profile} already"
-    hint = "use a name again; maintenance removes those that were not used of late"
 
 
 class Offer(NamedTuple):
@@ -288,8 +273,8 @@ def known_entries(
     """Return the entries that need not be harvested: readers of the scope have them.
 
     A `fresh` job replaces entries, so none are. `quota` is in bytes, 0 for none.
-    Raises `QuotaExceeded` if the scope's quota is used up, `TooManyNames` if the user's names in the namespace are, or
-    `StoreFailed`.
+    Raises `QuotaExceeded` if the scope's quota is used up, `HarvestTooLarge` if the user's names in the namespace
+    are, or `StoreFailed`.
     """
     with store_errors("read the index"):
         if quota:
@@ -325,7 +310,7 @@ def fetch(where: Namespace, offer: Offer, fd: int) -> Entries:
 
     What `fd` has already is kept: an earlier fetch of the same bundle left it. All bytes are hashed. They and the
     manifest must be as offered, or it raises `BundleDamaged`, and the content of `fd` is useless. Also raises
-    `BundleGone`, `ManifestUnreadable`, `StoreFailed`, and `CopyFailed` if the node's disk fails.
+    `BundleGone`, `ManifestUnreadable`, `StoreFailed`, and `DiskFailed` if the node's disk fails.
     """
     bundle = offer.bundle
     if not layout.is_bundle_id(bundle):
@@ -356,7 +341,7 @@ def copy_verified(bundle: str, source: int, fd: int, sha256: str, size: int) -> 
     except ReadFailed:
         raise
     except OSError as error:
-        raise CopyFailed(bundle=bundle, problem=error.strerror) from error
+        raise DiskFailed(what=f"bundle {bundle}", problem=error.strerror) from error
     if copied != (size, sha256):
         raise BundleDamaged(bundle=bundle, problem="its bytes are not those of its manifest")
 
@@ -379,7 +364,7 @@ def publish_bundle(where: Namespace, fd: int, draft: Draft, writer: str, quota: 
     `writer` (node and run id) is part of the names of temp files. `quota` is in bytes, 0 for none. The result's
     `bundle` is None if readers would take nothing from it (`index.with_new_id`).
 
-    Raises `QuotaExceeded` if the scope would exceed `quota`, `TooManyNames` (`index.check_weight`, `_check_caches`),
+    Raises `QuotaExceeded` if the scope would exceed `quota`, `HarvestTooLarge` (`index.check_weight`, `_check_caches`),
     `StoreFull` or `StoreFailed`. After the last two, readers see nothing of the bundle, or all of it if only the final
     sync of the directory failed.
     """
@@ -440,7 +425,8 @@ def _check_caches(where: Namespace, draft: Draft) -> None:
     if name and not os.path.exists(where.path):
         with suppress(FileNotFoundError):
             if (number := len(os.listdir(os.path.dirname(where.path)))) >= MOST_NAMESPACES:
-                raise TooManyCaches(name=name, scope=where.scope, number=number, profile=where.profile)
+                known = f"{where.scope} has {number} of {where.profile} already"
+                raise index.HarvestTooLarge(problem=f"nothing is kept of cache={name}, which is new: {known}")
 
 
 def described(where: Namespace, draft: Draft, sha256: str, size: int) -> Manifest:

@@ -119,7 +119,7 @@ class StoreClient:
     def fetch(self, where: Namespace, offer: Offer, deadline: Deadline, *, into: int) -> Entries:
         """Copy a bundle into the open file `into`, which may have its beginning; return its entries with their files.
 
-        Raises `BundleDamaged`, `BundleGone`, `ManifestUnreadable`, or `CopyFailed` if the node's disk fails.
+        Raises `BundleDamaged`, `BundleGone`, `ManifestUnreadable`, or `DiskFailed` if the node's disk fails.
         """
         from warmstart.store import bundles, layout
 
@@ -140,7 +140,7 @@ class StoreClient:
     ) -> Published:
         """Publish an open squashfs file; readers see it whole or not at all. `quota` is in bytes, 0 for none.
 
-        Raises `QuotaExceeded` if the scope would exceed `quota`, `TooManyNames` or `StoreFull`.
+        Raises `QuotaExceeded` if the scope would exceed `quota`, `HarvestTooLarge` or `StoreFull`.
         """
         from warmstart.store import bundles
 
@@ -177,7 +177,7 @@ class StoreClient:
     ) -> str:
         """Hand in an open squashfs file, to be published with those of the job's other nodes; return the part's id.
 
-        Raises `PartsFull`, `QuotaExceeded` or `StoreFull`.
+        Raises `HarvestTooLarge`, `QuotaExceeded` or `StoreFull`.
         """
         from warmstart.store import parts
 

@@ -48,12 +48,12 @@ LARGEST = 256 << 20
 FIRST = 64 << 10  # bytes that are read at first: all of most indexes
 
 
-class TooManyNames(UserError):
-    """The names of a harvest's files would take more memory of every reader than they may."""
+class HarvestTooLarge(UserError):
+    """A harvest would take more of every reader's memory, of the store or of names than one user's jobs may."""
 
-    code = "too-many-names"
-    template = "{what} would have {size} bytes of names and numbers of files; {bound} are allowed"
-    hint = "fewer or shorter names; maintenance removes the user's least recently used bundles"
+    code = "harvest-too-large"
+    template = "{problem}"
+    hint = "the next job compiles what is missing; fewer entries or shorter names; maintenance removes what is not used"
 
 
 class Listed(NamedTuple):
@@ -372,7 +372,7 @@ def _is_other_format(data: bytes) -> bool:
 
 
 def check_weight(new: Manifest, before: Index) -> None:
-    """Raise `TooManyNames` if a bundle, or its user's bundles or all bundles of the namespace with it, weigh too much.
+    """Raise `HarvestTooLarge` if a bundle, or its user's or all bundles of the namespace with it, weigh too much.
 
     Bundles that replace others are bounded alone: their sources go soon, and the namespace is lighter without them.
     """
@@ -385,14 +385,15 @@ def check_weight(new: Manifest, before: Index) -> None:
 
 
 def check_user_weight(user: str, uid: int, before: Index, added: int) -> None:
-    """Raise `TooManyNames` if a user's bundles of the namespace weigh too much with `added` bytes more."""
+    """Raise `HarvestTooLarge` if a user's bundles of the namespace weigh too much with `added` bytes more."""
     own = sum(listed.weight for listed in before.bundles if (listed.user, listed.uid) == (user, uid))
     _check_bound(f"{user}'s part of the namespace", own + added, MOST_PER_USER)
 
 
 def _check_bound(what: str, size: int, bound: int) -> None:
     if size > bound:
-        raise TooManyNames(what=what, size=size, bound=bound)
+        problem = f"{what} would have {size} bytes of names and numbers of files; {bound} are allowed"
+        raise HarvestTooLarge(problem=problem)
 
 
 def with_new_id(draft: Draft, new: Manifest, before: Index, dir_fd: int) -> Manifest | None:

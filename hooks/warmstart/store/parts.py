@@ -21,7 +21,6 @@ from __future__ import annotations
 import os
 import time
 
-from warmstart.errors import UserError
 from warmstart.host import wire
 from warmstart.host.files import changed, ensure_dir, names_in, open_regular, opened_dir, unlink_if_there, write_all
 from warmstart.host.wire import Json
@@ -46,14 +45,6 @@ _DONE = ".done"
 _LOCK = "merge"
 
 _held: list[HeldLock] = []  # keeps locks until this process ends
-
-
-class PartsFull(UserError):
-    """The nodes of a run have handed in as much as one run may."""
-
-    code = "parts-full"
-    template = "the nodes of the job have handed in {used} bytes; {more} more are above the bound of {most}"
-    hint = "the next job compiles what is missing; fewer entries, or fewer different ones for each node"
 
 
 class RunParts(NamedTuple):
@@ -118,8 +109,8 @@ def hand_in(  # noqa: PLR0917 - as `bundles.publish_bundle`, and where to
 ) -> str:
     """Hand in the squashfs of the inherited descriptor `fd`, to be published in the namespace `where`; return its id.
 
-    `quota` of the scope is in bytes, 0 for none; all parts of the user count. Raises `PartsFull`, `QuotaExceeded`,
-    `StoreFull` or `StoreFailed`.
+    `quota` of the scope is in bytes, 0 for none; all parts of the user count. Raises `HarvestTooLarge`,
+    `QuotaExceeded`, `StoreFull` or `StoreFailed`.
     """
     from warmstart.host.files import copy_hashed
     from warmstart.store.atomic import temp_file
@@ -128,7 +119,8 @@ def hand_in(  # noqa: PLR0917 - as `bundles.publish_bundle`, and where to
         more = bundles.stored_size(bundles.described(where, draft, "0" * 64, os.fstat(fd).st_size))
         used = _size(dir_fd)
         if used + more > MOST_BYTES:
-            raise PartsFull(used=used, more=more, most=MOST_BYTES)
+            bound = f"{more} more are above the bound of {MOST_BYTES}"
+            raise index.HarvestTooLarge(problem=f"the nodes of the job have handed in {used} bytes; {bound}")
         if quota:
             bundles.check_quota(where.store, where.scope, more + _size_of_user(place.store, draft.producer.uid), quota)
         with temp_file(dir_fd, writer) as (temp, out):

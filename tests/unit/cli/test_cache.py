@@ -13,8 +13,9 @@ from tests.lib import packed
 from tests.lib.node import SCOPE, Node, OsAs, one
 from warmstart import session as sessions
 from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import DiskFailed
 from warmstart.repack import rewrite
-from warmstart.repack.rewrite import RepackSettings, UnpackFailed
+from warmstart.repack.rewrite import RepackSettings
 from warmstart.store import bundles, maintenance, manifest
 from warmstart.store.bundles import Published
 from warmstart.store.layout import Namespace
@@ -198,13 +199,13 @@ def test_one_users_bundles_keep_no_other_users_from_being_merged(node: Node, mon
 
     def fail_for_one(settings: RepackSettings, where: Namespace, merger: Merger, deadline: Deadline) -> Published:
         if merger.user == "user1":
-            raise UnpackFailed(path="/x", problem="no")
+            raise DiskFailed(what="/x", problem="no")
         return compact(settings, where, merger, deadline)
 
     monkeypatch.setattr(rewrite, "compact", fail_for_one)
     assert node.command("cache", "compact").exit_code == 1
     assert len(node.events("bundle.compacted")) == 1
-    assert [event["code"] for event in node.failures()] == ["unpack-failed"]
+    assert [event["code"] for event in node.failures()] == ["disk-failed"]
 
 
 def test_replaced_bundles_go_after_the_grace(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,7 +225,7 @@ def test_a_request_is_cancelled(site: Node) -> None:
     assert requests.waiting(site.paths) == []
     told = requests.last_failure(site.paths, request.image)
     assert told
-    assert (told.code, "it was cancelled" in told.text) == ("image-import-abandoned", True)
+    assert (told.code, "it was cancelled" in told.text) == ("image-import-failed", True)
     assert [event["image"] for event in site.events("image.import-cancelled")] == [REFERENCE]
 
 

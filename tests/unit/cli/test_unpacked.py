@@ -75,6 +75,7 @@ def test_an_image_is_unpacked_by_command(site: Node, monkeypatch: pytest.MonkeyP
     assert errand.owner == "0"
 
 
+@pytest.mark.real_time
 def test_what_does_not_come_in_time_is_told(site: Node) -> None:
     late = site.command("images", "unpack", "--within", "1s", HEX)
     assert (late.exit_code, late.stderr.strip()) == (1, f"warmstart: {NODE}: {unpacks.TOO_LONG}")

@@ -159,7 +159,7 @@ def test_an_import_that_has_died_too_often_is_given_up(
     assert (flights, left(node)) == ([], [])
     failure = requests.last_failure(node.paths, request.image)
     assert failure
-    assert (failure.code, "has died 5 times" in failure.text) == ("image-import-abandoned", True)
+    assert (failure.code, "has died 5 times" in failure.text) == ("image-import-failed", True)
     assert why in failure.text
 
 
@@ -206,9 +206,9 @@ def test_what_concerns_one_user_ends_no_others_request(
     [
         ({"reference": f"other.example.com/a@{DIGEST}"}, "image-refused", "other.example.com"),
         ({"private": "team"}, "credentials-unusable", "team"),
-        ({"asked": time.time() - 8000}, "image-import-abandoned", "its time is over"),
+        ({"asked": time.time() - 8000}, "image-import-failed", "its time is over"),
         ({"reference": "UPPER"}, "image-reference-invalid", "UPPER"),
-        ({"kind": "x86_64.other1"}, "image-import-abandoned", "another importer"),
+        ({"kind": "x86_64.other1"}, "image-import-failed", "another importer"),
     ],
 )
 def test_the_policy_in_force_decides(

@@ -10,8 +10,9 @@ import pytest
 
 from tests.lib.packed import MTIME_NS
 from warmstart.harvest import pack as packing
-from warmstart.harvest.pack import PackFailed, pack
+from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
+from warmstart.host.files import DiskFailed
 from warmstart.host.process import ProgramTooSlow
 
 
@@ -49,7 +50,7 @@ def test_the_same_content_is_the_same_bytes(stage: Path, tmp_path: Path) -> None
 
 
 def test_what_fails_leaves_nothing(stage: Path, tmp_path: Path) -> None:
-    with pytest.raises(PackFailed):
+    with pytest.raises(DiskFailed):
         pack(f"{stage}-none", f"{tmp_path}/out", after(60))
     with pytest.raises(ProgramTooSlow):
         pack(str(stage), f"{tmp_path}/out", after(0))
@@ -61,6 +62,6 @@ def test_half_a_bundle_goes(stage: Path, tmp_path: Path, monkeypatch: pytest.Mon
     program.write_text('#!/bin/sh\necho half > "$2"\necho "No space left on device" >&2\nexit 1\n')
     program.chmod(0o755)
     monkeypatch.setattr(packing, "MKSQUASHFS", str(program))
-    with pytest.raises(PackFailed, match="No space left"):
+    with pytest.raises(DiskFailed, match="No space left"):
         pack(str(stage), f"{tmp_path}/out", after(60))
     assert not (tmp_path / "out").exists()

@@ -424,8 +424,10 @@ def test_one_holder_at_a_time(two: tuple[int, int]) -> None:
 
 
 @pytest.mark.report
-@pytest.mark.parametrize(("on_term", "status"), [("import sys; sys.exit(7)", 7), ("pass", -signal.SIGKILL)])
-def test_who_holds_a_lock_may_end_by_itself(tmp_path: Path, on_term: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("on_term", "seconds", "status"), [("import sys; sys.exit(7)", 20.0, 7), ("pass", 1.0, -signal.SIGKILL)]
+)
+def test_who_holds_a_lock_may_end_by_itself(tmp_path: Path, on_term: str, seconds: float, status: int) -> None:
     program = (
         f"import fcntl, signal, time\ndef end(*_):\n {on_term}\nsignal.signal(signal.SIGTERM, end)\n"
         f"file = open({str(tmp_path / 'lock')!r}, 'w')\nfcntl.flock(file, fcntl.LOCK_EX)\n"
@@ -435,7 +437,7 @@ def test_who_holds_a_lock_may_end_by_itself(tmp_path: Path, on_term: str, status
         assert holder.stdout is not None
         holder.stdout.readline()
         with descriptor(tmp_path / "lock") as fd:
-            assert files.end_flock_holders(fd, after(2.0))
+            assert files.end_flock_holders(fd, after(seconds))
         assert holder.wait(5) == status
 
 

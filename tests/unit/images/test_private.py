@@ -11,9 +11,10 @@ import pytest
 
 from tests.lib import image_site
 from warmstart.host.deadline import after
+from warmstart.host.files import DiskFailed
 from warmstart.host.identity import Identity
 from warmstart.images import private
-from warmstart.images.private import ImageCopyFailed, JobOwner
+from warmstart.images.private import JobOwner
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import parse
 from warmstart.images.store.client import ImageStoreClient
@@ -67,7 +68,7 @@ def test_nothing_is_left_of_a_copy_that_failed(site: Site, owner: JobOwner, tmp_
     gone = stored(tmp_path, b"x")._replace(path=str(tmp_path / "gone"))
     with pytest.raises(StoreFailed):
         private.hand_over(gone, IMAGE, owner, site, after(9))
-    with pytest.raises(ImageCopyFailed):
+    with pytest.raises(DiskFailed):
         private.hand_over(
             stored(tmp_path, b"x"), IMAGE, owner._replace(run_directory=str(tmp_path / "no")), site, after(9)
         )
@@ -75,7 +76,7 @@ def test_nothing_is_left_of_a_copy_that_failed(site: Site, owner: JobOwner, tmp_
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
     try:
-        with pytest.raises(ImageCopyFailed, match="File too large"):
+        with pytest.raises(DiskFailed, match="File too large"):
             private.hand_over(full, IMAGE, owner, site, after(9))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

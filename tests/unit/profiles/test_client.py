@@ -70,6 +70,7 @@ def hang(profile_name: str, stage: int, entries: dict[str, list[str]], defined: 
     return dict.fromkeys(entries)
 
 
+@pytest.mark.real_time
 def test_what_was_judged_before_the_deadline_stands(stage_fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     put_in_place(monkeypatch, judge, "judge", hang)
     verdicts = VALIDATOR.judge("numba", stage_fd, {"a": ["x"], "b": ["y"]}, defined=(), deadline=after(5))

@@ -15,6 +15,7 @@ from tests.lib import packed
 from tests.lib.alone import run_alone
 from warmstart.host import process, untrusted
 from warmstart.host.deadline import after
+from warmstart.host.files import DiskFailed
 from warmstart.host.identity import Identity
 from warmstart.repack import rewrite
 from warmstart.store import maintenance
@@ -85,5 +86,5 @@ def test_a_node_that_cannot_read_what_it_unpacked_says_nothing_of_the_bundle(
         settings = rewrite.RepackSettings(str(tmp_path / "stage"), store, ME)
         assert rewrite.verify(settings, where, bundle, after(20)) == ""
         monkeypatch.setattr(untrusted, "mount_id", fails)
-        with pytest.raises(rewrite.UnpackFailed):
+        with pytest.raises(DiskFailed):
             rewrite.verify(settings, where, bundle, after(20))

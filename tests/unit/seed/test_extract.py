@@ -13,11 +13,11 @@ from tests.lib.alone import run_alone
 from tests.lib.packed import MTIME_NS, packed
 from warmstart.host import process
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
+from warmstart.host.files import DiskFailed, opened_dir
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
 from warmstart.seed import extract as extraction
-from warmstart.seed.extract import Bounds, ExtractionFailed, Source, extract, restore_times
+from warmstart.seed.extract import Bounds, Source, extract, restore_times
 
 ME = Identity("me", os.getuid(), os.getgid())
 FIRST = {"e": {"m/a.1": b"one", "m/b.1": b"two"}, "f": {"f.1": b"three"}}
@@ -60,7 +60,7 @@ def test_a_list_of_nothing_is_nothing_although_unsquashfs_takes_it_for_everythin
 def test_half_of_it_is_worse_than_none(cache: int, tmp_path: Path, bundle: str, damage: str) -> None:
     bad = tmp_path / "bad.sqsh"
     bad.write_bytes(Path(bundle).read_bytes()[:90] if damage == "cut" else b"x" * 5000)
-    with pytest.raises(ExtractionFailed, match=r"bad\.sqsh"):
+    with pytest.raises(DiskFailed, match=r"bad\.sqsh"):
         extract([Source(bundle, None), Source(str(bad), None)], cache, "numba", ME, after(30))
     assert os.listdir(tmp_path / "cache") == []
 
@@ -72,7 +72,7 @@ def test_bounds_end_an_extraction(cache: int, tmp_path: Path, bundle: str) -> No
     def look() -> None:
         raise Enough
 
-    for bounds, error in ((Bounds(2, lambda: None), ExtractionFailed), (Bounds(1 << 20, look), Enough)):
+    for bounds, error in ((Bounds(2, lambda: None), DiskFailed), (Bounds(1 << 20, look), Enough)):
         with pytest.raises(error):
             extract([Source(bundle, None)], cache, "numba", ME, after(30), bounds)
     assert os.listdir(tmp_path / "cache") == []

@@ -8,7 +8,8 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from tests.lib.bundles import draft, namespace, publish
 from warmstart.host import files
 from warmstart.host.deadline import after
-from warmstart.host.identity import Identity
+from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.seed import node_cache
 from warmstart.seed.node_cache import IN_USE_SECONDS, Copy, Keep, local_copy
 from warmstart.store import bundles, maintenance
@@ -106,26 +107,36 @@ def test_another_jobs_fetch_is_waited_for_until_the_deadline(node: Node) -> None
     assert "fetching" not in node.names()
 
 
-def begins(node: Node, offer: Offer, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Have a prolog with too little time for a bundle of twelve bytes; return what it leaves of it: eight."""
+@contextmanager
+def that_stops(monkeypatch: pytest.MonkeyPatch, stop: Callable[[], None]) -> Iterator[None]:
+    """Let the store's process send eight bytes, and then do that. It is forked with this."""
     real = files._chunks
 
-    def slow(*args: Any) -> Iterator[bytes]:  # noqa: ANN401 - as those of the real one
+    def chunks(*args: Any) -> Iterator[bytes]:  # noqa: ANN401 - as those of the real one
         yield from islice(real(*args), 2)
-        time.sleep(60)
+        stop()
 
-    with monkeypatch.context() as patch:  # the store's process is forked with this
+    with monkeypatch.context() as patch:
         patch.setattr(files, "CHUNK", 4)
-        patch.setattr(files, "_chunks", slow)
-        with pytest.raises(FetchOverBudget, match="8 of 12 bytes came in time"):
-            node.copy(offer, seconds=1)
+        patch.setattr(files, "_chunks", chunks)
+        yield
+
+
+def begins(node: Node, offer: Offer, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have a prolog fetch a bundle of twelve bytes from a store that dies; return what it leaves of it: eight."""
+    with that_stops(monkeypatch, lambda: os._exit(1)), pytest.raises(WorkerSilent):
+        node.copy(offer)
     (beginning,) = node.directory.glob("*.fetching")
     return beginning
 
 
+@pytest.mark.real_time
 def test_the_next_job_goes_on_with_a_fetch(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     offer = node.publish("a", content=b"0123456789ab")
-    beginning = begins(node, offer, monkeypatch)
+    late = pytest.raises(FetchOverBudget, match="8 of 12 bytes came in time")
+    with that_stops(monkeypatch, lambda: time.sleep(60)), late:
+        node.copy(offer, seconds=1)
+    (beginning,) = node.directory.glob("*.fetching")
     assert beginning.read_bytes() == b"01234567"
     (stored,) = (node.base / "store").rglob("*.sqsh")
     stored.chmod(0o600)

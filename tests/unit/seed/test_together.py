@@ -30,23 +30,34 @@ class Local(StoreClient):
         self.worker = cast(Worker, InlineWorker())
 
 
+def be_patient(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let each node wait so long for the others."""
+    for name in ("PROPOSAL_S", "VOTES_S", "MARGIN_S"):
+        patch.setattr(together, name, seconds)
+    patch.setattr(together, "SAYING_S", seconds / 5)
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "PROPOSAL_S", 0.5)
-    monkeypatch.setattr(together, "VOTES_S", 0.5)
-    monkeypatch.setattr(together, "MARGIN_S", 0.5)
-    monkeypatch.setattr(together, "SAYING_S", 0.1)
+    be_patient(monkeypatch, 0.05)
 
 
 def member(store: Path, node: str, nodes: list[str], about: str = "caches") -> Together:
     made = Record("0a1b2c3d", "b", 7, 7, 2001, 2001, "a", "", "main", "c", node, head=node == nodes[0])
-    return Together(Local(store), made, Meeting("c.7.0", about, ",".join(nodes)), 0.5)
+    return Together(Local(store), made, Meeting("c.7.0", about, ",".join(nodes)), 0.0)
 
 
 def agree(
-    store: Path, nodes: list[str], cold: dict[str, dict[str, str]], absent: frozenset[str] = frozenset()
+    store: Path,
+    nodes: list[str],
+    cold: dict[str, dict[str, str]],
+    absent: frozenset[str] = frozenset(),
+    seconds: float = 10.0,
 ) -> dict[str, Settled | StoreError]:
-    """Let the nodes agree, each in a thread; return what each learnt. `cold` is what a node cannot show."""
+    """Let the nodes agree, each in a thread; return what each learnt. `cold` is what a node cannot show.
+
+    Each waits so many seconds for those who are absent.
+    """
     learnt: dict[str, Settled | StoreError] = {}
 
     def run(node: str) -> None:
@@ -58,10 +69,12 @@ def agree(
             learnt[node] = error
 
     threads = [threading.Thread(target=run, args=(node,)) for node in nodes if node not in absent]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with pytest.MonkeyPatch.context() as patch:
+        be_patient(patch, seconds)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     return learnt
 
 
@@ -80,14 +93,15 @@ def test_what_one_node_cannot_show_is_cold_on_all(tmp_path: Path, node: str) -> 
     assert colds(learnt) == [{"alpha": Cold("seed-failed", [node])}]
 
 
+@pytest.mark.real_time
 def test_who_does_not_vote_makes_it_cold(tmp_path: Path) -> None:
     """The others do not wait for it for ever."""
-    learnt = agree(tmp_path, NODES[:4], {}, frozenset({"n2", "n4"}))
+    learnt = agree(tmp_path, NODES[:4], {}, frozenset({"n2", "n4"}), seconds=1.0)
     assert colds(learnt) == [{"alpha": Cold("no-vote", ["n2", "n4"])}]
 
 
 def test_without_the_head_node_nothing_is_warm(tmp_path: Path) -> None:
-    learnt = agree(tmp_path, NODES[:3], {}, frozenset({"n1"}))
+    learnt = agree(tmp_path, NODES[:3], {}, frozenset({"n1"}), seconds=0.05)
     assert {type(one) for one in learnt.values()} == {HeadSilent}
 
 

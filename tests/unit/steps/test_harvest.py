@@ -23,14 +23,14 @@ from warmstart.harvest.scan import OUT_OF_TIME
 from warmstart.harvest.spool import Spooled
 from warmstart.host import detached, space
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import remove_tree
+from warmstart.host.files import DiskFailed, remove_tree
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
 from warmstart.profiles.client import Validator
 from warmstart.record import CacheSet, RecordChange, Seeded, SeededBundle
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome
-from warmstart.steps.harvest import HarvestFailed, Options, StageLeft
+from warmstart.steps.harvest import HarvestFailed, Options
 from warmstart.store import bundles, parts
 from warmstart.store.bundles import Offers
 from warmstart.store.client import StoreClient
@@ -244,7 +244,7 @@ def test_a_stage_that_is_not_removed_changes_no_result(job: Job, monkeypatch: py
     monkeypatch.setattr(harvest, "remove_tree", remove)
     outcome = harvest.run(job.context, PLENTY)
     (error,) = outcome.degraded
-    assert isinstance(error, StageLeft)
+    assert isinstance(error, DiskFailed)
     assert (str(stage) in str(error), "lost" in error.hint) == (True, False)
     assert (outcome.record, job.offered()) == ({"deferred": [], "judged": {}}, [ENTRY])
 

@@ -21,15 +21,15 @@ from warmstart.errand import Errands
 from warmstart.harvest.live import ROUNDS
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
+from warmstart.host.files import DiskFailed
 from warmstart.profiles import facts, registry
 from warmstart.record import Seeded
 from warmstart.seed import overlay
-from warmstart.seed.extract import ExtractionFailed
 from warmstart.seed.node_cache import Copy
 from warmstart.seed.overlay import OverlayUnavailable, Shown
 from warmstart.steps import seed
 from warmstart.steps.contract import Context, Outcome
-from warmstart.steps.seed import CacheWithheld, Options, SeedFailed
+from warmstart.steps.seed import Options, SeedFailed
 from warmstart.store import bundles, index
 from warmstart.store.layout import Namespace, StoreFailed
 
@@ -203,8 +203,8 @@ def test_what_the_jobs_own_process_does_is_nobody_elses_fault(node: Node) -> Non
     files["m/f"]["m/gone"] = [1, "ab" * 32, MTIME_NS]
     listing.write_text(json.dumps(files))
     outcome = node.run()
-    assert [error.code for error in outcome.degraded] == ["extraction-failed"]
-    assert cold(node) == {"numba": "extraction-failed"}
+    assert [error.code for error in outcome.degraded] == ["disk-failed"]
+    assert cold(node) == {"numba": "disk-failed"}
 
 
 @pytest.mark.parametrize("bound", ["MOST_BYTES", "keep"])
@@ -280,8 +280,8 @@ def test_a_failed_extraction_leaves_an_empty_directory(node: Node) -> None:
 
     node.patch.setattr(process, "run_alone", fail)
     outcome = node.run()
-    assert [type(error) for error in outcome.degraded] == [ExtractionFailed]
-    assert (cold(node), node.cached()) == ({"numba": "extraction-failed"}, {})
+    assert [type(error) for error in outcome.degraded] == [DiskFailed]
+    assert (cold(node), node.cached()) == ({"numba": "disk-failed"}, {})
     assert stat.S_IMODE((node.cache / "numba").stat().st_mode) == 0o700
 
 
@@ -292,9 +292,9 @@ def test_a_cache_that_can_not_be_given_away_is_withheld(node: Node, monkeypatch:
     node.publish(ENTRIES)
     monkeypatch.setattr(os, "fchown", refuse)
     outcome = node.run()
-    assert [type(error) for error in outcome.degraded] == [CacheWithheld]
+    assert [type(error) for error in outcome.degraded] == [DiskFailed]
     assert (outcome.record, outcome.environment) == ({"cache": ""}, {"WARMSTART_CACHE": ""})
-    assert cold(node) == {"numba": "cache-withheld"}
+    assert cold(node) == {"numba": "disk-failed"}
     assert node.cached() == {}
 
 
@@ -302,7 +302,7 @@ def test_what_is_put_in_the_caches_place_is_not_entered(node: Node, monkeypatch:
     node.publish(ENTRIES)
     real = seed._give_away
 
-    def swapped(context: Context) -> CacheWithheld | None:
+    def swapped(context: Context) -> DiskFailed | None:
         result = real(context)
         node.cache.rename(node.root / "moved")
         node.cache.symlink_to(node.root / "moved")

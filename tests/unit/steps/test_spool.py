@@ -16,9 +16,9 @@ from tests.lib.bundles import draft
 from tests.lib.policy_site import defaults
 from tests.lib.runs import a_context, events
 from warmstart.harvest import spool as spooling
-from warmstart.harvest.spool import Spooled, SpoolFailed
+from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import after
-from warmstart.host.files import remove_tree, try_flock
+from warmstart.host.files import DiskFailed, remove_tree, try_flock
 from warmstart.host.identity import Identity
 from warmstart.steps import spool
 from warmstart.steps.contract import Context, Outcome
@@ -94,7 +94,7 @@ def test_what_is_published_is_told_also_if_it_stays(context: Context, monkeypatc
         raise OSError(errno.ETIME, "not all removed before the deadline")
 
     monkeypatch.setattr(spooling, "remove_tree", fails)
-    with pytest.raises(SpoolFailed, match="not all removed"):
+    with pytest.raises(DiskFailed, match="not all removed"):
         spool.run(context, SOON)
     assert len(published(context)) == 2
     assert spool.run(context, SOON).detail == {"bundles": 1}
@@ -209,7 +209,7 @@ def test_a_bundle_that_is_refused_keeps_no_other(
         return Published("b", "ab" * 32, 10, indexed=True)
 
     monkeypatch.setattr(StoreClient, "publish", publish)
-    expected = StoreFailed if isinstance(refusal, StoreFailed) else SpoolFailed
+    expected = StoreFailed if isinstance(refusal, StoreFailed) else DiskFailed
     with pytest.raises(expected):
         deliver(tmp_path)
     assert published == [1, 3]

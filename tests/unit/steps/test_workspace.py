@@ -14,11 +14,12 @@ import pytest
 
 from tests.lib.runs import CACHE, a_context, a_record
 from warmstart import view
+from warmstart.host.files import DiskFailed
 from warmstart.images.scratch import WorkspaceNotRoots, WorkspaceUnusable
 from warmstart.paths import LONGEST_TMPDIR, LONGEST_WORKSPACE, NOTHING, SOCKET_NAMES, Shown
 from warmstart.steps import workspace
 from warmstart.steps.contract import Context
-from warmstart.steps.workspace import Options, WorkspaceFull
+from warmstart.steps.workspace import Options
 
 pytestmark = pytest.mark.threat(34)
 
@@ -61,7 +62,7 @@ def test_no_workspace_is_made_on_a_disk_at_its_floor(
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**disk))
     if used_up == "f_bavail":  # a twentieth is less than a gibibyte
         disk["f_frsize"] = 4096
-    with pytest.raises(WorkspaceFull, match="or a twentieth"):
+    with pytest.raises(DiskFailed, match="or a twentieth"):
         workspace.run(short[0], OPTIONS)
     assert os.listdir(short[1]) == []
     disk[used_up] = 51
@@ -94,9 +95,9 @@ def test_the_job_gets_its_own_directories_under_roots(short: tuple[Context, Path
     [
         (errno.EROFS, WorkspaceUnusable),
         (errno.EIO, WorkspaceUnusable),
-        (errno.ENOSPC, WorkspaceFull),
-        (errno.EDQUOT, WorkspaceFull),
-        (errno.EMFILE, WorkspaceFull),
+        (errno.ENOSPC, DiskFailed),
+        (errno.EDQUOT, DiskFailed),
+        (errno.EMFILE, DiskFailed),
     ],
 )
 def test_any_single_failing_call_leaves_nothing(

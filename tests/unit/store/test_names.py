@@ -59,7 +59,7 @@ def test_a_bundle_with_too_many_names_is_refused(tmp_path: Path) -> None:
     """The attack: 147 KB of squashfs, 47.6 MB of manifest and index. Nothing of it stays."""
     with pytest.raises(UserError, match="the bundle would have") as raised:
         publish(tmp_path, long_names(16_000))
-    assert raised.value.code == "too-many-names"
+    assert raised.value.code == "harvest-too-large"
     assert stored(tmp_path) < 1000
     assert publish(tmp_path, long_names(100)).bundle
 
@@ -82,7 +82,7 @@ def test_a_thousand_names_of_caches_are_enough(tmp_path: Path, monkeypatch: pyte
         assert publish_in(number, with_cache(str(number))).bundle
     with pytest.raises(UserError, match=r"cache=3.*user-1 has 3 of numba") as raised:
         publish_in(3, with_cache("3"))
-    assert raised.value.code == "too-many-caches"
+    assert raised.value.code == "harvest-too-large"
     assert not (tmp_path / "artifacts/user-1/numba/ns3").exists()
     assert publish_in(2, with_cache("2", "b")).bundle  # it is there
     assert publish_in(3, with_cache("3"), "triton").bundle
@@ -104,11 +104,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small")
 def test_one_users_names_leave_room_for_the_others(tmp_path: Path) -> None:
     publish(tmp_path, long_names(40, user="m", mark="m"), scope="site")
-    with pytest.raises(index.TooManyNames, match="m's part of the namespace"):
+    with pytest.raises(index.HarvestTooLarge, match="m's part of the namespace"):
         publish(tmp_path, long_names(40, user="m", mark="n"), scope="site")
     assert publish(tmp_path, long_names(40, mark="a"), scope="site").bundle
     publish(tmp_path, long_names(20, user="b", mark="b"), scope="site")
-    with pytest.raises(index.TooManyNames, match="the namespace would have"):
+    with pytest.raises(index.HarvestTooLarge, match="the namespace would have"):
         publish(tmp_path, long_names(40, user="third", mark="t"), scope="site")
 
 
@@ -117,7 +117,7 @@ def test_a_harvest_that_could_not_be_published_is_not_begun(tmp_path: Path, monk
     """The user is over the bound, for example because two publishers were let in at once."""
     publish(tmp_path, long_names(40))
     monkeypatch.setattr(index, "MOST_PER_USER", 80_000)
-    with pytest.raises(index.TooManyNames):
+    with pytest.raises(index.HarvestTooLarge):
         bundles.known_entries(namespace(tmp_path), OWNER, "a", 1000)
     assert bundles.known_entries(namespace(tmp_path), OWNER, "b", 1000)
 

@@ -11,8 +11,9 @@ import pytest
 from tests.lib.bundles import OWNER, PRODUCER, draft, memory_file, namespace, publish
 from warmstart.store import parts
 from warmstart.store.bundles import BundleDamaged, BundleGone, QuotaExceeded
+from warmstart.store.index import HarvestTooLarge
 from warmstart.store.manifest import Base, Draft, ManifestUnreadable
-from warmstart.store.parts import PartsFull, RunParts, Standing
+from warmstart.store.parts import RunParts, Standing
 
 NODES = "n[1-3]"
 LATER = 1e12
@@ -129,7 +130,7 @@ def test_what_comes_or_is_written_while_others_are_merged_stays(run: RunParts) -
 def test_the_parts_of_a_run_are_bounded(run: RunParts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "MOST_BYTES", 2000)
     hand_in(run, "a", content=b"x" * 500)
-    with pytest.raises(PartsFull, match="are above the bound of 2000"):
+    with pytest.raises(HarvestTooLarge, match="are above the bound of 2000"):
         hand_in(run, "b", content=b"x" * 1200)
 
 

@@ -30,6 +30,9 @@ LARGEST_FILE = 256 << 30  # bytes; of any single file that an import writes
 PAUSES_S = (0.5, 2.0)  # before the second and third attempt; jitter makes each up to half longer
 CPU_PRECISION_S = 0.5  # of the kernel's figures
 REPORT_S = 1.0  # between two reports of progress
+# Of a registry that counts as unreachable:
+BAD_CERTIFICATE = "its certificate is not accepted: {problem}"
+NOT_ENCRYPTED = "it speaks plain HTTP, and imports want TLS: {problem}"
 _T = TypeVar("_T")
 
 
@@ -58,27 +61,14 @@ class ImageMalformed(UserError):
 
 
 class RegistryUnreachable(StoreError):
-    """The registry does not answer, answers too late, or limits the request rate."""
+    """The registry does not answer, answers too late or without TLS that this node trusts, or limits the requests."""
 
     code = "registry-unreachable"
     template = "image {image}: its registry does not serve it now ({problem})"
-    hint = "check that the registry is up and reachable from this node; rate limits pass by themselves"
-
-
-class RegistryCertificateInvalid(RegistryUnreachable):
-    """The registry's certificate has expired, is for another name, or is of nobody that this node trusts."""
-
-    code = "registry-certificate-invalid"
-    template = "image {image}: the certificate of its registry is not accepted ({problem})"
-    hint = "renew the certificate, or have this node trust who issued it (/etc/containers/certs.d, ca-certificates)"
-
-
-class RegistryNotEncrypted(RegistryUnreachable):
-    """The registry speaks plain HTTP, and the policy does not say so."""
-
-    code = "registry-not-encrypted"
-    template = "image {image}: its registry speaks plain HTTP, and imports want TLS ({problem})"
-    hint = "give it a certificate, or write it as http://HOST in images.registries where its network is trusted"
+    hint = (
+        "check that the registry is up and reachable from this node, and that the node trusts its certificate "
+        "(/etc/containers/certs.d); one without TLS stands as http://HOST in images.registries; rate limits pass"
+    )
 
 
 class RegistryAnswerUnusable(StoreError):

@@ -23,11 +23,11 @@ from warmstart.host.identity import Identity
 from warmstart.images.credentials import Login, credentials_file, for_enroot
 from warmstart.images.importers import oci
 from warmstart.images.importers.base import (
+    BAD_CERTIFICATE,
+    NOT_ENCRYPTED,
     ImageForbidden,
     ImageNotFound,
     ImportFailed,
-    RegistryCertificateInvalid,
-    RegistryNotEncrypted,
     RegistryUnreachable,
     Report,
     every_second,
@@ -215,16 +215,14 @@ def _failure(reference: Reference, completed: process.CompletedProgram, scratch:
     if status in (401, 403) or any(words in completed.complaint() for words in _REFUSED):
         return ImageForbidden(image=image, problem=_refusal(problem))
     if status in _LATER or curl in _OUTAGES | _CERTIFICATES:
-        return _outage(curl, problem)(image=image, problem=problem)
+        return RegistryUnreachable(image=image, problem=_outage(curl, problem))
     return ImportFailed(image=image, program="enroot", problem=problem)
 
 
-def _outage(curl: int, problem: str) -> type[RegistryUnreachable]:
+def _outage(curl: int, problem: str) -> str:
     if curl in _CERTIFICATES:
-        return RegistryCertificateInvalid
-    if curl == _TLS and _NO_TLS in problem:
-        return RegistryNotEncrypted
-    return RegistryUnreachable
+        return BAD_CERTIFICATE.format(problem=problem)
+    return NOT_ENCRYPTED.format(problem=problem) if curl == _TLS and _NO_TLS in problem else problem
 
 
 def _refusal(problem: str) -> str:

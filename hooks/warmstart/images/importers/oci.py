@@ -24,14 +24,14 @@ from warmstart.host.identity import Identity
 from warmstart.images.credentials import Login, credentials_file, for_skopeo
 from warmstart.images.importers import flatten, unpacked
 from warmstart.images.importers.base import (
+    BAD_CERTIFICATE,
+    NOT_ENCRYPTED,
     ImageForbidden,
     ImageMalformed,
     ImageNotForMachine,
     ImageNotFound,
     ImportFailed,
     RegistryAnswerUnusable,
-    RegistryCertificateInvalid,
-    RegistryNotEncrypted,
     RegistryUnreachable,
     Report,
     every_second,
@@ -356,12 +356,9 @@ def _answer(image: str, problem: str) -> WarmstartError | None:
     if mentions(_FORBIDDEN) and not mentions(_PING):
         return ImageForbidden(image=image, problem=problem)
     if mentions(_UNREACHABLE) or mentions(_BEFORE):
-        kinds = {
-            RegistryCertificateInvalid: _CERTIFICATE,
-            RegistryNotEncrypted: _NOT_ENCRYPTED,
-        }
-        kind = next((kind for kind, words in kinds.items() if mentions(words)), RegistryUnreachable)
-        return kind(image=image, problem=problem)
+        kinds = {BAD_CERTIFICATE: _CERTIFICATE, NOT_ENCRYPTED: _NOT_ENCRYPTED}
+        why = next((why for why, words in kinds.items() if mentions(words)), "{problem}")
+        return RegistryUnreachable(image=image, problem=why.format(problem=problem))
     return None
 
 

@@ -23,9 +23,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart.errand import Errand, Errands, Kind
-from warmstart.errors import StoreError
 from warmstart.host import files, wire
 from warmstart.host.files import ensure_path, names_in, opened_dir, read_small, replace_file
+from warmstart.images.importers.base import ImportFailed
 from warmstart.images.query import Site
 from warmstart.images.store.layout import CLOCK_SKEW, IMPORT_S, ImageQuery
 from warmstart.images.store.published import RememberedFailure
@@ -39,12 +39,15 @@ FAILED = ".failed"
 _LONGEST = 16384
 
 
-class ImportAbandoned(StoreError):
-    """A background import is not tried again."""
+class ImportAbandoned(ImportFailed):
+    """A background import is not tried again. Its code is the same."""
 
-    code = "image-import-abandoned"
-    template = "the import of image {image} on node {node} was given up: {problem}"
     hint = "`warmstart audit --event image.import-failed` on that node shows why; the next job that needs it asks again"
+
+    @classmethod
+    def of(cls, image: str, node: str, problem: str) -> ImportAbandoned:
+        """Return the error for the import of an image on a node."""
+        return cls(image=image, program=f"its import on node {node}", problem=problem)
 
 
 class ImportRequest(NamedTuple):

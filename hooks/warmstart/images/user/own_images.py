@@ -20,18 +20,19 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from warmstart.errors import ResourceError, StoreError
 from warmstart.host import files, process
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DIRECTORY, REGULAR, opened_dir, read_small, remove_tree, write_all
 from warmstart.images.importers.base import Importer, ImportFailed
+from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.images.notes import FOLDER, NOTE
 from warmstart.images.reference import Reference
-from warmstart.images.scratch import Caps, Scratch, disk_errors
+from warmstart.images.scratch import Caps, Scratch, ScratchUnusable, disk_errors
 from warmstart.images.squashfs import ImageInvalid
 from warmstart.images.store.layout import IMAGE, key_of, superblock_problem
 
@@ -42,22 +43,6 @@ PAUSE_S = 0.2
 PLAIN = "image.sqsh"
 STEPS = ".steps"
 COLD = ".cold"
-
-
-class UserImportUnusable(ResourceError):
-    """The directory for the user's images is not a directory, or not the user's alone."""
-
-    code = "user-import-unusable"
-    template = "cannot store an image of your own: {path} {problem}"
-    hint = "remove that path, or submit the job where warmstart gives it a workspace"
-
-
-class UserImportBusy(StoreError):
-    """Another step of the same user still imports the same image at the deadline."""
-
-    code = "user-import-busy"
-    template = "image {image}: another step of yours is still importing it on this node"
-    hint = "submit the job again when that import has finished"
 
 
 class Directory(NamedTuple):
@@ -80,7 +65,7 @@ def directory_of(job_tmp: str, step: str, caps: Caps) -> Directory:
     """Return the directory of a job's own images, created if missing: in its workspace, or else in /var/tmp.
 
     `job_tmp` is `tmp/` in the job's workspace, "" if there is none. In /var/tmp each `step` (`JOB.STEP`) has its own.
-    Raises `UserImportUnusable`.
+    Raises `ScratchUnusable`.
     """
     if job_tmp and _is_own_directory(job_tmp):
         return Directory(_ensure_own_directory(f"{job_tmp}/{FOLDER}"), caps)
@@ -128,7 +113,7 @@ def note_cold(job_tmp: str, text: str) -> None:
 def obtain(reference: Reference, directory: Directory, importer: Importer, login: str, deadline: Deadline) -> str:
     """Return the path of the user's own image; import it unless another step of the job has done so.
 
-    `login` is the user name of a `docker://USER@…` reference, "" if it has none. Raises `UserImportBusy`,
+    `login` is the user name of a `docker://USER@…` reference, "" if it has none. Raises `ImageWaitExpired`,
     `ImageInvalid`, `ScratchUnusable`, `WorkspaceUnusable`, and the errors of importers.
     """
     name = key_of(reference.canonical())
@@ -240,23 +225,25 @@ def _ensure_own_directory(path: str) -> str:
         with opened_dir(path) as fd:
             status = os.fstat(fd)
     except OSError as error:
-        raise UserImportUnusable(path=path, problem=f"is not a directory ({error.strerror})") from error
+        raise ScratchUnusable(path=path, problem=f"it is no directory, remove it ({error.strerror})") from error
     if not _is_private(status):
-        raise UserImportUnusable(path=path, problem="is not yours alone")
+        raise ScratchUnusable(path=path, problem="it is not yours alone, remove it")
     return path
 
 
 @contextmanager
 def image_lock(folder: int, name: str, reference: Reference, deadline: Deadline) -> Iterator[None]:
-    """Hold the lock of one image, which only saves work; `UserImportBusy` at the deadline.
+    """Hold the lock of one image, which only saves work; `ImageWaitExpired` at the deadline.
 
     The kernel releases it when the process ends.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(f"{name}.lock", flags, 0o600, dir_fd=folder)
     try:
+        began = time.monotonic()
         if not files.wait_flock(fd, deadline, PAUSE_S):
-            raise UserImportBusy(image=reference.canonical())
+            waited_s, producer = round(time.monotonic() - began), "another step of yours imports it on this node"
+            raise ImageWaitExpired(image=reference.canonical(), waited_s=waited_s, producer=producer)
         yield
     finally:
         os.close(fd)

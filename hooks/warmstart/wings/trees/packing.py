@@ -61,7 +61,7 @@ def pack_tree(request: TreeRequest, paths: NodePaths, policy: Policy, store: Sto
     """Pack a tree as it is now; None if there is nothing to do: it is published, or another node packs it.
 
     Where the scope's quota needs the room, copies of trees go that nobody has used for long. Only one process of a node
-    may do this at a time. Raises `TreeUnusable`, `TreeRefused`, `QuotaExceeded`, `PackFailed`, other errors of the
+    may do this at a time. Raises `TreeUnusable`, `TreeRefused`, `QuotaExceeded`, `DiskFailed`, other errors of the
     store and of programs, and `OSError`.
     """
     deadline = after(TREE_S)

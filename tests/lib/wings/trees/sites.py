@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.lib import command_line, mounts, processes
+from tests.lib import command_line, mounts
+from tests.lib.image_place import processes_of
 from tests.lib.node import NODE, POLICY, Node
 from tests.lib.policy_site import offering
 from warmstart.entry import background
@@ -123,7 +124,7 @@ class TreeSite(Node):
         left = os.listdir(directory(self.paths))
         left += [str(path) for path in self.store.rglob(".tmp-*")]
         left += [str(path) for path in self.store.rglob("*.sqsh") if not path.with_suffix(".json").exists()]
-        return left + [f"process {pid}" for user in (ALICE, BOB) for pid in processes.of_uid(user.uid)]
+        return left + [f"process {pid}" for user in (ALICE, BOB) for pid in processes_of(user.uid, self.base)]
 
 
 def scope_of(user: Identity) -> str:

@@ -243,9 +243,9 @@ def test_a_tree_that_goes_while_it_is_packed(site: TreeSite, monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize(("signal", "code"), [("STOP", "worker-stopped"), ("KILL", "worker-died")])
+@pytest.mark.parametrize(("signal", "words"), [("STOP", "a signal has stopped"), ("KILL", "died")])
 def test_a_user_who_stops_or_kills_the_process_that_reads(
-    site: TreeSite, monkeypatch: pytest.MonkeyPatch, signal: str, code: str
+    site: TreeSite, monkeypatch: pytest.MonkeyPatch, signal: str, words: str
 ) -> None:
     """The user may: it has the user's uid. It costs this user's copy."""
     tree = site.tree("hostile")
@@ -259,7 +259,8 @@ def test_a_user_who_stops_or_kills_the_process_that_reads(
         real(client, path, bounds, stage, deadline, owners)
 
     monkeypatch.setattr(TreeClient, "walk", walking)
-    assert packed(site, tree)[0] == code
+    code, reason = packed(site, tree)
+    assert (code, words in str(reason)) == ("store-unresponsive", True)
 
 
 def test_a_user_who_asks_for_a_thousand_trees(site: TreeSite) -> None:

@@ -152,7 +152,7 @@ def test_a_users_own_text_is_no_qos(hooks: Hooks) -> None:
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("exec sleep 600\n", "was killed at its deadline"),
+        pytest.param("exec sleep 600\n", "was killed at its deadline", marks=pytest.mark.real_time),
         ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1\n", "Unable to contact"),
     ],
 )

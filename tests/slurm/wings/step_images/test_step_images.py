@@ -58,6 +58,7 @@ def test_six_steps_of_three_users_import_a_cold_image_once(
     assert {event["hook"] for event in served_steps} == {"step-images"}
 
 
+@pytest.mark.real_time
 def test_a_step_waits_longer_than_a_prolog_may(asked: Site, registry: Registry, fresh_image: Callable[[], str]) -> None:
     """The wait of a prolog is over, and the step asks again: one import, and the store's image."""
     image = fresh_image()
@@ -92,7 +93,7 @@ def test_a_cancelled_job_does_not_hold_its_step(
     with registry.silent():
         job = asked.cluster.submit(naming(asked, image), ALICE, "--nodelist=n1")
         wait_until("the wait", lambda: answering(asked) != [], 60)
-        time.sleep(1)  # its journal is open by now
+        wait_until("its journal", lambda: any((asked.var / "n1/journal").glob("step-images-*.open")), 20)
         asked.cluster.admin("scancel", str(job))
         assert asked.cluster.wait(job).state == "CANCELLED"
         asked.cluster.wait_idle()

@@ -30,8 +30,6 @@ from warmstart.images.importers.base import (
     ImageNotFound,
     ImportFailed,
     RegistryAnswerUnusable,
-    RegistryCertificateInvalid,
-    RegistryNotEncrypted,
     RegistryUnreachable,
     Report,
 )
@@ -367,8 +365,8 @@ SKOPEO_SAID = [
     (f'{PINGING}Get "http://reg.io/v2/": dial tcp 127.0.0.1:80: connection refused', RegistryUnreachable),
     (f'{PINGING}Get "https://reg.io/v2/": dial tcp: lookup reg.io: no such host', RegistryUnreachable),
     (f'{PINGING}Get "http://reg.io/v2/": http: server closed idle connection', RegistryUnreachable),
-    (f'{PINGING}Get "https://reg.io/v2/": x509: certificate has expired', RegistryCertificateInvalid),
-    (f'{PINGING}Get "https://reg.io/v2/": http: server gave HTTP response to HTTPS client', RegistryNotEncrypted),
+    (f'{PINGING}Get "https://reg.io/v2/": x509: certificate has expired', RegistryUnreachable),
+    (f'{PINGING}Get "https://reg.io/v2/": http: server gave HTTP response to HTTPS client', RegistryUnreachable),
     (f'{PINGING}Get "https://reg.io/v2/": proxyconnect tcp: dial tcp: connection refused', RegistryUnreachable),
     (f"{PINGING}invalid status code from registry 404 (Not Found)", RegistryUnreachable),
     (f"{PINGING}invalid status code from registry 403 (Forbidden)", RegistryUnreachable),
@@ -393,8 +391,8 @@ ENROOT_SAID = [
     (f"[INFO] Using credentials from file: /x/enroot-y/.credentials\n{URL} 401", ImageForbidden),
     ("curl: (22) The requested URL returned error: 404", ImageNotFound),
     ("curl: (22) The requested URL returned error: 503", RegistryUnreachable),
-    ("curl: (60) SSL certificate problem: self-signed certificate", RegistryCertificateInvalid),
-    ("curl: (35) error:0A00010B:SSL routines::wrong version number", RegistryNotEncrypted),
+    ("curl: (60) SSL certificate problem: self-signed certificate", RegistryUnreachable),
+    ("curl: (35) error:0A00010B:SSL routines::wrong version number", RegistryUnreachable),
     ("curl: (35) OpenSSL SSL_connect: Connection reset by peer in connection to reg.io:443", RegistryUnreachable),
     ("curl: (56) Received HTTP code 502 from proxy after CONNECT", RegistryUnreachable),
     ("curl: (56) CONNECT tunnel failed, response 403", RegistryUnreachable),
@@ -430,6 +428,22 @@ def test_whose_fault_a_complaint_of_enroot_is(programs: Programs, stderr: str, k
     assert "[INFO]" not in str(raised.value)
     assert "[ERROR]" not in str(raised.value)
     assert len(programs.started) == (3 if issubclass(kind, RegistryUnreachable) else 1)
+
+
+@pytest.mark.parametrize(
+    ("skopeo", "enroot", "why"),
+    [
+        ("x509: certificate has expired", "(60) SSL certificate problem: expired", "its certificate is not accepted"),
+        ("http: server gave HTTP response to HTTPS client", "(35) SSL: wrong version number", "it speaks plain HTTP"),
+    ],
+)
+def test_a_registry_without_good_tls_is_told(programs: Programs, skopeo: str, enroot: str, why: str) -> None:
+    programs.answer = skopeo_says(f'{PINGING}Get "https://reg.io/v2/": {skopeo}')
+    with pytest.raises(RegistryUnreachable, match=why):
+        OCI.resolve(IMAGE, programs.scratch, after(9))
+    programs.answer = enroot_says(f"curl: {enroot}")
+    with pytest.raises(RegistryUnreachable, match=why):
+        ENROOT.import_image(IMAGE, DIGEST, programs.scratch, after(9))
 
 
 @pytest.mark.parametrize(

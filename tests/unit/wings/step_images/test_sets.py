@@ -19,6 +19,7 @@ from warmstart import record as records
 from warmstart import run_end, view, wing
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import DiskFailed
 from warmstart.profiles import registry
 from warmstart.record import CacheSet
 from warmstart.seed import overlay, together
@@ -201,8 +202,8 @@ def test_a_step_asks_again_while_something_is_on_its_way(run: Run, monkeypatch: 
 
 def test_what_cannot_be_seeded_is_undone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
-    def refuse(_: Context) -> seed.CacheWithheld:
-        return seed.CacheWithheld(problem="quota")
+    def refuse(_: Context) -> DiskFailed:
+        return DiskFailed(what="the job gets no cache", problem="quota")
 
     monkeypatch.setattr(seed, "_give_away", refuse)
     with pytest.raises(WarmstartError, match="quota"):

@@ -185,7 +185,7 @@ def test_each_user_may_have_one_tree_packed(node: TreeSite) -> None:
     for tree, uid in (("/shared", 1), ("/own", 1), ("/shared", 2)):
         assert requests.ask(node.paths, request(tree, uid=uid)._replace(scope="site"))
     assert due(node) == {("/shared", 1), ("/own", 1), ("/shared", 2)}
-    killed = request("/shared")._replace(scope="site", problem="worker-died")
+    killed = request("/shared")._replace(scope="site", problem="the process died")
     tried(node, killed)
     assert due(node) == {("/own", 1), ("/shared", 2)}
     tried(node, killed._replace(refused=True))  # by the tree, not by its user's process
