@@ -79,7 +79,6 @@ def test_nobody_else_reads_what_a_job_is_shown(site: Site) -> None:
 
 def others_learn_nothing_after_the_end(site: Site, job_id: int) -> None:
     """Of a job of ws-bob: ws-bob is told of it on a host without its state, and can change nothing."""
-    site.flush()
     (report,) = site.store.glob(f"reports/*/{job_id:010}.*")
     for command in ("cat {0}", "ls {0.parent}", "ls {0.parent.parent}", "echo x >>{0}", "rm -f {0}", "ln {0} ~/x"):
         run = site.cluster.run(["sh", "-c", command.format(report)], ALICE)

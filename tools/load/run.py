@@ -365,9 +365,9 @@ def fragment(outcome: Outcome) -> str:
     return (
         f"{outcome.jobs} jobs of {len(outcome.kinds)} kinds and of two users on four nodes (seed {outcome.seed}), "
         f"{outcome.seconds / 60:.0f} minutes, {len(outcome.calls)} hooks, "
-        f"{outcome.events} audit events. When the reserve of a full state disk "
-        f"was used up, {outcome.printed} events went to syslog, and {outcome.unrecorded} jobs whose image was in the "
-        "store failed and were told.\n\n"
+        f"{outcome.events} audit lines, {outcome.printed} of them printed, as nothing could be written. When the "
+        f"reserve of a full state disk was used up, {outcome.unrecorded} jobs whose image was in the store failed and "
+        "were told.\n\n"
         f"Faults: {faults}.\n\n{_judgement(outcome.judged)}\n{found}"
     )
 

@@ -7,6 +7,7 @@ disk"): beside the host's syslog, which a test cannot take over.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,12 +15,12 @@ from typing import NamedTuple
 
 from tests.lib import installation
 from tests.lib.site import Site
-from warmstart.audit.line import Line, decoded, timestamp
-from warmstart.audit.runs import Run, runs
-from warmstart.report.story import History, tell
+from warmstart.audit.line import Line, decoded
+from warmstart.report.lines import Hook, hooks
+from warmstart.report.story import tell
 
 HOOKS = ("prolog", "epilog")
-_PRINTED = b"warmstart: "
+_PRINTED = b"warmstart: audit log "
 _SHIM = """\
 exec 9>>{log}
 echo "start {hook} $SLURM_JOB_ID $SLURMD_NODENAME $$ 0 $(date +%s.%N)" >&9
@@ -95,10 +96,10 @@ def calls(log: Path) -> list[Call]:
 
 
 def printed(log: Path) -> list[Line]:
-    """Return the events that hooks printed because they could be written nowhere."""
+    """Return the lines that hooks printed because they could not write them into the log."""
     lines = Path(f"{log}.stderr").read_bytes().splitlines()
-    decoded_lines = (decoded(line.removeprefix(_PRINTED)) for line in lines if line.startswith(_PRINTED))
-    return [{**line, "ts": timestamp(float(str(line["ts"])))} for line in decoded_lines if line and "event" in line]
+    texts = [line[line.find(b"{") :] for line in lines if line.startswith(_PRINTED)]
+    return [line for text in texts if (line := decoded(text)) and "event" in line]
 
 
 def tracebacks(log: Path) -> list[str]:
@@ -114,17 +115,19 @@ def gaps(seen: Sequence[Call], lines: Iterable[Line], ended: Iterable[Ended], of
     """
     found = [f"{call.hook} of job {call.job} on {call.node}: exit status {call.status}" for call in seen if call.status]
     found += [f"{call.hook} of job {call.job} on {call.node} did not end" for call in seen if call.status is None]
-    told = [run for run in runs(lines) if run.hook in HOOKS and not run.done_by]
+    told = [hook for hook in hooks(lines, time.time()) if hook.name in HOOKS and not hook.done_by]
     by_witness = Counter((call.hook, call.job, call.node) for call in seen)
     maybe = Counter((call.hook, call.job, call.node) for call in seen if _may_be_off(call, off))
-    by_audit = Counter((run.hook, run.job, run.node) for run in told)
+    by_audit = Counter((hook.name, hook.job, hook.node) for hook in told)
     for key in sorted(by_witness.keys() | by_audit.keys()):
         if not by_witness[key] - maybe[key] <= by_audit[key] <= by_witness[key]:
             hook, job, node = key
             found.append(f"{hook} of job {job} on {node}: {by_witness[key]} started, {by_audit[key]} in the audit")
-    for run in told:
-        if run.outcome not in ("ok", "failed"):
-            found.append(f"{run.hook} of job {run.job} on {run.node}: {run.outcome or 'unfinished'} in the audit")
+    found += [
+        f"{one.name} of job {one.job} on {one.node}: {one.outcome} in the audit"
+        for one in told
+        if one.outcome not in ("ok", "failed", "refused")
+    ]
     found += _ends(seen, ended)
     found += _untold(told)
     return found
@@ -152,14 +155,14 @@ def _ends(seen: Sequence[Call], ended: Iterable[Ended]) -> list[str]:
     return found
 
 
-def _untold(told: Sequence[Run]) -> list[str]:
+def _untold(told: Sequence[Hook]) -> list[str]:
     """`warmstart explain` can tell each job."""
-    by_job: dict[int, list[Run]] = {}
-    for run in told:
-        by_job.setdefault(run.job, []).append(run)
+    by_job: dict[int, list[Hook]] = {}
+    for hook in told:
+        by_job.setdefault(hook.job, []).append(hook)
     found = []
     for job, own in by_job.items():
-        story = tell(own, History())
+        story = tell(own)
         if len(story.hooks) != len(own) or not story.user or story.job != job:
             found.append(f"job {job}: its story lacks {len(own) - len(story.hooks)} hooks, or its user")
     return found

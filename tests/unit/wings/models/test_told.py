@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from warmstart.audit.runs import Failure
 
 from tests.lib.command_line import POLICY, answer, installed
 from tests.lib.policy_site import defaults, offering
 from tests.lib.told import counts, parts, run_of
 from warmstart.audit.line import Line
-from warmstart.audit.runs import Failure
 from warmstart.doctor import prefixes
 from warmstart.doctor.node import Node
 from warmstart.host.namespaces import Mount

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from warmstart.audit.runs import Failure
 
 from tests.lib.policy_site import defaults, offering
 from tests.lib.told import counts, parts, run_of
 from warmstart.audit.line import Line
-from warmstart.audit.runs import Failure
 from warmstart.doctor import prefixes
 from warmstart.doctor.node import Node
 from warmstart.host.namespaces import Mount
