@@ -12,12 +12,10 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 # What hooks import late is imported here once, and not in each of thousands of children.
@@ -89,7 +87,6 @@ HOOKS = (
     "unpack",
     "background",
     "rounds",
-    "flush",
     "maintain",
     "maintain-store",
     "defer a harvest",
@@ -110,12 +107,6 @@ DRAINING = ("prolog", "epilog", "defer a harvest", "spool a bundle")
 ALWAYS_0 = ("job-container", *(name for wing in OF_WINGS for name in wing.acts))
 # If one of these is killed, nothing that the job has compiled is lost.
 HARVESTING = ("epilog", "defer a harvest", "do a deferred harvest", "merge parts", "spool a bundle")
-EventKey = tuple[str, str, str]
-
-
-def _key(event: dict[str, Any]) -> EventKey:
-    """Return what an event has in a journal and in the log alike: the log has its time as text."""
-    return event["event"], event.get("run_id", ""), event.get("step", "")
 
 
 class SweptNode(Node):
@@ -138,7 +129,6 @@ class SweptNode(Node):
         self.knows(self.neighbour.id)
         self._before: dict[str, Callable[[], None]] = {
             "background": self._need_background,
-            "flush": self._need_flush,
             "maintain": self._need_maintenance,
             "maintain-store": self._need_store_maintenance,
             "merge parts": self._need_merge,
@@ -316,11 +306,6 @@ class SweptNode(Node):
         with self.client() as client:
             client.run_in(after(20), parts.finish, RunParts(str(self.store), name), "n2", nodelist)
 
-    def _need_flush(self) -> None:
-        """Leave the journals of a job, and the report that its epilog owes."""
-        self._run_job(2)
-        assert any(name.startswith(".epilog") for name in os.listdir(self.paths.journal))
-
     def _need_maintenance(self) -> None:
         """Leave a bundle in the spool. A run without an epilog comes beside it."""
         self.succeed("prolog")
@@ -350,20 +335,6 @@ class SweptNode(Node):
             os.chown(namespace / name, *account("daemon")[1:])
 
     # What is there afterwards.
-
-    def known_events(self) -> Counter[EventKey]:
-        """Return what there was. Hooks move events from journals to the log, so their order tells nothing."""
-        return Counter(map(_key, self.events()))
-
-    def new_events(self, known: Counter[EventKey]) -> list[dict[str, Any]]:
-        """Return the events that were not known."""
-        left, new = Counter(known), []
-        for event in self.events():
-            if left[_key(event)]:
-                left[_key(event)] -= 1
-            else:
-                new.append(event)
-        return new
 
     def neighbours(self) -> dict[str, tuple[object, ...]]:
         """Return every file that belongs to others than the job: kind, mode, owner, content."""
@@ -416,7 +387,7 @@ class HookAct(Act):
     def prepare(self) -> None:
         """Bring the node to where the hook is next."""
         self._node.prepare(self._hook)
-        self._before, self._known = self._node.neighbours(), self._node.known_events()
+        self._before, self._known = self._node.neighbours(), len(self._node.events())
         if self._hook == "spool a bundle":
             self._node.lose_store()
 
@@ -454,7 +425,7 @@ class HookAct(Act):
 
     def _taken(self, done: Done, fault: Fault) -> list[str]:
         """Return what is wrong with how the hook took a fault: class, status, a job that got half of what it should."""
-        wrong, events = [], self._node.new_events(self._known)
+        wrong, events = [], self._node.events()[self._known :]
         crashes = [event["traceback"] for event in events if "traceback" in event]
         if crashes or "Traceback" in done.stderr:
             lines = ("".join(crashes) or done.stderr).strip().splitlines()

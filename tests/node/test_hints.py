@@ -120,7 +120,7 @@ def test_its_commands_mend_the_fault_and_nothing_else(site: Site, check: str, pl
 
 
 def test_a_masked_unit_is_no_code(site: Site, place: Path) -> None:
-    (place / "warmstart-audit.path").symlink_to("/dev/null")
+    (place / "warmstart-harvest.timer").symlink_to("/dev/null")
     (place / "warmstart.target").symlink_to("/dev/null")
     assert "node.code" not in findings(site)
     (place / "warmstart-maintain.service").touch()

@@ -98,11 +98,11 @@ def others_learn_nothing_after_the_end(site: Site, job_id: int) -> None:
 
 @pytest.mark.threat(17)
 def test_what_root_keeps_is_roots(site: Site) -> None:
-    """Users cannot list records, stages, bundles, journals or views, not even by name."""
+    """Users cannot list records, stages, bundles or views, not even by name."""
     site.finish(site.compile_job("copy", ALICE, "n1"))
     site.finish(site.compile_job("copy", ALICE, "n1"))  # seeded: now there are local bundles, too
     with running(site, ALICE) as (job_id, _):
-        parts = ("state", "stage", "journal", "bundles")
+        parts = ("state", "stage", "bundles")
         assert set(parts) <= set(os.listdir(site.var / "n1"))
         for directory in (*(site.var / "n1" / part for part in parts), site.var / "view"):
             assert site.cluster.run(["ls", str(directory)], ALICE, node="n1").returncode != 0

@@ -23,8 +23,6 @@ PARSING_METHODS = ("unpack", "unpack_from", "iter_unpack", "splitlines")
 OWN = {
     "entry/pyxis_importer.py:_has_profiles": "root's view of the job, read by the job's user; any bytes are text",
     **OWN_OF_WINGS,
-    "audit/journal.py:Log.shown_to_job": "lines of this process's own journal",
-    "audit/pending.py:shown": "each line is `audit-line`",
     "audit/query.py:_files": "opens the log; each line is `audit-line`",
     "cli/explain.py:explain": "the notices of a view, whose lines are made printable",
     "cli/own.py:OwnLog.lines": "each line is `audit-line`",

@@ -12,7 +12,7 @@ import pytest
 
 from warmstart import hot
 
-SAYING = ("fallback", "line", "reserve", "syslog")  # what says, also to syslog, that there is no job
+SAYING = ("line", "syslog")  # what says, also to syslog, that there is no job
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 

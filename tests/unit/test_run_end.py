@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import stat
@@ -12,13 +11,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.lib.faults import dies
 from tests.lib.left_runs import damage, runs_left
 from tests.lib.privileges import make_removable
-from tests.lib.runs import a_context, a_policy
+from tests.lib.runs import a_context, a_policy, events, result
 from warmstart import errand, run_end, view
 from warmstart import record as records
 from warmstart.errand import Errands, at_work
@@ -77,8 +77,11 @@ class Runs:
         return [item.name for item in runs_left(self.paths, REMOVALS)]
 
     def events(self, name: str) -> list[dict[str, object]]:
-        lines = [line for path in Path(self.paths.journal).iterdir() for line in path.read_text().splitlines()]
-        return [event for line in lines if (event := json.loads(line))["event"] == name]
+        return events(self.context, name)
+
+    def result(self) -> dict[str, Any]:
+        """Return what the hook's last line would have."""
+        return result(self.context)
 
 
 @pytest.fixture
@@ -118,7 +121,7 @@ def test_nothing_is_left_of_a_run(runs: Runs, way: str) -> None:
     for _ in range(2):
         WAYS[way](ending)
         assert (runs.left(), runs.recorded()) == ([], None)
-    assert runs.events("step.failed") == []
+    assert "failures" not in runs.result()
 
 
 @pytest.mark.parametrize("way", sorted(WAYS))
@@ -154,7 +157,7 @@ def test_what_takes_long_to_remove_is_left_to_the_background(runs: Runs, busy_di
     assert tree(f"{runs.workspace}/.{name}") == ALL
     assert stat.S_IMODE((runs.workspace / f".{name}").stat().st_mode) == 0o700
     assert busy_disk == [["/nowhere/background", "removals", "node"]]
-    assert runs.events("step.failed") == []
+    assert "failures" not in runs.result()
     (item,) = runs_left(runs.paths, REMOVALS)
     assert item.record is not None
     other = runs.make(run_id="ffffffff")
@@ -238,9 +241,10 @@ def test_a_run_that_cannot_be_removed_is_still_known(runs: Runs, monkeypatch: py
         run_end.supersede(ending, after(SOON), rebooted=True)
         undone(ending)
     assert (os.listdir(runs.paths.view), runs.recorded()) == ([], ending.record)
-    assert [event["step"] for event in runs.events("step.failed")] == ["release", "release"]
-    (event,) = runs.events("run.superseded")
-    assert (event["earlier_run"], event["rebooted"]) == (ending.record.run_id, True)
+    result = runs.result()
+    assert [failure["step"] for failure in result["failures"]] == ["release", "release"]
+    (remark,) = result["remarks"]
+    assert (remark["about"], "started again" in remark["text"]) == (ending.record.run_id, True)
     released(ending)
     assert (runs.left(), runs.recorded()) == ([], None)
 
@@ -258,7 +262,7 @@ def test_a_view_that_cannot_be_removed_costs_nothing_else(
             assert [type(failure) for failure in outcome.degraded] == [WorkspaceBusy, StoreFailed]
         else:
             WAYS[way](ending)
-            assert [event["step"] for event in runs.events("step.failed")] == ["release", "release"]
+            assert [failure["step"] for failure in runs.result()["failures"]] == ["release", "release"]
     assert (runs.left(), runs.recorded()) == (["7"], ending.record)
     released(ending._replace(record=ending.record._replace(topics=[])))
     assert (runs.left(), runs.recorded()) == ([], None)

@@ -1,6 +1,5 @@
 """By whose fault a failure is decides what becomes of the job."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.lib.policy_site import defaults
-from tests.lib.runs import a_policy
+from tests.lib.runs import a_policy, result
 from warmstart import record as records
 from warmstart.errors import NodeError, ResourceError, StoreError, UserError, WarmstartError
 from warmstart.runner import Refused, Step, run_epilog, run_prolog
@@ -51,11 +50,6 @@ def step(name: str, ran: list[str], failure: WarmstartError | None = None, **out
         return Outcome("changed", **outcome)
 
     return Step(name, run)
-
-
-def events(root: Path) -> list[dict[str, Any]]:
-    lines = [line for path in (root / "node" / "journal").iterdir() for line in path.read_text().splitlines()]
-    return [json.loads(line) for line in lines]
 
 
 @pytest.mark.parametrize("error", [OfStore(), OfResource()])
@@ -121,12 +115,16 @@ def test_an_epilog_runs_every_step_and_reports_the_worst(
     assert isinstance(worst, OfNode)
 
 
-def test_every_step_leaves_one_event(context: Context, tmp_path: Path) -> None:
+def test_the_last_line_says_what_steps_took_told_and_lacked(context: Context) -> None:
+    """What a wing's step says stands apart."""
     partly = step("seed", [], detail={"entries": 3}, degraded=[OfStore()])
-    assert run_prolog(context, [partly, step("image", [])]).notices
-    named = [(event["event"], event["step"], event.get("error", {}).get("code")) for event in events(tmp_path)]
-    assert named == [
-        ("step.failed", "seed", "of-store"),
-        ("step.finished", "seed", None),
-        ("step.finished", "image", None),
+    of_wing = step("tree", [], OfResource())._replace(wing="trees")
+    told = step("port", [], detail={"ports": [1]})._replace(wing="ports")
+    run_prolog(context, [partly, of_wing, told])
+    line = result(context)
+    assert (line["entries"], line["told"]) == (3, {"port": {"ports": [1]}})
+    assert [(failure["step"], failure["code"]) for failure in line["failures"]] == [
+        ("seed", "of-store"),
+        ("tree", "of-resource"),
     ]
+    assert [*line["steps"]] == ["seed", "tree", "port"]

@@ -1,4 +1,4 @@
-"""A session: root, the policy, a journal that always ends up in the audit log, and the store's process closed."""
+"""A session: root, the policy, a log with a last line whatever happens, and the store's process closed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ def test_a_session_has_what_maintenance_needs(node: Node) -> None:
         session.audit.emit(events.ENTRY_PROMOTED)
     assert [event["hook"] for event in node.events("entry.promoted")] == ["maintain"]
     assert [event["outcome"] for event in node.events("hook.finished")] == ["ok"]
-    assert os.listdir(node.paths.journal) == []
 
 
 def test_a_session_in_which_a_part_failed_has_failed(node: Node) -> None:
     with open_session(node.installation, "maintain", "n1") as session:
         session.failed("x", StoreFailed(what="w", problem="p"))
         session.audit.emit(events.ENTRY_PROMOTED)
-    assert node.events("step.failed")[0]["error"]["code"] == "store-failed"
+    assert [failure["code"] for failure in node.failures()] == ["store-failed"]
     assert [event["outcome"] for event in node.events("hook.finished")] == ["failed"]
 
 
@@ -65,7 +64,6 @@ def test_a_session_that_is_told_to_end_is_no_crash(node: Node) -> None:
     os.kill(child, signal.SIGTERM)
     assert os.waitpid(child, 0)[1] == signal.SIGTERM  # which units, and who waits for it, take for what it is
     assert [event["outcome"] for event in node.events("hook.finished")] == ["ended"]
-    assert node.events("hook.crashed") == []
     before = signal.getsignal(signal.SIGTERM)
     with open_session(node.installation, "step-images", "n1"):
         pass

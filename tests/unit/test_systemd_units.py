@@ -42,12 +42,6 @@ def test_jobs_that_run_are_harvested_where_there_are_any() -> None:
     assert f"OnCalendar=*:0/{timers.ROUND_S / 60:.0f}" in timer.split("\n")
 
 
-def test_the_audit_is_current_whatever_a_node_is_called() -> None:
-    unit = (UNITS / "warmstart-audit.path").read_text()
-    marks = Installation("/p").node("any").unflushed.removesuffix("/any").replace(Installation("/p").var, "@VAR@")
-    assert f"DirectoryNotEmpty={marks}\nMakeDirectory=yes\n" in unit
-
-
 def test_an_import_has_limits_and_may_clean_up() -> None:
     """Hooks start all of a node; what one takes too much of ends no other. A signal is for the first process alone."""
     unit = (UNITS / "warmstart-import@.service").read_text()

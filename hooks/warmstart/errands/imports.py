@@ -34,7 +34,7 @@ from warmstart.images.store.layout import IMPORT_S, Charged
 from warmstart.images.store.published import RememberedFailure
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import serves_repository
-from warmstart.steps.image import tell
+from warmstart.steps.image import tell_import
 
 HOOK = "import"  # of its events
 MEMORY_EVENTS = "/sys/fs/cgroup/memory.events"  # of a container; a whole machine has none there
@@ -70,7 +70,7 @@ class _Import:
         try:
             image = self._obtain(deadline)
             if image is not None and image.how == "imported":  # not: found in the store
-                tell(self._audit, self._request.reference, image, time.monotonic() - started)
+                self._tell(image, started)
             if image is not None:
                 with suppress(OSError):  # then doctor warns of it for an hour
                     requests.forget_failure(self._session.paths, self._request.image)
@@ -89,6 +89,20 @@ class _Import:
         finally:
             signal.alarm(0)
         return DONE
+
+    def _tell(self, image: Obtained, started: float) -> None:
+        name = self._request.reference
+        tell_import(self._audit, name, image)
+        took = round((time.monotonic() - started) * 1000, 3)
+        self._audit.emit(
+            events.IMAGE_IMPORTED,
+            image=name,
+            digest=image.digest,
+            path=image.path,
+            bytes=image.size,
+            waited_ms=round(image.waited_s * 1000),
+            duration_ms=took,
+        )
 
     def _stop(self, number: int, _frame: object) -> NoReturn:
         """End as after an error, so that nothing stays in the scratch directory.

@@ -245,13 +245,7 @@ def _left_to_pyxis(image: PyxisImage, reason: str, outcome: Outcome) -> Outcome:
 
 def tell(audit: Log, name: str, image: Obtained, seconds: float) -> None:
     """Log how an image was obtained, and what the import did if the image was missing."""
-    missing = image.missing
-    if missing.damaged:
-        audit.emit(events.IMAGE_DAMAGED, image=name, digest=image.digest, reason=missing.damaged)
-    if missing.lockless:
-        audit.remark(f"was imported without a lock: {missing.lockless}", name)
-    for evicted in missing.evicted:
-        audit.emit(events.IMAGE_EVICTED, name=evicted, reason=f"room for {name}")
+    tell_import(audit, name, image)
     stale = {"reason": image.reason} if image.reason else {}
     audit.add(
         "images",
@@ -264,3 +258,14 @@ def tell(audit: Log, name: str, image: Obtained, seconds: float) -> None:
         waited_ms=round(image.waited_s * 1000),
         ms=round(seconds * 1000, 3),
     )
+
+
+def tell_import(audit: Log, name: str, image: Obtained) -> None:
+    """Log what the import of a missing image did besides."""
+    missing = image.missing
+    if missing.damaged:
+        audit.emit(events.IMAGE_DAMAGED, image=name, digest=image.digest, reason=missing.damaged)
+    if missing.lockless:
+        audit.remark(f"was imported without a lock: {missing.lockless}", name)
+    for evicted in missing.evicted:
+        audit.emit(events.IMAGE_EVICTED, name=evicted, reason=f"room for {name}")

@@ -1,17 +1,15 @@
 """The package's units, and slurmd's drop-in, under a systemd of its own that runs Slurm, too.
 
-Run by `test_deb` in a root file system of `tests/releases/packages/fresh`, where the package is installed. Hooks run by
-hand; slurmd is restarted in a slow prolog, without the drop-in and with it.
+Run by `test_deb` in a root file system of `tests/releases/packages/fresh`, where the package is installed. slurmd is
+restarted in a slow prolog, without the drop-in and with it.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,14 +17,8 @@ import pytest
 from tests.lib.processes import wait_until
 from tests.releases.packages.systemd import Systemd, started
 from tests.releases.packages.trial import SLURM
-from warmstart.paths import Installation
 
-USR = Installation("/usr")
-NODE = "of-another-name"
-LOG = Path("/var/log/warmstart/audit.jsonl")
-UNIT = "warmstart-audit.service"
 SECONDS = 60
-POLICY = "version: 1\npaths: {store: /srv/warmstart}\nimages: {registries: [reg.example.com]}\nrules: [{name: all}]\n"
 DEFAULT_S = 4  # of systemd's own, 90 elsewhere
 PROLOG_S = 15
 TIMES = "PrologEpilogTimeout=280\nBatchStartTimeout=360\n"
@@ -43,7 +35,6 @@ touch /var/tmp/prolog-done.$SLURM_JOB_ID
 def systemd() -> Iterator[Systemd]:
     """Yield a systemd that runs Slurm with a slow prolog, and kills what does not stop in time."""
     for path, text in {
-        f"/etc/systemd/system/{UNIT}.d/shorter.conf": "[Service]\nRestartSec=3\n",
         "/etc/systemd/system.conf.d/shorter.conf": f"[Manager]\nDefaultTimeoutStopSec={DEFAULT_S}s\n",
         "/etc/slurm/slow": PROLOG,
         "/etc/slurm/slurm.conf": f"{SLURM}Prolog=/etc/slurm/slow\nPrologFlags=Alloc,DeferBatch\n{TIMES}",
@@ -56,60 +47,15 @@ def systemd() -> Iterator[Systemd]:
     subprocess.run(["useradd", "--create-home", "--uid", "1000", "alice"], check=True)
     subprocess.run(["install", "-d", "-o", "slurm", "/var/lib/slurm/slurmctld", "/var/lib/slurm/slurmd"], check=True)
     with started() as running:
-        running.ctl("start", "munge", "slurmctld", "slurmd", "warmstart-audit.path")
+        running.ctl("start", "munge", "slurmctld", "slurmd")
         wait_until("the node", lambda: "idle" in running.run("sinfo", "--noheader"), SECONDS)
         yield running
-
-
-def runs(systemd: Systemd) -> str:
-    """Return what names the last run of the service; "" before the first one."""
-    return systemd.shows(UNIT, "InvocationID")
-
-
-def hook(name: str, job: int) -> None:
-    variables = {"SLURM_JOB_ID": str(job), "SLURM_JOB_UID": "1000", "SLURM_JOB_GID": "1000", "SLURM_JOB_USER": "alice"}
-    subprocess.run([f"/usr/libexec/warmstart/{name}"], check=True, env={**variables, "SLURMD_NODENAME": NODE})
-
-
-def logged() -> list[tuple[int, str]]:
-    """Return the jobs and hooks that the log has the end of."""
-    lines = map(json.loads, LOG.read_text().splitlines()) if LOG.exists() else ()
-    return [(line["job_id"], line["hook"]) for line in lines if line["event"] == "hook.finished"]
-
-
-def is_logged(job: int, hook: str) -> bool:
-    """Return whether the log has the end of a hook."""
-    return (job, hook) in logged()
-
-
-def test_the_log_is_current(systemd: Systemd) -> None:
-    """Within a minute of each hook; a log that cannot be written loses nothing; an idle node starts nothing."""
-    os.makedirs("/srv/warmstart")
-    Path(USR.policy).write_text(POLICY)
-    journal = Path(USR.node(NODE).journal)
-    for job in (1, 2):  # the directory is there, and is empty, or not
-        hook("prolog", job)
-        wait_until("the prolog", partial(is_logged, job, "prolog"), SECONDS)
-        hook("epilog", job)
-        wait_until("the epilog", partial(is_logged, job, "epilog"), SECONDS)
-    wait_until("the end of the service", lambda: not os.listdir(journal), SECONDS)
-    wait_until("rest", lambda: systemd.shows(UNIT, "ActiveState") == "inactive", SECONDS)
-    before = runs(systemd)
-    time.sleep(20)
-    assert runs(systemd) == before  # an idle node
-
-    LOG.rename(LOG.with_suffix(".kept"))
-    LOG.mkdir()  # cannot be opened as a file
-    hook("prolog", 3)
-    wait_until("a failure", lambda: "auto-restart" in systemd.shows(UNIT, "SubState"), SECONDS)
-    LOG.rmdir()
-    wait_until("its events", lambda: logged() == [(3, "prolog")], SECONDS)
 
 
 def test_one_target_is_all_that_a_node_enables(systemd: Systemd) -> None:
     """It starts the units of a node, and stops them. What needs the store's host has a target of its own."""
     systemd.ctl("enable", "warmstart.target", "warmstart-store.target")
-    node = ("warmstart-maintain.timer", "warmstart-harvest.timer", "warmstart-audit.path")
+    node = ("warmstart-maintain.timer", "warmstart-harvest.timer")
     for target, units in {
         "warmstart.target": node,
         "warmstart-store.target": ("warmstart-maintain-store.timer",),

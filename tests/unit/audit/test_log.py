@@ -199,18 +199,23 @@ def _link(log: Path) -> None:
     log.symlink_to(log.parent / "other")
 
 
+def _made(log: Path, mode: int) -> None:
+    log.touch()
+    log.chmod(mode)
+
+
 def _second_name(log: Path) -> None:
     log.touch()
     os.link(log, log.parent / "other")
 
 
-REFUSED = {
+REFUSED: dict[str, Callable[[Path], object]] = {
     "a link": _link,
     "a second name": _second_name,
-    "a directory": Path.mkdir,
+    "a directory": lambda log: log.mkdir(),
     "a FIFO": os.mkfifo,
-    "others can write it": lambda log: (log.touch(), log.chmod(0o666)),
-    "its group can write it": lambda log: (log.touch(), log.chmod(0o660)),
+    "others can write it": lambda log: _made(log, 0o666),
+    "its group can write it": lambda log: _made(log, 0o660),
     "others can write its directory": lambda log: log.parent.chmod(0o757),
     "its directory is sticky": lambda log: log.parent.chmod(0o1777),
 }
@@ -223,8 +228,7 @@ def test_a_log_that_others_can_change_is_refused(
 ) -> None:
     """Each line goes to syslog once, and to stderr; nothing is written elsewhere."""
     log.parent.mkdir(0o755)
-    plant: Callable[[Path], object] = REFUSED[case]
-    plant(log)
+    REFUSED[case](log)
     finished(log)
     assert [line["event"] for line in received(service)] == ["hook.started", "hook.finished"]
     said = capsys.readouterr().err.splitlines()

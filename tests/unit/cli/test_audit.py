@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import click
 import pytest
 
 from tests.lib.command_line import POLICY, installed, run
-from warmstart.audit import events
-from warmstart.audit.log import Log
 from warmstart.audit.query import AuditLog
 from warmstart.audit.rendering import console
 from warmstart.cli import audit
@@ -85,16 +82,6 @@ def test_without_a_policy_it_says_how_to_go_on(nowhere: Installation) -> None:
     result = run(nowhere, "audit")
     assert result.exit_code == 2
     assert "--from PATH" in result.stderr
-
-
-def test_events_that_wait_are_shown_with_the_policys_log(tmp_path: Path) -> None:
-    installation = installed(tmp_path, POLICY.replace("/var/log/w/audit.jsonl", "/nonexistent/audit.jsonl"))
-    os.makedirs(installation.node("n1").root)
-    journal = Log(installation.node("n1").journal, {"hook": "prolog", "run_id": "ab", "job_id": 7})
-    journal.emit(events.HOOK_STARTED)
-    result = run(installation, "audit", "--job", "7")
-    assert (result.exit_code, "hook.started" in result.stdout) == (0, True)
-    journal.finish()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.lib.command_line import run
 from tests.lib.node import Node, OsAs
 from warmstart import session, view
 from warmstart.cli import own
-from warmstart.entry import epilog, flush, prolog
+from warmstart.entry import epilog, prolog
 from warmstart.paths import Installation
 from warmstart.store import reports
 
@@ -31,7 +31,6 @@ def test_users_are_told_of_both_hooks_after_the_end(as_user: Node) -> None:
     assert prolog.main(as_user.installation.prefix) == 0
     for _ in range(2):
         assert epilog.main(as_user.installation.prefix) == 0
-    assert flush.main(as_user.installation.prefix) == 0
     shutil.rmtree(as_user.paths.root)
     result = as_user.command("explain", "7")
     assert (result.exit_code, "cold: nothing is published" in result.stdout) == (0, True)
@@ -46,7 +45,6 @@ def test_a_refused_job_is_one_after_its_end(as_user: Node) -> None:
     as_user.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
     assert prolog.main(as_user.installation.prefix) == 0
     assert epilog.main(as_user.installation.prefix) == 0
-    assert flush.main(as_user.installation.prefix) == 0
     assert [hook["outcome"] for hook in as_user.json("explain", "7")["hooks"]] == ["ok", "ok"]
 
 
@@ -79,7 +77,6 @@ def test_what_is_in_view_and_report_is_told_once(as_user: Node, monkeypatch: pyt
     assert prolog.main(as_user.installation.prefix) == 0
     text = (*view.files(as_user.installation, "7", view.EVENTS),)
     assert epilog.main(as_user.installation.prefix) == 0
-    assert flush.main(as_user.installation.prefix) == 0
     before = as_user.json("explain", "7")
     monkeypatch.setattr(view, "files", lambda _site, _job, name: text if name == view.EVENTS else ())
     assert as_user.json("explain", "7") == before

@@ -41,7 +41,7 @@ def test_what_to_do_depends_on_the_unit(places: list[Path]) -> None:
     assert "is enabled" in told()
     assert f"`systemctl start {TARGET}`" in told()
     assert "systemctl enable" not in told()
-    (usr / "warmstart-audit.service").symlink_to("/dev/null")  # which systemd does not start
+    (usr / "warmstart-maintain-store.service").symlink_to("/dev/null")  # which systemd does not start
     assert "is enabled" in told()
     (etc / TARGET).symlink_to("/dev/null")
     assert told() == f"it is masked: `systemctl unmask {TARGET}`, then {ENABLE}"
@@ -53,7 +53,7 @@ def test_units_of_another_installation_do_nothing_for_this_one(places: list[Path
     (usr / TARGET).touch()
     (usr / SERVICE).write_text("[Service]\nExecStart=/usr/bin/warmstart maintain --store\n")
     assert told("/usr/local").startswith("the units here are those of /usr: ")
-    (etc / SERVICE).write_text("[Service]\nExecStartPre=/bin/sleep 1\nExecStart=/usr/local/libexec/warmstart/flush\n")
+    (etc / SERVICE).write_text("[Service]\nExecStartPre=/bin/true\nExecStart=/usr/local/libexec/warmstart/timers\n")
     assert told("/usr/local") == ENABLE
     assert told().startswith("the units here are those of /usr/local: ")
 

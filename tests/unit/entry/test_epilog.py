@@ -79,7 +79,7 @@ def test_a_harvest_that_is_lost_is_no_success(node: Node, record: Record) -> Non
     assert epilog.main(node.installation.prefix) == 0
     outcomes = {event["hook"]: event["outcome"] for event in node.events("hook.finished")}
     assert outcomes == {"prolog": "ok", "epilog": "failed"}
-    assert [event["step"] for event in node.events("step.failed")] == ["harvest"]
+    assert [failure["step"] for failure in node.failures()] == ["harvest"]
     assert left(node) == []
 
 

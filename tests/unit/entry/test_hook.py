@@ -172,10 +172,15 @@ def test_a_state_directory_of_somebody_elses_is_refused(
 def test_a_damaged_record_is_told_and_forgotten(node: Node) -> None:
     """Nobody can read it, so nobody could end that run by it."""
     seen: list[object] = []
+
+    def look(hook: Hook) -> str:
+        seen.append(hook.earlier_record())
+        return OK
+
     os.makedirs(f"{node.paths.state}/7")
     os.chmod(node.paths.root, 0o755)
     Path(node.paths.state, "7", "record.json").write_text("{")
-    assert run_hook("prolog", node.installation.prefix, lambda hook: str(seen.append(hook.earlier_record()))) == 0
+    assert run_hook("prolog", node.installation.prefix, look) == 0
     assert seen == [None]
     assert len(node.events("record.damaged")) == 1
 
@@ -188,7 +193,12 @@ def test_a_record_of_another_release_stays(node: Node, name: str, capsys: pytest
     record = Path(node.paths.state, "7", "record.json")
     record.write_text('{"format": 2}')
     seen: list[object] = []
-    assert run_hook(name, node.installation.prefix, lambda hook: str(seen.append(hook.earlier_record()))) == 0
+
+    def look(hook: Hook) -> str:
+        seen.append(hook.earlier_record())
+        return OK
+
+    assert run_hook(name, node.installation.prefix, look) == 0
     assert (seen, record.read_text()) == ([], '{"format": 2}')
     assert "record.json has format 2, known is 1" in capsys.readouterr().err
 

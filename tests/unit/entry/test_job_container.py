@@ -65,17 +65,17 @@ def test_what_the_run_shows_is_shown(
     assert shown == [("/run/ns", run, os.getuid(), [CACHE, other])]
     monkeypatch.setattr(job_container, "show_in_namespace", lambda *_: {"/lustre/my env": "too many links"})
     assert job_container.main(node.installation.prefix) == 0
-    (event,) = node.events("step.failed")
-    assert event["error"]["code"] == "not-shown"
-    assert "/lustre/my env in the job's namespace: too many links" in event["error"]["reason"]
+    (failure,) = node.failures()
+    assert failure["code"] == "not-shown"
+    assert "/lustre/my env in the job's namespace: too many links" in failure["reason"]
 
 
 def test_a_list_of_another_form_is_no_crash(node: Node, shown: list[Call], tmp_path: Path) -> None:
     """Another release may have written it."""
     Path(f"{tmp_path}/w/7.00000000/shown").write_text("cache\n")
     assert job_container.main(node.installation.prefix) == 0
-    (event,) = node.events("step.failed")
-    assert (shown, "another number of fields" in event["error"]["reason"]) == ([], True)
+    (failure,) = node.failures()
+    assert (shown, "another number of fields" in failure["reason"]) == ([], True)
 
 
 @pytest.mark.parametrize("case", ["another policy", "no namespace", "no record", "another user", "no cache"])
@@ -92,7 +92,7 @@ def test_what_has_none_is_left_alone(node: Node, shown: list[Call], monkeypatch:
         save(node, a_record(cache=""))
     assert job_container.main(node.installation.prefix) == 0
     assert shown == []
-    assert node.events("step.failed") == []
+    assert node.failures() == []
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_a_mount_that_fails_is_told_and_fails_no_job(
 
     monkeypatch.setattr(job_container, "show_in_namespace", fail)
     assert job_container.main(node.installation.prefix) == 0
-    (event,) = node.events("step.failed")
-    assert (event["step"], event["error"]["code"]) == ("job-container", "not-shown")
-    assert problem in event["error"]["reason"]
+    (failure,) = node.failures()
+    assert (failure["step"], failure["code"]) == ("job-container", "not-shown")
+    assert problem in failure["reason"]
 
 
 def test_a_bug_fails_no_job_either(node: Node, shown: list[Call], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,5 +124,4 @@ def test_a_bug_fails_no_job_either(node: Node, shown: list[Call], monkeypatch: p
 
     monkeypatch.setattr(job_container, "show_in_namespace", bug)
     assert job_container.main(node.installation.prefix) == 0
-    assert len(node.events("hook.crashed")) == 1
-    assert Path(node.policy.paths.audit).exists()
+    assert node.result("job-container")["outcome"] == "crashed"

@@ -25,21 +25,24 @@ def observed(node: Node) -> Node:
 
 
 def test_what_a_job_would_get_is_said(observed: Node) -> None:
-    assert run(observed)["steps"] == ["workspace", "seed", "environment"]
+    result = run(observed)
+    assert result["planned"] == ["workspace", "seed", "environment"]
+    assert (result["rules"], result["granted"]["profiles"]) == (["everyone"], ["numba"])
+    assert "steps" not in result
 
 
 def test_a_job_that_would_be_refused_runs(observed: Node) -> None:
     observed.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
-    event = run(observed)
-    assert (event["steps"], event["refused"]["code"]) == ([], "not-offered")
-    assert observed.events("job.refused") == []
+    result = run(observed)
+    (failure,) = result["failures"]
+    assert (failure["degree"], failure["code"], result["outcome"]) == ("refused", "not-offered", "ok")
 
 
 def test_a_job_that_no_rule_matches_has_no_notice(observed: Node) -> None:
     observed.write(observed.policy._replace(rules=()))
     observed.environ(SLURM_JOB_COMMENT="warmstart: profiles=numba")
-    event = run(observed)
-    assert (event["steps"], event["excluded"]) == ([], "no rule matches it on this node")
+    result = run(observed)
+    assert ("planned" in result, result["excluded"]) == (False, "no rule matches it on this node")
 
 
 def test_a_bug_in_observing_harms_no_job(observed: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +51,7 @@ def test_a_bug_in_observing_harms_no_job(observed: Node, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(plan, "left_out", fail)
     assert prolog.main(observed.installation.prefix) == 0
-    assert (len(observed.events("hook.crashed")), os.listdir(observed.paths.view)) == (1, [])
+    assert ("traceback" in observed.result("prolog"), os.listdir(observed.paths.view)) == (True, [])
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -63,7 +66,7 @@ def test_a_broken_node_is_not_drained(observed: Node, monkeypatch: pytest.Monkey
         monkeypatch.setattr(records, "job_lock", broken)
     for hook in (prolog, epilog):
         assert hook.main(observed.installation.prefix) == 0
-    assert [event["error"]["code"] for event in observed.events("step.failed")] == ["state-unusable"] * (2 - 2 * early)
+    assert [failure["code"] for failure in observed.failures()] == ["state-unusable"] * (2 - 2 * early)
 
 
 def test_a_job_that_began_before_is_ended(node: Node) -> None:
@@ -73,9 +76,7 @@ def test_a_job_that_began_before_is_ended(node: Node) -> None:
     assert record
     node.write(node.policy._replace(mode="observe"))
     assert epilog.main(node.installation.prefix) == 0
-    assert {event["step"] for event in node.events("step.finished") if event["hook"] == "epilog"} == {
-        *("harvest", "release", "spool")
-    }
+    assert [*node.result("epilog")["steps"]] == ["harvest", "release", "spool"]
     assert not Path(record.run_directory).exists()
     assert (os.listdir(node.paths.view), os.listdir(node.paths.state)) == ([], [])
     before = files(node)

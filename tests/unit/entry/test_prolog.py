@@ -70,14 +70,21 @@ def test_the_job_reads_what_was_done_for_it(node: Node) -> None:
     node.environ(SLURM_JOB_COMMENT="warmstart: profiles=jax fresh")
     run(node)
     view = Path(node.paths.view, "7", "events")
-    found = {line["event"]: line for line in map(json.loads, view.read_text().splitlines())}
-    planned = found["job.planned"]
-    assert planned["asked"] == {"profiles": ["jax"], "fresh": True}
-    assert (planned["rules"], planned["profiles"], planned["head"]) == (["everyone"], ["numba"], True)
-    assert found["step.finished"]["cold"] == {"numba": "asked-fresh", "jax": "asked-fresh"}
+    begun, so_far = map(json.loads, view.read_text().splitlines())
+    assert (begun["event"], so_far["asked"]) == ("hook.started", {"profiles": ["jax"], "fresh": True})
+    assert (so_far["granted"], so_far["head"], "rules" in so_far) == (
+        {"images": [], "profiles": ["numba"]},
+        True,
+        False,
+    )
+    assert {name: cache["cold"] for name, cache in so_far["caches"].items()} == dict.fromkeys(
+        ("numba", "jax"), "asked-fresh"
+    )
+    assert node.result("prolog")["rules"] == ["everyone"]
     node.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
     run(node)
-    assert [json.loads(line)["event"] for line in view.read_text().splitlines()][-1] == "job.refused"
+    (failure,) = json.loads(view.read_text().splitlines()[-1])["failures"]
+    assert (failure["degree"], failure["code"]) == ("refused", "not-offered")
 
 
 @pytest.fixture
@@ -103,12 +110,12 @@ def test_a_job_of_which_nothing_can_be_written_down_is_told(node: Node, unwritab
     node.write(node.policy._replace(images=images))
     run(node)
     assert "no space for warmstart's state /var" in unwritable[-1]["verdict"]
-    assert node.events("job.refused")[0]["error"]["code"] == "job-refused"
+    assert [failure["code"] for failure in node.failures(degree="refused")] == ["state-full"]
     node.write(node.policy._replace(on_error=node.policy.on_error._replace(image="run-without")))
     run(node)
     assert sorted(unwritable[-1]) == ["events", "notice"]
     assert {event["outcome"] for event in node.events("hook.finished")} == {"failed"}
-    codes = [(event["step"], event["error"]["code"]) for event in node.events("step.failed")]
+    codes = [(failure["step"], failure["code"]) for failure in node.failures()]
     assert codes == [("prolog", "state-full")] * 3
 
 
@@ -125,7 +132,9 @@ def test_a_job_without_its_image_is_told(node: Node, monkeypatch: pytest.MonkeyP
     assert "reg.example.com/a:1 is still missing" in record.verdict
     advice = "the import goes on: submit the job again when it is done"
     assert advice in Path(node.paths.view, "7", "verdict").read_text()
-    assert len(node.events("job.refused")) == 1
+    (failure,) = node.failures(degree="refused")
+    assert (failure["step"], failure["code"]) == ("image", "image-wait-expired")
+    assert node.result("prolog")["outcome"] == "refused"
 
 
 def test_a_job_that_asks_for_nothing_is_told_nothing(node: Node, unwritable: list[dict[str, str]]) -> None:
@@ -150,11 +159,11 @@ def test_a_job_that_no_rule_matches_is_told_so_if_it_asks(node: Node) -> None:
     assert (record.workspace, record.verdict, record.publish_scope) == ("", "", "")
     assert sorted(os.listdir(f"{node.paths.view}/7")) == ["events", "notice"]
     assert "no rule of this cluster matches this job on node n1" in Path(node.paths.view, "7/notice").read_text()
-    assert [event["excluded"] for event in node.events("job.planned")] == ["no rule matches it on this node"]
+    assert node.result("prolog")["excluded"] == "no rule matches it on this node"
     assert not (node.base / "workspace").exists()
     assert epilog.main(node.installation.prefix) == 0
     assert (os.listdir(node.paths.view), os.listdir(node.paths.state)) == ([], [])
-    assert node.events("step.failed") == []
+    assert node.failures() == []
 
 
 def test_a_refused_job_reads_why(node: Node) -> None:
@@ -163,7 +172,7 @@ def test_a_refused_job_reads_why(node: Node) -> None:
     assert record
     assert "numbers" in record.verdict
     assert "numbers" in Path(node.paths.view, "7", "verdict").read_text()
-    assert [event["error"]["code"] for event in node.events("job.refused")] == ["not-offered"]
+    assert [failure["code"] for failure in node.failures(degree="refused")] == ["not-offered"]
 
 
 def test_a_store_that_is_away_leaves_the_job_cold(node: Node) -> None:
@@ -185,7 +194,7 @@ def test_a_failure_leaves_nothing_half_applied(node: Node, monkeypatch: pytest.M
     assert records.load(node.paths.state, 7) is None
     assert os.listdir(node.base / "workspace") == []
     assert os.listdir(node.paths.view) == []
-    assert len(node.events("hook.crashed")) == bug
+    assert node.result("prolog")["outcome"] == ("crashed" if bug else "drained")
 
 
 def test_a_requeued_job_begins_anew(node: Node) -> None:
@@ -197,8 +206,7 @@ def test_a_requeued_job_begins_anew(node: Node) -> None:
     assert first.run_id != second.run_id
     assert os.listdir(node.base / "workspace") == [second.place]
     assert second.mark in os.listdir(second.run_directory)
-    (event,) = node.events("run.superseded")
-    assert (event["earlier_run"], event["rebooted"]) == (first.run_id, False)
+    assert node.remarks() == [f"{first.run_id}: an earlier run of the job was removed: the job was requeued"]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +239,7 @@ def test_wings_are_asked_where_a_rule_needs_what_slurmd_does_not_tell(  # noqa: 
     node.environ(SLURM_JOB_RESTART_COUNT="0")
     assert (run(node) is not None) is found
     assert len(calls) == asked
-    assert len(node.events("job.uninformed")) == (name is None)
+    assert [failure["step"] for failure in node.failures()] == (["w"] if name is None else [])
 
 
 def test_all_parts_share_one_budget(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

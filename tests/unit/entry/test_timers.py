@@ -1,4 +1,4 @@
-"""`timers`: in a container without systemd, one process in the foreground starts what timers and path units start."""
+"""`timers`: in a container without systemd, one process in the foreground starts what timers start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from warmstart.session import NodeOfAnotherPod, keep, require_keeper
 PROGRAM = """
 import sys
 from warmstart.entry import timers
-timers.LOOK_S, timers.FIRST_S, timers.SPREAD_S, timers.LOG_FULL_S, timers.ROUND_S = 0.05, 0.1, 0.0, 0.1, 0.1
+timers.LOOK_S, timers.FIRST_S, timers.SPREAD_S, timers.ROUND_S = 0.05, 0.1, 0.0, 0.1
 sys.exit(timers.main(sys.argv[1]))
 """
 HOOKS = Path(session.__file__).parents[1]
@@ -31,7 +31,7 @@ HOOKS = Path(session.__file__).parents[1]
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """Return a prefix whose programs write into `done` what they were started for."""
-    words = {"bin/warmstart": "maintained", "libexec/warmstart/flush": "flushed", "libexec/warmstart/background": "$1"}
+    words = {"bin/warmstart": "maintained", "libexec/warmstart/background": "$1"}
     for name, word in words.items():
         program = tmp_path / name
         program.parent.mkdir(parents=True, exist_ok=True)
@@ -61,11 +61,11 @@ def has(site: Path, *words: str) -> Callable[[], bool]:
 
 
 def test_it_does_what_timers_do_and_hands_on_what_it_can(site: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """On SIGTERM it maintains and flushes once more, and counts what is left: on a pod's own disk that is lost."""
+    """On SIGTERM it maintains once more, and counts what is left: on a pod's own disk that is lost."""
     with started(site) as process:
-        wait_until("maintenance", has(site, "maintained", "flushed"), 20)
+        wait_until("maintenance", has(site, "maintained"), 20)
     assert process.returncode == 0
-    assert done(site)[-2:] == ["maintained", "flushed"]
+    assert done(site)[-1] == "maintained"
     assert "node n1 leaves 1 runs without an epilog, 0 bundles for the store, 0 errands" in capfd.readouterr().err
 
 
@@ -78,17 +78,11 @@ def test_it_looks_after_jobs_that_run(site: Path) -> None:
         wait_until("a round", has(site, "rounds"), 20)
 
 
-def test_a_log_that_cannot_be_written_stops_nothing(site: Path) -> None:
-    (site / "libexec/warmstart/flush").write_text(f"#!/bin/sh\necho failed >>{site}/done\nexit 1\n")
-    with started(site):
-        wait_until("two attempts", lambda: done(site).count("failed") > 1 and "maintained" in done(site), 20)
-
-
 def test_of_two_pods_over_one_state_the_living_one_keeps_it(site: Path) -> None:
     paths = Installation(str(site)).node("n1")
     require_keeper(paths, "n1")  # nobody keeps it: systemd's timers do not
     with started(site):
-        wait_until("a flush", has(site, "flushed"), 20)
+        wait_until("maintenance", has(site, "maintained"), 20)
         require_keeper(paths, "n1")  # it is of this very incarnation
         kept = Path(paths.locks, "kept")
         assert kept.read_text() == incarnation()

@@ -62,9 +62,7 @@ def test_all_of_a_name_that_the_cluster_has_forgotten_goes(node: Node, controlle
     assert there(node) == ["known"]
 
 
-@pytest.mark.parametrize(
-    "left", ["state/7", "stage/7.0a1b2c3d.numba", "spool/bundle", "journal/0a1b2c3d", "errands/harvests/7", ""]
-)
+@pytest.mark.parametrize("left", ["state/7", "stage/7.0a1b2c3d.numba", "spool/bundle", "errands/harvests/7", ""])
 def test_what_waits_there_or_a_job_within_the_month_keeps_it(node: Node, controller: Controller, left: str) -> None:
     """Maintenance of that node finishes it first, or the name comes back. Nobody is asked."""
     make(node, "gone", left=left, last=1.0 if left else 2e9)

@@ -20,7 +20,7 @@ from warmstart.wings.trees import packing, requests
 
 def test_the_job_of_the_sweeps_reads_a_packed_tree(swept: SweptNode) -> None:
     swept.prepare("epilog")
-    assert swept.events("tree.shown")[-1]["way"] == "copy"
+    assert [line for line in swept.results() if "trees" in line][-1]["trees"][0]["way"] == "copy"
     swept.succeed("job-container")
     mounts = Path("/proc/self/mountinfo").read_text()
     assert re.search(rf" {swept.workspace}/{swept.job.id}\.\w+/mounted/tree ", mounts)

@@ -101,14 +101,14 @@ class TreeSite(Node):
     def bundles(self, user: Identity | None = None) -> list[str]:
         return [offer.bundle for offer in self.offers_of(user)]
 
-    def told(self, name: str, user: Identity | None = None) -> list[dict[str, Any]]:
+    def told_of(self, name: str, user: Identity | None = None) -> list[dict[str, Any]]:
         return [event for event in self.events(name) if event.get("uid") == (user or self.user).uid]
 
     def outcome(self, user: Identity | None = None) -> tuple[str, object]:
         """Return what became of a user's only pack: `packed` and what is left out, or an error's code and text."""
-        if packed := self.told("tree.packed", user):
+        if packed := self.told_of("tree.packed", user):
             return "packed", packed[-1]["left_out"]
-        (failed,) = self.told("tree.pack-failed", user)
+        (failed,) = self.told_of("tree.pack-failed", user)
         return failed["error"]["code"], failed["error"]["reason"]
 
     def copy(self, scope: str = "") -> dict[str, tuple[str, str]]:

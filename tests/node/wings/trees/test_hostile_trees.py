@@ -164,7 +164,7 @@ def test_a_mount_in_the_tree_that_hangs(site: TreeSite) -> None:
     site.own(tree)
     with odd_files.hanging(tree / "directory", ALICE.uid), odd_files.hanging(tree / "file", ALICE.uid):
         assert packed(site, tree) == ("packed", 2)
-    (event,) = site.told("tree.packed")
+    (event,) = site.told_of("tree.packed")
     assert sorted(event["examples"]) == [["directory", "on another mount"], ["file", "on another mount"]]
 
 
@@ -272,9 +272,9 @@ def test_a_user_who_asks_for_a_thousand_trees(site: TreeSite) -> None:
     assert site.ask(site.trees / "ordinary", BOB)
     site.pack()
     assert site.outcome(BOB) == ("packed", 0)
-    ends = [event["ts"] for event in site.told("tree.pack-failed")]
+    ends = [event["ts"] for event in site.told_of("tree.pack-failed")]
     assert len(ends) == requests.PACKS.most
-    assert sum(end < site.told("tree.packed", BOB)[0]["ts"] for end in ends) <= 1
+    assert sum(end < site.told_of("tree.packed", BOB)[0]["ts"] for end in ends) <= 1
     assert site.left() == []
 
 

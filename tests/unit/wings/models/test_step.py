@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.policy_site import offering
-from tests.lib.runs import a_context, events
+from tests.lib.runs import a_context, result
 from warmstart import view
 from warmstart.errand import Errands
 from warmstart.host import detached, linux
@@ -69,7 +69,7 @@ Ways = list[tuple[str, str]]
 def shown(context: Context, *models: Path, shared: tuple[SharedPath, ...] = ()) -> tuple[Outcome, Ways]:
     """Run the step; return its outcome, and how and why each model was shown."""
     outcome = step.run(context, Wanted([*map(str, models)], shared))
-    return outcome, [(event["way"], event["reason"]) for event in events(context, "model.shown")]
+    return outcome, [(event["way"], event["reason"]) for event in result(context).get("models", [])]
 
 
 def test_copies_are_listed_over_their_files(context: Context, model: Path) -> None:
@@ -96,7 +96,7 @@ def test_many_have_one_copy_of_what_trusted_users_own(context: Context, model: P
     request = errands.read(errand, ModelRequest)
     assert request
     assert request.shared == rules[-1]
-    assert [(event["reason"], event["rule"]) for event in events(context, "model.shown")] == [
+    assert [(event["reason"], event["rule"]) for event in result(context).get("models", [])] == [
         ("first", "all"),
         ("copying", "all"),
     ]
@@ -178,7 +178,7 @@ def test_a_node_that_shows_nothing(context: Context, model: Path) -> None:
     assert [outcome.state for outcome in outcomes] == ["skipped", "skipped"]
     assert "constant_path" in outcomes[0].notices[0]
     assert "no workspace" in outcomes[1].notices[0]
-    assert events(context, "model.shown") == []
+    assert "models" not in result(context)
 
 
 @pytest.mark.parametrize("value", ["relative", "/", "/a/../b", " ".join(f"/m{number}" for number in range(9))])

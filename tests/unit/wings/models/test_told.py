@@ -1,21 +1,17 @@
-"""What doctor, `warmstart plan`, reports and `explain` say of models."""
+"""What doctor and `warmstart plan` say of models."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from warmstart.audit.runs import Failure
 
 from tests.lib.command_line import POLICY, answer, installed
 from tests.lib.policy_site import defaults, offering
-from tests.lib.told import counts, parts, run_of
-from warmstart.audit.line import Line
 from warmstart.doctor import prefixes
 from warmstart.doctor.node import Node
 from warmstart.host.namespaces import Mount
 from warmstart.paths import Installation
-from warmstart.report.story import Part
 from warmstart.wings.models.checks import models
 
 
@@ -48,25 +44,6 @@ def test_a_node_that_shows_none_and_has_no_room(tmp_path: Path) -> None:
 
 RULE = "  - {name: all, models: [{path: /lustre/*, owners: [root], scope: site}]}\n"
 OFFERS = POLICY.replace("paths: {", "paths: {shelf: /local, ") + RULE + "models: {prefixes: [/lustre]}\n"
-COPY: Line = {"event": "model.shown", "model": "/m", "way": "copy", "reason": ""}
-ITSELF: Line = {**COPY, "way": "itself", "reason": "first"}
-COPIED: Line = {"event": "model.copied", "model": "/m", "bytes": 8192, "fetched_bytes": 4096}
-FAILED: Line = {"event": "model.copy-failed", "error": {"code": "model-unusable", "reason": "no", "hint": "more"}}
-
-
-def test_a_report_counts_them() -> None:
-    assert counts(COPY, ITSELF, ITSELF, COPIED, FAILED) == {
-        "models shown: copy": 1,
-        "models shown: itself, first": 2,
-        "models copied": 1,
-        "model copied bytes": 4096,
-        "models not copied": 1,
-    }
-
-
-def test_a_copy_is_told_under_the_job_that_asked() -> None:
-    assert Part("models", "", "/m: copied: 4KiB") in parts(COPIED)
-    assert run_of(FAILED).failures == [Failure("failed", "models", "model-unusable", "no", "more")]
 
 
 @pytest.mark.report

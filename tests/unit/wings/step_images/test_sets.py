@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.lib.runs import events
+from tests.lib.runs import result
 from tests.lib.wings.step_images.step_sets import FIRST, IMAGE, OTHER, Run
 from warmstart import record as records
 from warmstart import run_end, view, wing
@@ -50,7 +50,8 @@ def test_an_image_has_one_set(run: Run) -> None:
     assert os.listdir(f"{run.context.record.of(made).set_directory}/cache") == ["numba"]
     assert run.provide(IMAGE._replace(reference="reg.example.com/a:latest", path="/store/b.sqsh")) == key
     assert (run.shown(), run.shown("reg.example.com/a:latest")) == (f"{key} /store/a.sqsh\n", f"{key} /store/b.sqsh\n")
-    assert len(events(run.context, "step.finished")) == 1
+    line = result(run.context)
+    assert (line["of"], [*line["steps"]]) == (IMAGE, ["seed"])
 
 
 def test_the_image_of_the_first_set_needs_no_other(run: Run) -> None:
@@ -225,7 +226,7 @@ def test_overlays_that_steps_would_not_see_are_extracted(run: Run, monkeypatch: 
 
     seeding.attach(refuse)
     assert (dropped, [source.way for source in seeding._sources]) == (["numba"], [""])
-    assert len(events(context, "overlay.failed")) == 1
+    assert len(result(context)["remarks"]) == 1
 
 
 @pytest.fixture

@@ -126,8 +126,8 @@ def test_users_remove_nothing_and_list_the_trees_of_their_own_jobs(
     assert node.command("trees", "list").exit_code == 1
     for job, told in (7, {"/a": "packed copy", "/b": "the tree itself"}), (8, {"/a": "the tree itself"}):
         known = {"hook": "prolog", "run_id": "0a", "node": "n1", "job_id": job, "uid": ME.uid, "user": ME.name}
-        lines = [{"step": "tree", "told": told}, {"step": "ports", "told": {"/c": "no tree"}}]
-        text = "".join(json.dumps({"ts": job, "event": "step.finished", **line, **known}) + "\n" for line in lines)
+        line = {"ts": job, "event": "hook.finished", "told": {"tree": told, "ports": {"/c": "no tree"}}, **known}
+        text = f"{json.dumps(line)}\n"
         reports.leave(str(node.store), ME.uid, reports.name_of(job, "0a", "n1"), text, True)
     assert [(row["tree"], row["job"], row["how"]) for row in rows(node)] == [
         ("/a", 8, "the tree itself"),

@@ -12,7 +12,7 @@ import pytest
 
 from tests.lib.node import SCOPE
 from tests.lib.policy_site import defaults, offering
-from tests.lib.runs import a_context, a_job, events
+from tests.lib.runs import a_context, a_job, result
 from tests.lib.wings.trees.sites import NOT_ROOT, TreeSite
 from warmstart import plan, view
 from warmstart.errand import Errands
@@ -79,7 +79,7 @@ class Shown:
         return self.step().notices
 
     def event(self) -> tuple[str, str]:
-        told = events(self.context, "tree.shown")[-1]
+        told = result(self.context)["trees"][-1]
         return told["way"], told["reason"]
 
     def asked(self) -> list[TreeRequest]:

@@ -1,4 +1,4 @@
-"""What doctor, reports and `explain` say of trees."""
+"""What doctor says of trees."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
-from warmstart.audit.runs import Failure
 
 from tests.lib.policy_site import defaults, offering
-from tests.lib.told import counts, parts, run_of
-from warmstart.audit.line import Line
 from warmstart.doctor import prefixes
 from warmstart.doctor.node import Node
 from warmstart.host.namespaces import Mount
 from warmstart.paths import Installation
-from warmstart.report.story import Part
 from warmstart.wings.trees import checks as trees
 
 HUGE = "1048576TiB"
@@ -56,27 +52,3 @@ def test_a_node_that_cannot_show_or_pack_trees(prefix: Path, monkeypatch: pytest
     assert [status for status, _ in (kernel, bounds, room)] == ["wrong", "advice", "advice"]
     assert "trees.max_size is above trees.keep" in bounds[1]
     assert "for want of space" in room[1]
-
-
-COPY: Line = {"event": "tree.shown", "tree": "/t", "way": "copy", "reason": "", "fetched_bytes": 7}
-ITSELF: Line = {**COPY, "way": "itself", "reason": "no-copy", "fetched_bytes": 0}
-PACKED: Line = {"event": "tree.packed", "tree": "/t", "size": 4096}
-FAILED: Line = {
-    "event": "tree.pack-failed",
-    "error": {"code": "tree-unusable", "reason": "it grew", "hint": "again"},
-}
-
-
-def test_a_report_counts_them() -> None:
-    assert counts(COPY, ITSELF, ITSELF, PACKED, FAILED) == {
-        "trees shown: copy": 1,
-        "trees shown: itself, no-copy": 2,
-        "trees packed": 1,
-        "tree packed bytes": 4096,
-        "trees not packed": 1,
-    }
-
-
-def test_a_pack_is_told_under_the_job_that_asked() -> None:
-    assert Part("packs", "", "/t: packed: 4KiB") in parts(PACKED)
-    assert run_of(FAILED).failures == [Failure("failed", "packs", "tree-unusable", "it grew", "again")]
