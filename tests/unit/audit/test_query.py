@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.lib.audit_lines import finished
-from warmstart.audit import query
 from warmstart.audit.query import AuditLog, LineFilter
 
 ALL = LineFilter()
@@ -150,10 +149,3 @@ def test_old_files_are_not_opened_for_newer_lines(tmp_path: Path) -> None:
     reader = AuditLog([str(log)])
     assert len(list(reader.lines(LineFilter(since="2026-01-01T00:00:00.000Z")))) == 1
     assert reader.broken == 0
-
-
-def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query, "RECENT", 2)
-    log = tmp_path / "audit.jsonl"
-    log.write_bytes(written(A, A, B, B, C, {**C, "job_id": 9}, A))
-    assert found(log) == [A["ts"], B["ts"], C["ts"], C["ts"], A["ts"]]

@@ -41,7 +41,7 @@ def test_what_to_do_depends_on_the_unit(places: list[Path]) -> None:
     assert "is enabled" in told()
     assert f"`systemctl start {TARGET}`" in told()
     assert "systemctl enable" not in told()
-    (usr / "warmstart-maintain-store.service").symlink_to("/dev/null")  # which systemd does not start
+    (usr / "warmstart-harvest.service").symlink_to("/dev/null")  # which systemd does not start
     assert "is enabled" in told()
     (etc / TARGET).symlink_to("/dev/null")
     assert told() == f"it is masked: `systemctl unmask {TARGET}`, then {ENABLE}"

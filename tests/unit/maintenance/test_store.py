@@ -87,7 +87,7 @@ def test_a_namespace_that_can_not_be_surveyed_stops_nothing(
     monkeypatch.setattr(rewrite, "is_due", lambda *_: True)
     report = StoreMaintenance(session).all()
     assert (report.verified, report.failed) == (2, 2)
-    assert {event["code"] for event in node.failures()} == {"store-failed"}
+    assert {error.code for error in session.failures} == {"store-failed"}
 
 
 def damaged(*_: object) -> None:
@@ -150,7 +150,7 @@ def test_a_large_store_is_never_held_whole(node: Node, session: Session, monkeyp
     assert asked == ["list site", "read site"]
     assert [bundle.scope for bundle in work.bundles()] == [SCOPE] * 2
     assert work.report.failed == 1
-    assert len(node.failures()) == 1
+    assert len(session.failures) == 1
 
 
 def test_images_of_all_stores_are_kept_and_one_that_fails_keeps_no_other(

@@ -69,7 +69,7 @@ Ways = list[tuple[str, str]]
 def shown(context: Context, *models: Path, shared: tuple[SharedPath, ...] = ()) -> tuple[Outcome, Ways]:
     """Run the step; return its outcome, and how and why each model was shown."""
     outcome = step.run(context, Wanted([*map(str, models)], shared))
-    return outcome, [(event["way"], event["reason"]) for event in result(context).get("models", [])]
+    return outcome, [(event["way"], event.get("reason", "")) for event in result(context).get("models", [])]
 
 
 def test_copies_are_listed_over_their_files(context: Context, model: Path) -> None:

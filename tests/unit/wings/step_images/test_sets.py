@@ -51,7 +51,7 @@ def test_an_image_has_one_set(run: Run) -> None:
     assert run.provide(IMAGE._replace(reference="reg.example.com/a:latest", path="/store/b.sqsh")) == key
     assert (run.shown(), run.shown("reg.example.com/a:latest")) == (f"{key} /store/a.sqsh\n", f"{key} /store/b.sqsh\n")
     line = result(run.context)
-    assert (line["of"], [*line["steps"]]) == (IMAGE, ["seed"])
+    assert (line["of"], [*line["steps"]]) == (IMAGE.reference, ["seed"])
 
 
 def test_the_image_of_the_first_set_needs_no_other(run: Run) -> None:

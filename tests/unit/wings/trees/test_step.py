@@ -80,7 +80,7 @@ class Shown:
 
     def event(self) -> tuple[str, str]:
         told = result(self.context)["trees"][-1]
-        return told["way"], told["reason"]
+        return told["way"], told.get("reason", "")
 
     def asked(self) -> list[TreeRequest]:
         return [item.request for item in requests.due(self.context.paths)]
