@@ -20,7 +20,7 @@ def left(site: Site, mounted: set[str]) -> list[str]:
     `mounted` is what was mounted before the first job.
     """
     found = [f"left: {path}" for path in site.leftovers()]
-    for pattern in ("ports/*", "*/spool/*", "*/errands/*/*", "*/journal/*"):
+    for pattern in ("ports/*", "*/spool/*", "*/errands/*/*"):
         found += [f"left: {path}" for path in site.var.glob(pattern)]
     found += [f"left: {path}" for path in unfinished(site.store)]
     found += [f"mounted: {target}" for target in mounts_below(site.cluster.base) if target not in mounted]

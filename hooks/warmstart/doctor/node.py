@@ -398,7 +398,7 @@ def maintenance(node: Node) -> Iterator[Finding]:
         elif words:
             new.append(name)
     if overdue:
-        change = f"{_timers(node)} and see its `step.failed` events; run `warmstart maintain`"
+        change = f"{_timers(node)} and see its failures (`warmstart audit --outcome failed`); run `warmstart maintain`"
         yield Finding(WRONG, f"maintenance {', '.join(overdue)}", change)
     elif new:
         change = f"{_timers(node)}, or run `warmstart maintain`"
@@ -431,7 +431,7 @@ def removals(node: Node) -> Iterator[Finding]:
     words = f"directories of {len(waiting)} jobs that are over are being removed"
     if time.time() - oldest > WAITING_S:
         found = f"{words}, the oldest for {format_duration(time.time() - oldest)}"
-        change = f"{_timers(node)}; `warmstart audit --event step.failed` names what a process or mount holds"
+        change = f"{_timers(node)}; `warmstart audit --outcome failed` names what a process or mount holds"
         yield Finding(WRONG, found, change)
     else:
         yield Finding(OK, words)

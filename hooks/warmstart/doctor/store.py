@@ -295,7 +295,8 @@ def maintained(store: Store) -> Iterator[Finding]:
     nightly = scheduled(store.installation, "warmstart-store.target", "run `warmstart maintain --store` each night")
     nightly = f"on one host of the cluster: {nightly}"
     if (store.run(probe.in_use_for, store.path) if age is None else age) > OVERDUE_INTERVALS * STORE_INTERVAL_S:
-        change = f"{nightly}; its `step.failed` events say what fails; `warmstart maintain --store` does it now"
+        fails = "`warmstart audit --outcome failed` says what fails"
+        change = f"{nightly}; {fails}; `warmstart maintain --store` does it now"
         yield Finding(WRONG, f"the store's maintenance {since}", change)
     elif age is None:
         yield Finding(ADVICE, "the store's maintenance has not succeeded yet", nightly)

@@ -466,7 +466,7 @@ def flock_holders(fd: int) -> list[int]:
 def end_flock_holders(fd: int, patience: Deadline) -> bool:
     """End the processes that hold a flock(2) on what `fd` has open, which nobody but root can open.
 
-    They may finish their journals, within a moment. Takes it, and returns whether it could.
+    They may write their last lines, within a moment. Takes it, and returns whether it could.
     """
     if try_flock(fd):
         return True

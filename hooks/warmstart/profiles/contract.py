@@ -17,7 +17,7 @@ Fact = Literal["cpu", "declared", "driver", "gpu", "image", "machine"]
 # take each job time for each entry.
 Relocation = Literal["relocatable", "constant-path"]
 
-# What a job did with a profile's cache (`use` of `cache.harvested`; docs/reference/profiles.md, Seen hits).
+# What a job did with a profile's cache (`use` in the audit; docs/reference/profiles.md, Seen hits).
 BUILT = "built"  # it made entries
 HIT = "hit"  # it was seeded, made none, and left a trace of its use
 UNKNOWN = "unknown"  # it was seeded and left no trace, of a tool that leaves none
