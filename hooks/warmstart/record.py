@@ -72,9 +72,11 @@ class RecordUnreadable(ResourceError):
 
 
 class RecordOfOtherRelease(RecordUnreadable):
-    """Another release of warmstart wrote the record, in a format that this one does not know. The record stays."""
+    """Another release of warmstart wrote the record, in a format that this one does not know. The record stays.
 
-    code = "record-of-other-release"
+    Its code is the same.
+    """
+
     template = "{path} has format {found}, known is {known}"
     hint = "install the newer release again on this node; its maintenance finishes the run"
 

@@ -84,15 +84,15 @@ def run_epilog(context: Context, steps: Iterable[Step]) -> Ended:
 
 
 class Refused(UserError):
-    """A failure that is not the job's fault, made a verdict by the policy's `on_error`."""
+    """A failure that is not the job's fault, made a verdict by the policy."""
 
     code = "job-refused"
     template = "{reason}"
     hint = "tell the administrators"
 
-    def __init__(self, cause: WarmstartError, step: str) -> None:
+    def __init__(self, cause: WarmstartError, step: str, also: str = "") -> None:
         """Have the words of the failure that is its cause, and its advice."""
-        super().__init__(reason=str(cause), cause=cause.code, step=step)
+        super().__init__(reason=str(cause), cause=cause.code, step=step, also=also)
         self.hint = cause.hint or self.hint
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 
+from warmstart.errors import ResourceError
 from warmstart.host.deadline import after
 from warmstart.host.files import (
     allow_reading,
@@ -40,6 +41,17 @@ LEFT_ALONE = "left-alone"  # the empty file of a job that wants nothing (--no-wa
 TREE = "tree"  # what is mounted for a job that shares it with others, in a directory of the job's
 MORE = "more\n"  # the last line of a file of `set_of`: a step that asks root may get more than this says
 EVENTS = "events"  # the file with those of the prolog's events that the job's user may read, for `warmstart explain`
+
+
+class NotShown(ResourceError):
+    """What the run has for the job could not be mounted where the job would see it."""
+
+    code = "not-shown"
+    template = "cannot mount {what}: {problem}"
+    hint = (
+        "the job runs without it: run `warmstart doctor`; with job_container paths.cache has to be outside of Dirs, in "
+        "directories of root's"
+    )
 
 
 def publish(directory: str, record: Record, files: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ import os
 
 from warmstart import view
 from warmstart.entry.hook import OK, Hook, run_hook
-from warmstart.errors import ResourceError, StoreError
+from warmstart.errors import StoreError
 from warmstart.host.client import show_in_namespace
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
@@ -20,14 +20,6 @@ from warmstart.paths import NOTHING
 
 NAME = "job-container"
 SECONDS = 5.0  # CloneNSScript_Wait is 10 by default
-
-
-class NotShown(ResourceError):
-    """What the run has for the job could not be mounted in the job's namespace: the cache, or something else."""
-
-    code = "not-shown"
-    template = "cannot mount at {path} in the job's namespace: {problem}"
-    hint = "the job runs without it; paths.cache has to be outside of job_container's Dirs, in directories of root's"
 
 
 def main(prefix: str) -> int:
@@ -51,6 +43,6 @@ def _show(hook: Hook) -> str:
     except (OSError, StoreError) as error:  # a worker that misses its deadline raises `WorkerSilent`, a `StoreError`
         problems = dict.fromkeys(targets, (error.strerror if isinstance(error, OSError) else None) or str(error))
     for path, problem in problems.items():
-        failure = NotShown(path=path, problem=problem)
+        failure = view.NotShown(what=f"at {path} in the job's namespace", problem=problem)
         hook.audit.failed(failure, NAME)
     return OK

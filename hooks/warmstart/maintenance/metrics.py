@@ -11,18 +11,16 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import accumulate
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from warmstart.audit.line import decoded
 from warmstart.audit.query import AuditLog, LineFilter, Position
 from warmstart.errand import Errands
-from warmstart.errors import ResourceError
 from warmstart.harvest import spool
 from warmstart.harvest.deferred import HARVESTS
 from warmstart.host import files, wire
@@ -42,14 +40,6 @@ _COUNTERS, _LOCK = "counters.json", "lock"
 _LARGEST = 8 << 20
 
 
-class MetricsUnwritable(ResourceError):
-    """The metrics, or the counters behind them, cannot be written."""
-
-    code = "metrics-unwritable"
-    template = "metrics in {path}: {problem}"
-    hint = "make paths.metrics a directory that only root can write, and free space there"
-
-
 class _Kept(NamedTuple):
     """What is kept between two runs."""
 
@@ -60,14 +50,17 @@ class _Kept(NamedTuple):
 
 
 def write_host(installation: Installation, current: CurrentPolicy) -> None:
-    """Count what is new in the audit log and write the host's metrics. Raises `MetricsUnwritable`.
+    """Count what is new in the audit log and write the host's metrics. Raises `DiskFailed`.
 
     Does nothing if another process is about it.
     """
     directory, log = current.policy.paths.metrics, current.policy.paths.audit
     if directory is None:
         return
-    with _errors(installation.metrics), files.opened_lock(installation.metrics, _LOCK) as lock:
+    with (
+        files.disk_errors(f"metrics in {installation.metrics}"),
+        files.opened_lock(installation.metrics, _LOCK) as lock,
+    ):
         if not files.try_flock(lock):
             return
         with files.opened_dir(installation.metrics) as kept:
@@ -76,7 +69,7 @@ def write_host(installation: Installation, current: CurrentPolicy) -> None:
 
 
 def write_store(session: Session) -> None:
-    """Write the store's metrics, at the end of its maintenance. Raises `MetricsUnwritable` and the store's errors."""
+    """Write the store's metrics, at the end of its maintenance. Raises `DiskFailed` and the store's errors."""
     directory = session.policy.paths.metrics
     if directory is None:
         return
@@ -182,8 +175,9 @@ def _modified(path: str) -> float:
 def _write(directory: str, name: str, families: Iterable[Metric]) -> None:
     registry = CollectorRegistry()
     registry.register(_Families(families))
-    with _errors(directory), files.opened_trusted(directory, (os.geteuid(),)) as fd:
-        files.replace_file(fd, name, generate_latest(registry), 0o644, durable=False)
+    data = generate_latest(registry)
+    with files.disk_errors(f"metrics in {directory}"), files.opened_trusted(directory, (os.geteuid(),)) as fd:
+        files.replace_file(fd, name, data, 0o644, durable=False)
 
 
 class _Families(Collector):
@@ -192,11 +186,3 @@ class _Families(Collector):
 
     def collect(self) -> list[Metric]:
         return self._families
-
-
-@contextmanager
-def _errors(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise MetricsUnwritable(path=path, problem=error.strerror or str(error)) from error

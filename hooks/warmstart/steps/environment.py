@@ -26,7 +26,6 @@ import os
 import stat
 
 from warmstart import view
-from warmstart.errors import PolicyError
 from warmstart.lean import Iterator, NamedTuple, suppress
 from warmstart.paths import NOTHING, Shown
 from warmstart.record import CLAIMED
@@ -38,14 +37,6 @@ OWN, BIND = "WARMSTART_OWN", "APPTAINER_BINDPATH"
 _UNBINDABLE = frozenset(",:\\")  # what Apptainer would take for the end of a path
 LONGEST_NAME = 128
 LONGEST_VALUE = 64 << 10  # Linux limits one string to 128 KiB, Slurm's setenvf too
-
-
-class VariableUnrenderable(PolicyError):
-    """Slurm's task prolog protocol cannot pass this variable."""
-
-    code = "variable-unrenderable"
-    template = "environment variable {name!r}: {problem}"
-    hint = "change it in the policy; a value is one line of at most 64 KiB"
 
 
 class Options(NamedTuple):
@@ -145,11 +136,16 @@ def _is_roots(directory: str) -> bool:
 
 
 def _line(name: str, value: str, override: frozenset[str]) -> str:
+    problem = ""
     if not (name.isascii() and name.isidentifier() and len(name) <= LONGEST_NAME):
-        raise VariableUnrenderable(name=name, problem="not a variable's name")
-    if "\n" in value or "\0" in value:
-        raise VariableUnrenderable(name=name, problem="holds a newline or a NUL byte")
-    if len(value.encode()) > LONGEST_VALUE:
-        raise VariableUnrenderable(name=name, problem="longer than 64 KiB")
+        problem = "not a variable's name"
+    elif "\n" in value or "\0" in value:
+        problem = "holds a newline or a NUL byte"
+    elif len(value.encode()) > LONGEST_VALUE:
+        problem = "longer than 64 KiB"
+    if problem:
+        from warmstart.policy.invalid import PolicyInvalid
+
+        raise PolicyInvalid(listing=f"environment variable {name!r}: {problem}")
     prefix = "!" if name.startswith("WARMSTART_") or name in override else ""
     return f"{prefix}{name}={value}"

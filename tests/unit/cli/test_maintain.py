@@ -9,8 +9,8 @@ import pytest
 from tests.lib.node import NODE, Node, OsAs
 from warmstart.cli import maintain
 from warmstart.host.deadline import after
+from warmstart.host.files import DiskFailed
 from warmstart.maintenance import metrics
-from warmstart.maintenance.metrics import MetricsUnwritable
 from warmstart.maintenance.node import Report
 from warmstart.maintenance.store import StoreMaintenance, StoreReport
 from warmstart.paths import Installation
@@ -85,7 +85,7 @@ def test_metrics_that_can_not_be_written_are_status_1(
     node: Node, nodes: list[str], written: list[str], monkeypatch: pytest.MonkeyPatch, part: tuple[str, ...]
 ) -> None:
     def refuse(*_: object) -> None:
-        raise MetricsUnwritable(path="/textfiles", problem="no space")
+        raise DiskFailed(what="/textfiles", problem="no space")
 
     monkeypatch.setattr(metrics, "write_host", refuse)
     monkeypatch.setattr(metrics, "write_store", refuse)

@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.lib import packed, sample_log
 from tests.lib.node import NODE, SCOPE, Node
 from warmstart.host import files
+from warmstart.host.files import DiskFailed
 from warmstart.maintenance import metrics
-from warmstart.maintenance.metrics import MetricsUnwritable
 from warmstart.policy.current import CurrentPolicy
 from warmstart.policy.invalid import PolicyUnreadable
 from warmstart.session import open_session
@@ -131,7 +131,7 @@ def test_a_directory_that_others_can_write_is_refused(node: Node) -> None:
     """They could put a link in the place of the file that root writes."""
     host = Host(node)
     host.directory.chmod(0o777)
-    with pytest.raises(MetricsUnwritable, match=r"can be written by others|belongs to uid 0"):
+    with pytest.raises(DiskFailed, match=r"can be written by others|belongs to uid 0"):
         host.write()
     assert os.listdir(host.directory) == []
 

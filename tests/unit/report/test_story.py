@@ -180,8 +180,8 @@ PAIR = [["v2/a/x.bin", "no file of an entry"]]
         ({"left_out": "the job failed"}, "not harvested, or not all: the job failed"),
         (
             {"ignored": LOST, "ignored_examples": PAIR, "truncated": "out of time"},
-            "not harvested, or not all: out of time; "
-            "left out: 4 no file of an entry, 1 lock or temporary file (v2/a/x.bin)",
+            "not harvested, or not all: out of time; left out: 4 no file of an entry, "
+             "1 lock or temporary file (v2/a/x.bin)",
         ),
         ({"rejected": {"smaller": 2}}, "nothing new; entries rejected: 2 smaller"),
         ({"retired": 2, "retired_examples": ["a", "b"]}, "nothing new; removed, and so retired: 2 entries (a, b)"),

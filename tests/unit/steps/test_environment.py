@@ -14,9 +14,10 @@ from warmstart import view
 from warmstart.host.files import opened_dir
 from warmstart.paths import NOTHING as NONE
 from warmstart.paths import Shown
+from warmstart.policy.invalid import PolicyInvalid
 from warmstart.steps import environment
 from warmstart.steps.contract import Context
-from warmstart.steps.environment import Options, VariableUnrenderable
+from warmstart.steps.environment import Options
 
 SCRIPT = Path("packaging/libexec/task-prolog.in")
 NOTHING = Options({}, {}, ())
@@ -274,7 +275,7 @@ def test_a_second_rendering_replaces_the_first(context: Context, tmp_path: Path)
 @pytest.mark.parametrize(("name", "value"), [("A", "x\ny"), ("A", "x\0"), ("A B", "x"), ("A", "x" * 70000), ("1A", "")])
 def test_what_slurm_cannot_carry_is_refused(context: Context, name: str, value: str) -> None:
     """A value ends at a newline there, so what follows would be read as protocol."""
-    with pytest.raises(VariableUnrenderable, match="environment variable"):
+    with pytest.raises(PolicyInvalid, match="environment variable"):
         environment.run(context, Options({}, {name: value}, ()))
 
 

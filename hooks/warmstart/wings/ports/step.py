@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from warmstart.errors import NodeError, UserError, WarmstartError
+from warmstart.errors import NodeError, WarmstartError
 from warmstart.host import wire
 from warmstart.host.deadline import Deadline
 from warmstart.job import Job
@@ -20,7 +20,7 @@ from warmstart.policy.compiled import Policy
 from warmstart.policy.match import Grant
 from warmstart.record import using_state
 from warmstart.request import COMMENT, Request, RequestInvalid
-from warmstart.runner import Step
+from warmstart.runner import Refused, Step
 from warmstart.slurm import nodes
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import board
@@ -34,14 +34,6 @@ KEY = "rendezvous"  # of a rule
 WORD = "ports"  # of a request
 LONGEST_NUMBER = 5
 _ANSWER = "answer"  # the head node's notice
-
-
-class Required(UserError):
-    """The rule requires a rendezvous, and the job could not get one."""
-
-    code = "rendezvous-required"
-    template = "{reason}; jobs here do not run without a rendezvous port"
-    hint = "submit the job again later; tell the administrators if the problem persists"
 
 
 class Rendezvous(NamedTuple):
@@ -138,7 +130,7 @@ def _asked(requested: Request) -> int | None:
 def run(context: Context, options: Options) -> Outcome:
     """Reserve ports, or read those that the head node reserved.
 
-    An error goes into the outcome's `degraded`, as `Required` if the rule requires a rendezvous.
+    An error goes into the outcome's `degraded`, as `Refused` if the rule requires a rendezvous.
     """
     try:
         outcome = _reserve(context, options) if options.head else _join(context, options)
@@ -151,7 +143,7 @@ def run(context: Context, options: Options) -> Outcome:
 
 def _by_rule(error: WarmstartError, options: Options) -> WarmstartError:
     if options.rule.required and not isinstance(error, NodeError):
-        return Required(reason=str(error))
+        return Refused(error, NAME, also="; jobs here do not run without a rendezvous port")
     return error
 
 

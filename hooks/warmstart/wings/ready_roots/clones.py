@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart import view
-from warmstart.errors import ResourceError, WarmstartError
+from warmstart.errors import WarmstartError
 from warmstart.host import linux
 from warmstart.host.client import attach_in_namespace
 from warmstart.host.files import opened_dir
@@ -35,14 +35,6 @@ MOST = 9  # of a run on a node: the job's image, and eight more
 ATTACHING_S = 5.0
 STORE_S = 5.0
 NOT_UNPACKED, TOO_MANY = "not-unpacked", "too-many"
-
-
-class RootNotShown(ResourceError):
-    """The tree of a job's image could not be shown to the job; its containers start as without."""
-
-    code = "root-not-shown"
-    template = "the unpacked image {image} cannot be shown to the job: {problem}"
-    hint = "run `warmstart doctor`; containers of the job start from the image's file, or are unpacked"
 
 
 class Given(NamedTuple):
@@ -109,7 +101,7 @@ def failure(image: StepImage, error: OSError | WarmstartError) -> WarmstartError
     """Return an error that a job can do with."""
     if isinstance(error, WarmstartError):
         return error
-    return RootNotShown(image=image.reference, problem=error.strerror or str(error))
+    return view.NotShown(what=f"the unpacked image {image.reference} for the job", problem=error.strerror or str(error))
 
 
 def _file(context: Context, image: StepImage) -> str:

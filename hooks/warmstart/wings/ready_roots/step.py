@@ -39,7 +39,7 @@ def planned(policy: Policy, job: Job, grant: Grant, requested: Request) -> Step 
 
 
 def run(context: Context, options: Options) -> Outcome:
-    """Show the job the tree of its first image. Raises `RootNotShown`, `StoreError` or `ResourceError`."""
+    """Show the job the tree of its first image. Raises `NotShown`, `StoreError` or `ResourceError`."""
     record = context.record
     if not (record.cache and record.images) or record.image.startswith(CLAIMED):
         return Outcome("skipped")

@@ -23,7 +23,7 @@ from warmstart.plan import NotOffered
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import Grant
 from warmstart.run_end import Ending
-from warmstart.runner import Step
+from warmstart.runner import Refused, Step
 from warmstart.steps import release
 from warmstart.steps.contract import Context
 from warmstart.store.board import DIRECTORY, Whose
@@ -31,7 +31,6 @@ from warmstart.store.layout import StoreFailed
 from warmstart.store.meeting import HeadSilent
 from warmstart.wings.ports import ledger as ports
 from warmstart.wings.ports import step as wing_step
-from warmstart.wings.ports.step import Required
 
 RULE = a_rendezvous(shared_nodes=True, wait=60)
 TWO = a_job(nodelist="n[1-2]")
@@ -207,7 +206,7 @@ def test_a_head_that_has_no_port_says_so(nodes: Nodes, monkeypatch: pytest.Monke
     assert nodes.answers == []
 
 
-@pytest.mark.parametrize(("required", "error"), [(False, StoreFailed), (True, Required)])
+@pytest.mark.parametrize(("required", "error"), [(False, StoreFailed), (True, Refused)])
 def test_without_the_store_nobody_has_a_port(nodes: Nodes, required: bool, error: type[Exception]) -> None:
     """The head's answer may have arrived all the same, so its port stays reserved until the epilog."""
     (nodes.root / "store").rmdir()
