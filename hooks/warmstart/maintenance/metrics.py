@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from warmstart.audit.line import decoded
 from warmstart.audit.query import AuditLog, LineFilter, Position

@@ -162,6 +162,7 @@ def test_what_is_done_for_another_job_is_told_under_who_did_it() -> None:
     assert [part.part for part in hook.parts] == ["harvest", "  numba"]
 
 
+LEFT_OUT = "left out: 4 no file of an entry, 1 lock or temporary file (v2/a/x.bin)"
 LOST = {"no file of an entry": 4, "lock or temporary file": 1}
 PAIR = [["v2/a/x.bin", "no file of an entry"]]
 
@@ -180,8 +181,7 @@ PAIR = [["v2/a/x.bin", "no file of an entry"]]
         ({"left_out": "the job failed"}, "not harvested, or not all: the job failed"),
         (
             {"ignored": LOST, "ignored_examples": PAIR, "truncated": "out of time"},
-            "not harvested, or not all: out of time; left out: 4 no file of an entry, "
-             "1 lock or temporary file (v2/a/x.bin)",
+            f"not harvested, or not all: out of time; {LEFT_OUT}",
         ),
         ({"rejected": {"smaller": 2}}, "nothing new; entries rejected: 2 smaller"),
         ({"retired": 2, "retired_examples": ["a", "b"]}, "nothing new; removed, and so retired: 2 entries (a, b)"),
