@@ -1,4 +1,4 @@
-"""The report at full size: a million lines, and Prometheus's own judgement of the alerts."""
+"""The report at full size, and Prometheus's own judgement of the alerts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "packaging" / "monitoring" / "warmstart.rules.yml"
-MOST_MIB = 100
+MOST_MIB = 50
 # The most memory of this process alone: `ru_maxrss` counts that of the process that started it, too.
 REPORT = """
 import atexit, re, sys
@@ -32,23 +32,24 @@ tests:
     input_series:
       - series: warmstart_maintenance_last_success_timestamp_seconds{{node="n1",instance="n1"}}
         values: 0x40
-      - series: warmstart_node_drains_total{{instance="n1"}}
+      - series: warmstart_hook_runs_total{{hook="prolog",outcome="drained",instance="n1"}}
         values: 0 0 1 1
     alert_rule_test:
       - {{alertname: WarmstartMaintenanceStale, eval_time: 1h, exp_alerts: []}}
       - alertname: WarmstartNodeDrained
         eval_time: 15m
-        exp_alerts: [{{exp_labels: {{instance: n1, severity: critical}}, exp_annotations: {drained}}}]
+        exp_alerts:
+          - {{exp_labels: {{instance: n1, hook: prolog, severity: critical}}, exp_annotations: {drained}}}
       - alertname: WarmstartMaintenanceStale
         eval_time: 2h
         exp_alerts: [{{exp_labels: {{node: n1, instance: n1, severity: warning}}, exp_annotations: {stale}}}]
 """
 
 
-def test_a_million_lines_in_bounded_memory(tmp_path: Path) -> None:
+def test_a_log_of_eighty_thousand_jobs_in_bounded_memory(tmp_path: Path) -> None:
     """All of the process, the interpreter included."""
     lines = sample_log.write(tmp_path / "audit.jsonl", 80_000)
-    assert lines > 1_000_000
+    assert lines > 300_000
     argv = [sys.executable, "-c", REPORT, "report", "--since", "2026-02-01", "--json", "--from", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "hooks")}
     done = subprocess.run(argv, check=True, capture_output=True, text=True, env=environment)

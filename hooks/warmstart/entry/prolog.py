@@ -158,11 +158,11 @@ def _refuse(hook: Hook, record: Record, error: UserError) -> None:
     from warmstart import view
 
     cause = error.__cause__
-    hook.audit.failed(cause if isinstance(cause, WarmstartError) else error, "prolog", degree="refused")
+    hook.audit.failed(cause if isinstance(cause, WarmstartError) else error, "prolog", degree=REFUSED)
     workspace, latest = hook.policy.paths.workspace, _latest(hook, record)
     record = record._replace(verdict=str(error), workspace=workspace, topics=latest.topics)
     text = f"warmstart: {error}\n" + (f"warmstart: {error.hint}\n" if error.hint else "")
-    _publish(hook, record, view.VERDICT, text)
+    _publish(hook, record, view.VERDICT, text, REFUSED)
 
 
 def _tell_job(hook: Hook, record: Record, line: str) -> None:
@@ -171,11 +171,11 @@ def _tell_job(hook: Hook, record: Record, line: str) -> None:
     _publish(hook, record, view.NOTICE, f"{line}\n")
 
 
-def _publish(hook: Hook, record: Record, name: str, text: str) -> None:
+def _publish(hook: Hook, record: Record, name: str, text: str, outcome: str = OK) -> None:
     """Publish a view with one text for the job's task prolog. Without a record the epilog finds only a spare one."""
     from warmstart import view
 
-    files = {name: text, view.EVENTS: hook.audit.shown()}
+    files = {name: text, view.EVENTS: hook.audit.shown(outcome=outcome)}
     try:
         records.save(hook.paths.state, record)
     except StateFull:

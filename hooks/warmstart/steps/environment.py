@@ -64,7 +64,7 @@ def run(context: Context, options: Options) -> Outcome:
         if name in options.defaults and name not in options.policy:
             lines.append(f"={name}={options.defaults[name]}")
         lines.append(_line(name, variables[name], options.override))
-    files = {"environment": "\n".join(lines) + "\n", view.EVENTS: context.audit.shown()}
+    files = {"environment": "\n".join(lines) + "\n", view.EVENTS: context.audit.shown(outcome="ok")}
     if record.image:
         left = {record.image.removeprefix(CLAIMED): ""} if record.image.startswith(CLAIMED) else {}
         files["images"] = "".join(f"{name} {path}\n" for name, path in {**left, **record.images}.items())

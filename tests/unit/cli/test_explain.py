@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.lib import sample_log
 from tests.lib.command_line import run
+from tests.lib.hook_lines import act, epilog, finished, started
 from tests.lib.node import Node, OsAs
 from warmstart import view
+from warmstart.audit.line import Line, timestamp
 from warmstart.cli import explain, own
-from warmstart.entry import epilog, prolog
+from warmstart.entry import epilog as epilog_hook
+from warmstart.entry import prolog
 from warmstart.paths import Installation
 from warmstart.plan import NO_COLON
 
@@ -37,41 +41,46 @@ def test_from_a_log(nowhere: Installation, log: str) -> None:
     assert [word for word in words if word not in result.stdout] == []
 
 
+def logged(path: Path, *lines: Line) -> str:
+    """Write a log; return its path."""
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
 def test_of_many_nodes_the_first_is_told_in_full(nowhere: Installation, tmp_path: Path) -> None:
-    path = tmp_path / "nodes.jsonl"
-    with path.open("w") as file:
-        for number in (1, 2):
-            cold = {"vllm": "store-failed"} if number == 2 else {}
-            run_: dict[str, object] = {"hook": "prolog", "run_id": "0a", "node": f"n{number}", "job_id": 7}
-            for event in (
-                {"event": "job.planned", "head": number == 1},
-                {"event": "step.finished", "step": "seed", "duration_ms": 20, "warm": ["numba"], "cold": cold},
-            ):
-                file.write(json.dumps({"ts": f"2026-02-02T00:00:0{number}.000Z", **run_, **event}) + "\n")
-    shown = run(nowhere, "explain", "7", "--from", str(path)).stdout
-    first, _, others = shown.partition("other nodes")
-    assert ("prolog on n1" in first, "warm" in first) == (True, True)
+    warm, cold = {"numba": {"warm": True}}, {"vllm": {"warm": False, "cold": "store-failed"}}
+    first = finished(head=True, steps={"seed": 20}, caches=warm)
+    path = logged(tmp_path / "nodes.jsonl", first, finished(node="n2", steps={"seed": 20}, caches=warm | cold))
+    shown = run(nowhere, "explain", "7", "--from", path).stdout
+    told, _, others = shown.partition("other nodes")
+    assert ("prolog on n1" in told, "warm" in told) == (True, True)
     assert ("n2" in others, "warm" in others) == (True, False)
-    table = [line.split() for line in first.partition("on the job's nodes")[2].splitlines()[2:5]]
+    table = [line.split() for line in told.partition("on the job's nodes")[2].splitlines()[2:5]]
     assert table == [["numba", "warm", "n1,", "n2"], ["vllm", "-", "n1"], ["vllm", "cold:", "store-failed", "n2"]]
 
 
 def test_a_cold_profile_is_compared_with_what_was_published_before(nowhere: Installation, tmp_path: Path) -> None:
-    path = tmp_path / "days.jsonl"
-    colds: dict[int, dict[str, str]] = {5: {}, 7: {"numba": "nothing-published"}, 9: {}}
-    with path.open("w") as file:
-        for job, cold in colds.items():
-            events: list[dict[str, object]] = [
-                {"hook": "prolog", "event": "step.finished", "step": "seed", "facts": {"cpu": f"c{job}"}, "cold": cold},
-                {"hook": "prolog", "event": "hook.finished", "outcome": "ok"},
-                {"hook": "epilog", "event": "cache.harvested", "profile": "numba", "entries": 1},
-                {"hook": "epilog", "event": "hook.finished", "outcome": "ok"},
-            ]
-            for second, event in enumerate(events):
-                line = {"run_id": f"0{job}", "node": "n1", "job_id": job, "user": "alice", **event}
-                file.write(json.dumps({"ts": f"2026-02-0{job}T00:00:0{second}.000Z", **line}) + "\n")
-    told = run(nowhere, "explain", "7", "--from", str(path)).stdout
+    lines: list[Line] = []
+    for job, cold in ((5, {}), (7, {"numba": {"warm": False, "cold": "nothing-published"}}), (9, {})):
+        about: Line = {"job_id": job, "ts": f"2026-02-0{job}T00:00:00.000Z"}
+        lines.append(finished(**about, facts={"cpu": f"c{job}"}, caches=cold))
+        lines.append(epilog(**about, caches={"numba": {"entries": 1}}))
+    told = run(nowhere, "explain", "7", "--from", logged(tmp_path / "days.jsonl", *lines)).stdout
     assert "entries of job 5 do not fit: cpu is c7, was c5" in told
+
+
+def test_acts_that_have_lines_of_their_own_are_told_besides(nowhere: Installation, tmp_path: Path) -> None:
+    dropped = act("bundle.dropped", job_id=7, reason="harvest.spool is used up")
+    path = logged(tmp_path / "log.jsonl", started(), finished(), dropped)
+    _, _, besides = run(nowhere, "explain", "7", "--from", path).stdout.partition("besides")
+    assert besides.splitlines()[2].split()[1:4] == ["n1", "bundle.dropped", "reason=harvest.spool"]
+
+
+@pytest.mark.parametrize(("began", "outcome"), [("2026-01-31T09:30:00.000Z", "killed"), ("", "has not finished")])
+def test_a_hook_that_did_not_finish(nowhere: Installation, tmp_path: Path, began: str, outcome: str) -> None:
+    path = logged(tmp_path / "log.jsonl", started(ts=began or timestamp(time.time())))
+    shown = run(nowhere, "explain", "7", "--from", path)
+    assert (shown.exit_code, f": {outcome}\n" in shown.stdout) == (0, True)
 
 
 def test_a_job_that_nobody_knows(nowhere: Installation, log: str) -> None:
@@ -107,7 +116,7 @@ def test_in_a_job_it_is_the_jobs_own(node: Node, monkeypatch: pytest.MonkeyPatch
     assert prolog.main(node.installation.prefix) == 0
     (told,) = [node.json("explain")]
     assert (told["job"], told["asked"], told["added"]) == (7, ["profiles triton"], ["numba"])
-    assert epilog.main(node.installation.prefix) == 0
+    assert epilog_hook.main(node.installation.prefix) == 0
     assert [hook["hook"] for hook in node.json("explain", "7")["hooks"]] == ["prolog", "epilog"]
 
 

@@ -1,4 +1,4 @@
-"""The log of own jobs: what users are told after the end, and what a job that is ending has twice."""
+"""The lines of own jobs: what users are told after the end, and what a job that is ending has twice."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import shutil
 import pytest
 
 from tests.lib.command_line import run
+from tests.lib.hook_lines import finished, started
 from tests.lib.node import Node, OsAs
 from warmstart import session, view
+from warmstart.audit.line import Line
 from warmstart.cli import own
 from warmstart.entry import epilog, prolog
 from warmstart.paths import Installation
 from warmstart.store import reports
-
-SEEDED = {"event": "cache.seeded", "profile": "numba", "namespace": "ab12"}
 
 
 @pytest.fixture
@@ -35,17 +35,14 @@ def test_users_are_told_of_both_hooks_after_the_end(as_user: Node) -> None:
     result = as_user.command("explain", "7")
     assert (result.exit_code, "cold: nothing is published" in result.stdout) == (0, True)
     hooks = as_user.json("explain", "7")["hooks"]
-    assert [(hook["hook"], hook["outcome"], hook["seconds"] > 0) for hook in hooks] == [
-        ("prolog", "ok", True),
-        ("epilog", "ok", True),
-    ]
+    assert [(hook["hook"], hook["outcome"]) for hook in hooks] == [("prolog", "ok"), ("epilog", "ok")]
 
 
 def test_a_refused_job_is_one_after_its_end(as_user: Node) -> None:
     as_user.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
     assert prolog.main(as_user.installation.prefix) == 0
     assert epilog.main(as_user.installation.prefix) == 0
-    assert [hook["outcome"] for hook in as_user.json("explain", "7")["hooks"]] == ["ok", "ok"]
+    assert [hook["outcome"] for hook in as_user.json("explain", "7")["hooks"]] == ["refused", "ok"]
 
 
 @pytest.mark.parametrize("command", [("explain", "7"), ("cache", "list")])
@@ -82,30 +79,34 @@ def test_what_is_in_view_and_report_is_told_once(as_user: Node, monkeypatch: pyt
     assert as_user.json("explain", "7") == before
 
 
-def test_users_list_the_bundles_that_their_jobs_tell_of(as_user: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, uid = as_user.store / reports.FOLDER / str(os.getuid()), os.getuid()
-    where = {"profile": "numba", "namespace": "ab12" * 8, "scope": "site"}
-    told: dict[int, list[dict[str, object]]] = {
-        7: [{"event": "bundle.published", "bundle": "b-1", "size": 10, **where}, SEEDED | {"bundle_ids": ["b-0"]}],
-        8: [{"event": "cache.harvested", "bundle": "b-2", "entries": 3, **where}, SEEDED | {"bundle_ids": ["b-1"]}],
-        9: [{"event": "bundle.compacted", "bundle": "b-3", "replaces": ["b-2"], "entries": 4, **where}],
+def test_users_list_the_bundles_that_their_jobs_published(as_user: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    uid = os.getuid()
+    where = {"namespace": "ab12" * 8, "scope": "site"}
+    caches: dict[int, Line] = {
+        7: {"numba": {"bundle": "b-1", "size": 10, "entries": 2, **where}, "jax": {"entries": 0}},
+        8: {"numba@ab": {"bundle": "b-2", "size": 20, "entries": 3, "namespace": "cd"}},
     }
-    for job, lines in told.items():
-        known = {"hook": "epilog", "run_id": "0a", "node": "n1", "job_id": job, "uid": uid, "user": "ws-alice"}
-        text = "".join(json.dumps({"ts": job, **line, **known}) + "\n" for line in lines)
-        reports.leave(str(as_user.store), uid, reports.name_of(job, "0a", "n1"), text, True)
+    for job, items in caches.items():
+        line = finished(job_id=job, ts=f"1970-01-01T00:00:0{job}.000Z", caches=items)
+        reports.leave(str(as_user.store), uid, reports.name_of(job, "0a", "n1"), json.dumps(line) + "\n", True)
     monkeypatch.setattr(session, "os", OsAs(1000))
     listed = as_user.json("cache", "list")
-    assert [(row["bundle"], row["size"], row["entries"], row["used"], row["user"]) for row in listed] == [
-        ("b-0", None, 0, 7.0, ""),
-        ("b-1", 10, 0, 8.0, "ws-alice"),
-        ("b-3", None, 4, 9.0, "ws-alice"),
+    assert [(row["bundle"], row["profile"], row["size"], row["entries"], row["used"]) for row in listed] == [
+        ("b-1", "numba", 10, 2, 7.0),
+        ("b-2", "numba", 20, 3, 8.0),
     ]
-    assert [row["bundle"] for row in as_user.json("cache", "list", "--scope", "site")] == ["b-1", "b-3"]
     shown = as_user.command("cache", "list", "--scope", "site").stdout  # as root's, namespaces are cut
-    assert ("ab12" * 3 in shown, "ab12" * 4 in shown) == (True, False)
-    shutil.rmtree(folder)
+    assert ("ab12" * 3 in shown, "ab12" * 4 in shown, "cd" in shown) == (True, False, False)
+    shutil.rmtree(as_user.store / reports.FOLDER / str(uid))
     assert as_user.command("cache", "list").exit_code == 1
+
+
+def test_a_report_of_a_hook_that_did_not_say_how_it_ended_is_not_ok(as_user: Node) -> None:
+    first = finished(job_id=7)
+    del first["outcome"]
+    text = "".join(json.dumps(line) + "\n" for line in (started(), first))
+    reports.leave(str(as_user.store), os.getuid(), reports.name_of(7, "0a", "n1"), text, True)
+    assert [hook["outcome"] for hook in as_user.json("explain", "7")["hooks"]] == ["has not finished"]
 
 
 @pytest.mark.parametrize("readable", [True, False])

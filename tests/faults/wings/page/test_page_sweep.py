@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 from tests.lib import browser
-from warmstart.audit.runs import Run
+from tests.lib.hook_lines import NOW, epilog, finished
 from warmstart.report.summary import summarize
 from warmstart.wings.page.page import page
 
@@ -46,8 +46,8 @@ def server() -> Iterator[int]:
 def test_the_page_asks_for_nothing(server: int, tmp_path: Path) -> None:
     """Not even for what a user wrote into a name: neither as text, nor where the escaping failed."""
     name = f'"><img src="http://127.0.0.1:{server}/image"><link rel=stylesheet href="http://127.0.0.1:{server}/style">'
-    run = Run("prolog", "0a", "gpu01", user=name, first="2026-02-04", last="2026-02-04", head=True, warm=[name])
-    told = page(summarize([run]), "now")
+    lines = [finished(user=name, head=True), epilog(user=name, caches={name: {"use": "hit"}})]
+    told = page(summarize(lines, NOW), "now")
     unescaped = told.replace("</body>", f"{name}</body>")
     control = unescaped.replace("Content-Security-Policy", "x")
     asked = {}

@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 
 from tests.lib import browser, sample_log
-from warmstart.audit.runs import runs
 from warmstart.report.summary import summarize
 from warmstart.wings.page.page import page
 
@@ -18,7 +17,7 @@ def main() -> None:
     """Draw the report's page of the sample log, light and dark."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "report.html")
-        path.write_text(page(summarize(runs(sample_log.lines(4200))), "2026-02-09T06:00:00Z"))
+        path.write_text(page(summarize(sample_log.lines(4200), sample_log.END), "2026-02-09T06:00:00Z"))
         for name, scheme in (("light", browser.LIGHT), ("dark", browser.DARK)):
             browser.screenshot(path, IMAGES / f"page-{name}.png", SIZE, scheme)
 

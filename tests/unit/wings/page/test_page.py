@@ -11,7 +11,7 @@ import pytest
 
 from tests.lib import sample_log
 from tests.lib.command_line import run
-from warmstart.audit.runs import FAILED, Failure, Harvest, ImageUse, Run, runs
+from tests.lib.hook_lines import NOW, epilog, finished
 from warmstart.paths import Installation
 from warmstart.report.summary import Counted, summarize
 from warmstart.wings.page import charts
@@ -48,7 +48,7 @@ class Checked(HTMLParser):
 
 @pytest.fixture(scope="module")
 def week() -> str:
-    return page(summarize(runs(sample_log.lines(500))), "2026-02-09T06:00:00Z")
+    return page(summarize(sample_log.lines(500), sample_log.END), "2026-02-09T06:00:00Z")
 
 
 @pytest.mark.threat(20)
@@ -65,16 +65,15 @@ def test_it_is_self_contained(week: str) -> None:
 def test_names_are_text() -> None:
     """Users choose image references, and so what is in them."""
     hostile = '"><script>alert(1)</script>'
-    run = Run("prolog", "0a", "n1", user=hostile, first="2026-01-31", last="2026-01-31", head=True)
-    run.images = [ImageUse(hostile, "d", "reused", 1, 0.1, 0.0)]
-    run.warm, run.cold = [hostile], {hostile: "<b>"}
-    assert Checked(page(summarize([run]), "now")).tags & {"script", "b"} == {"b"}  # the tiles' own
+    images = [{"image": hostile, "how": "reused", "ms": 100}]
+    line = finished(user=hostile, head=True, images=images, caches={hostile: {"warm": False, "cold": "<b>"}})
+    tags = Checked(page(summarize([line, epilog(caches={hostile: {"use": "hit"}})], NOW), "now")).tags
+    assert tags & {"script", "b"} == {"b"}  # the tiles' own
 
 
 def test_what_nobody_knows_is_no_bar() -> None:
-    run = Run("epilog", "0b", "n1", user="alice", harvests=[Harvest("numba", 0, 0, 0, 0, 0.1, use="untouched")])
-    bars = re.findall(r'class="[ab]" x="[^"]*" y="0" width="(\d+\.\d\d)"', page(summarize([run]), "now"))
-    assert set(bars) == {"0.00"}
+    text = page(summarize([epilog(caches={"numba": {"use": "untouched"}})], NOW), "now")
+    assert set(re.findall(r'class="[ab]" x="[^"]*" y="0" width="(\d+\.\d\d)"', text)) == {"0.00"}
 
 
 @pytest.mark.report
@@ -84,23 +83,22 @@ def test_what_nobody_knows_is_no_bar() -> None:
 @pytest.mark.parametrize("table", ["Failures", "Whose caches began cold"])
 def test_who_reads_it_need_not_know_our_names(table: str) -> None:
     """Heads of departments do; the log has these names."""
-    run = Run("prolog", "0a", "n1", job=7, user="alice", first="2026-01-31", last="2026-01-31", head=True)
-    run.failures = [Failure(FAILED, "models", "model-unusable", "it cannot be read", "")]
-    run.cold = {"numba": "nothing-published"}
-    ended = Run("epilog", "0b", "n1", job=7, user="alice", first="2026-01-31", last="2026-01-31")
-    ended.harvests = [Harvest("numba", 1, 0, 0, 9, 0.1, use="built")]
-    (section,) = re.findall(rf"<h2>{table}</h2>(.*?)</section>", page(summarize([run, ended]), "now"))
+    failure = {"step": "models", "code": "model-unusable"}
+    line = finished(failures=[failure], caches={"numba": {"warm": False, "cold": "nothing-published"}})
+    (section,) = re.findall(rf"<h2>{table}</h2>(.*?)</section>", page(summarize([line], NOW), "now"))
     cells = re.findall(r"<td>(.*?)</td>", section)
     assert cells
     assert not any(re.search(r"\b[a-z]+(-[a-z]+)+\b", cell) for cell in cells)
 
 
 def test_nothing_to_show_is_a_page() -> None:
-    assert "none" in page(summarize([]), "now")
+    assert "none" in page(summarize([], NOW), "now")
 
 
 def test_what_wings_count_is_shown() -> None:
-    text = page(summarize([])._replace(of_wings=(Counted("things made: new", 3), Counted("thing bytes", 4096))), "now")
+    text = page(
+        summarize([], NOW)._replace(of_wings=(Counted("things made: new", 3), Counted("thing bytes", 4096))), "now"
+    )
     for words in ("things made: new", "thing bytes", "4KiB"):
         assert words in text
 
