@@ -217,7 +217,10 @@ class _Adding:
         for name, count in hook.counts.items():
             self._of_wings.add(name, count)
         for image in hook.images:
-            self._add_image(image, period, head=hook.head)
+            if image.how == IMPORTED:
+                self._add_import(image, period)
+            if hook.name == PROLOG:
+                self._add_use(image, period, head=hook.head)
         for profile, start in hook.starts:
             self._fetched += values.count(start, "fetched_bytes")
             if why := why_cold(start):
@@ -231,9 +234,7 @@ class _Adding:
             period["jobs"] += 1
             self._users.add(hook.user)
 
-    def _add_image(self, image: ImageUse, period: Counter[str], *, head: bool) -> None:
-        if image.how == IMPORTED:
-            self._add_import(image, period)
+    def _add_use(self, image: ImageUse, period: Counter[str], *, head: bool) -> None:
         self._uses += 1
         period["uses"] += 1
         self._images.add(image.reference)

@@ -87,6 +87,7 @@ def test_imports_and_what_avoided_one() -> None:
     assert found.imports.p50 == pytest.approx(40, rel=0.04)
     assert found.images == (Counted("r/1", 3), Counted("r/2", 1))
     assert of(imported(40)).avoided == 0  # the job that asked has gone
+    assert of(finished({"hook": "images"}, images=[image("imported", 40)])).images == ()  # `warmstart images import`
 
 
 @pytest.mark.parametrize(
