@@ -144,7 +144,8 @@ class _Merge:
             made_by = self._session.store.worker.run(self._session.store_deadline(), bundles.of_job, where, job)
             absorbed = absorb(settings, where, made_by, bundles.MOST_BYTES, after(MERGE_S))
             if absorbed.bundle:
-                self._put(where, **absorbed._asdict())
+                told = {"profile": where.profile, "namespace": where.name, "scope": where.scope}
+                self._audit.emit(events.BUNDLE_COMPACTED, **told, **absorbed._asdict())
 
     def _put(self, where: Namespace, **fields: object) -> None:
         """Add to what the log says of a cache; a run has several of a profile if its steps have images."""

@@ -246,8 +246,8 @@ def test_a_round_publishes_what_all_nodes_have_once(whole: WholeJob) -> None:
     whole.look()
     assert (sorted(whole.head.readers()), whole.head.layers()) == (["a", "b", "c"], 1)
     whole.end()
-    assert [told["entries"] for told in events(whole.head.context, "bundle.published")] == [2, 1]
-    assert [told["running"] for told in events(whole.head.context, "bundle.published")] == [True, True]
+    told = [line["caches"]["toy"] for line in events(whole.head.context, "harvest.finished")]
+    assert [(cache["entries"], cache["running"]) for cache in told if "bundle" in cache] == [(2, True), (1, True)]
     assert whole.head.left() == []
 
 
