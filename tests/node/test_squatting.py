@@ -22,7 +22,7 @@ from warmstart.images import notes, scratch
 from warmstart.images.scratch import Caps, WorkspaceNotRoots
 from warmstart.images.user import own_images
 from warmstart.paths import Installation
-from warmstart.policy.schema import Paths
+from warmstart.policy.compiled import Paths
 from warmstart.steps import workspace
 from warmstart.steps.workspace import Options
 
@@ -165,7 +165,7 @@ def test_the_packaged_line_makes_the_root_roots(bob: Worker, base: Path, shared:
     """At boot, also if a user was there first; `doctor` then has nothing to say."""
     tmpfiles = shutil.which("systemd-tmpfiles") or unavailable("systemd-tmpfiles is not installed")
     text = (REPOSITORY / "packaging/tmpfiles.d/warmstart.conf").read_text()
-    default = str(Paths.model_fields["workspace"].default)
+    default = Paths("/s").workspace
     assert text.count(f"d {default} ") == 1
     config = base / "warmstart.conf"
     root = f"{shared}/warmstart"

@@ -187,7 +187,7 @@ def _image(policy: Policy, job: Job, text: str, requested: Request | None) -> Js
         reference = planning.reference_of(requested, text) if requested else references.parse(text)
         shown = reference.canonical()
         if requested:
-            references.check_allowed(reference, policy.images.registries)
+            references.check_allowed(reference, policy.images.allowed)
         private = "".join(name for _, name in planning.private_images(policy, job, [reference]))
     except WarmstartError as error:
         problem = str(error)

@@ -16,7 +16,7 @@ from warmstart.errors import PolicyError
 from warmstart.host.identity import Identity
 from warmstart.paths import Installation
 from warmstart.policy import trust
-from warmstart.policy.compiled import Condition, Policy, User
+from warmstart.policy.compiled import Match, Policy, User
 from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
 from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, Problem
 from warmstart.policy.trust import TrustUnproven
@@ -73,8 +73,8 @@ def check(
         else:
             texts = source.read(path, owners={0, os.geteuid()})
         document = load.parsed(texts)
-        model = load.checked(document, users)
-        policy = load.resolve(model, users, str)
+        written = load.checked(document, users)
+        policy = load.resolved(written)
     except PolicyInvalid as error:
         _tell(path, as_json, error=error)
         raise click.exceptions.Exit(WRONG) from None
@@ -85,7 +85,7 @@ def check(
         raise click.exceptions.Exit(WRONG) from None
     conf = _conf(policy, slurm_conf) if slurm_conf or not offline else None
     known = Known() if offline else _known(conf)
-    problems = [load.problem_at(document, fault) for fault in warnings(model, known)]
+    problems = [load.problem_at(document, fault) for fault in warnings(written, document.data, known)]
     ignored = source.ignored(path) if path != "-" else []
     problems += [Problem(other, 1, 1, "is not read: names in conf.d end in .yaml") for other in ignored]
     critical = None if offline else _unproven(policy, installation)
@@ -226,7 +226,7 @@ def show(installation: Installation, as_json: bool) -> None:
         current = current_policy(installation)
     except PolicyError as error:
         fail(error, hint_for(error))
-    rules = [_plain(rule) | {"match": _plain(rule.match) or {}} for rule in current.policy.rules]
+    rules = [_plain(rule) for rule in current.policy.rules]
     shown = {**_values(current.policy), "rules": rules}
     since = _compiled_at(current.origin) if current.origin == installation.compiled_policy else None
     if as_json:
@@ -275,8 +275,8 @@ def _plain(value: object) -> Any:  # noqa: ANN401 - JSON
     """Return a value of the compiled form as the site wrote it: globs, names of users, mappings and lists."""
     if isinstance(value, (Identity, User)):
         return value.name
-    if isinstance(value, tuple) and value and all(isinstance(item, Condition) for item in value):
-        return {item.attribute: _plain(item.globs) for item in value}
+    if isinstance(value, Match):
+        return {attribute: _plain(globs) for attribute, globs in value._asdict().items() if globs is not None}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {key: _plain(item) for key, item in value._asdict().items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value

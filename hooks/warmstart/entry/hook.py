@@ -241,7 +241,7 @@ def _policy(installation: Installation, journal: Journal) -> Policy:
     from warmstart.policy.current import current_policy
 
     try:
-        current = current_policy(installation, keep=True, slurm_conf=os.environ.get("SLURM_CONF", ""))
+        current = current_policy(installation, keep=True)
     except PolicyError as error:
         journal.emit(events.POLICY_REJECTED, error=error.as_audit(), in_force=None)
         raise

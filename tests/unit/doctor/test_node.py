@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal
 
 import pytest
 
@@ -180,7 +181,7 @@ def test_the_importer_is_told_and_why(here: Node, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(choice, "ENROOT", "/bin/sh")
     monkeypatch.setattr(choice, "UMOCI", str(tmp_path / "umoci"))
 
-    def told(importer: str) -> str:
+    def told(importer: Literal["auto", "enroot"]) -> str:
         policy = here.policy._replace(images=here.policy.images._replace(importer=importer))
         return one(node.tools, here._replace(policy=policy)).found.partition(";")[0]
 

@@ -12,7 +12,7 @@ from tests.lib.observing import files, run
 from warmstart import plan
 from warmstart import record as records
 from warmstart.entry import epilog, prolog
-from warmstart.policy.compiled import Condition
+from warmstart.policy.compiled import Match
 from warmstart.record import Record
 from warmstart.slurm import commands
 
@@ -85,7 +85,7 @@ def test_a_job_that_began_before_is_ended(node: Node) -> None:
 
 def test_one_node_enforces(observed: Node) -> None:
     """A later rule with a mode decides; one that matches the node does so for jobs of one node."""
-    canary = NUMBA._replace(name="canary", match=(Condition("node", ("n1",)),), mode="enforce")
+    canary = NUMBA._replace(name="canary", match=Match(node=("n1",)), mode="enforce")
     observed.write(observed.policy._replace(rules=(NUMBA, canary)))
     observed.environ(SLURM_JOB_NODELIST="n[1-2]")
     run(observed)

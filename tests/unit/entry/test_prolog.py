@@ -18,7 +18,7 @@ from warmstart.entry import epilog, prolog
 from warmstart.host.deadline import Deadline
 from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.job import Job
-from warmstart.policy.compiled import Condition, Policy, Wing
+from warmstart.policy.compiled import Match, Policy, Wing
 from warmstart.profiles import facts, registry
 from warmstart.record import Record, StateFull
 from warmstart.run_end import Ending
@@ -142,7 +142,7 @@ def test_a_job_that_no_rule_gives_anything_has_no_state(node: Node) -> None:
 
 
 def test_a_job_that_no_rule_matches_is_told_so_if_it_asks(node: Node) -> None:
-    elsewhere = NUMBA._replace(match=(Condition("node", ("n2",)),))
+    elsewhere = NUMBA._replace(match=Match(node=("n2",)))
     node.write(node.policy._replace(rules=(elsewhere,)))
     node.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers nonsense")
     record = run(node)
@@ -225,7 +225,7 @@ def test_wings_are_asked_where_a_rule_needs_what_slurmd_does_not_tell(  # noqa: 
     load = wing.load
     part = SimpleNamespace(informed=informed)
     monkeypatch.setattr(wing, "load", lambda module: part if module == "w.informs" else load(module))
-    rule = NUMBA._replace(match=(Condition("job_name", ("night",)),))
+    rule = NUMBA._replace(match=Match(job_name=("night",)))
     informing = Wing("w", used=True, step="", early=False, end="", informs="w.informs")
     node.write(node.policy._replace(rules=(rule,), unseen=unseen, wings=(informing,)))
     node.environ(SLURM_JOB_RESTART_COUNT="0")

@@ -112,7 +112,7 @@ def _work(installation: Controller, job: Job, journal: Journal, work: Callable[[
     found = keys.of(policy)
     if found is None:
         return
-    path = path_of(found.spec_directory, job.cluster, job.id)
+    path = path_of(found.directory, job.cluster, job.id)
     with SlurmClient(_slurm_user(found.user, path)) as slurm:
         libraries = installation.slurm_libraries
         work(ControllerRun(job, policy, found, path, journal, slurm, after(found.deadline), libraries))

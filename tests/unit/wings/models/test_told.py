@@ -27,7 +27,7 @@ def _shared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def found(shelf: Path, *prefixes: str, keep: str = "1B", way: str = "spank") -> list[tuple[str, str]]:
     policy = offering(defaults(), models={"prefixes": [*prefixes], "keep": keep})
-    policy = policy._replace(constant_path=way, paths=policy.paths._replace(shelf=str(shelf)))
+    policy = policy._replace(constant_path=way, paths=policy.paths._replace(shelf=str(shelf)))  # type: ignore[arg-type]
     return [(finding.status, finding.found) for finding in models(Node(Installation(str(shelf)), policy))]
 
 

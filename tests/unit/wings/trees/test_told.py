@@ -31,7 +31,7 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def found(prefix: Path, *, way: str = "spank", **keys: object) -> list[tuple[str, str]]:
     policy = offering(defaults(), trees={"prefixes": [str(prefix)], "max_size": "1B", **keys})
-    node = Node(Installation(str(prefix.parent)), policy._replace(constant_path=way))
+    node = Node(Installation(str(prefix.parent)), policy._replace(constant_path=way))  # type: ignore[arg-type]
     return [(finding.status, finding.found) for finding in trees.trees(node)]
 
 
