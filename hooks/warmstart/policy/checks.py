@@ -11,10 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from warmstart import wing
-from warmstart.host import wire
 from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
-from warmstart.lean import dumps
 from warmstart.paths import LONGEST_WORKSPACE
 from warmstart.policy.compiled import Match, Policy, Publish, Rule
 from warmstart.policy.document import Fault, Loc, dotted, nearest
@@ -45,8 +43,8 @@ def is_used(key: str, section: Json) -> bool:
     """Return whether a wing's section is in use: its first key has another value than by default."""
     first, value = next(iter(section.items()))
     classes = (wing.load(part).SECTIONS.get(key) for part in wing.with_part("policy"))
-    defaults = next(filter(None, classes))._field_defaults
-    return bool(value != wire.parse(dumps(defaults[first])))
+    default = next(filter(None, classes))._field_defaults[first]
+    return value not in (None, [], default)
 
 
 def faults(policy: Policy, shipped: Sequence[str]) -> list[Fault]:

@@ -14,7 +14,7 @@ import stat
 import time
 
 from warmstart.errors import PolicyError
-from warmstart.host import files, wire
+from warmstart.host import files
 from warmstart.lean import NamedTuple, dumps
 from warmstart.paths import Installation
 from warmstart.policy import compiled, trust
@@ -93,7 +93,8 @@ def _kept(installation: Installation) -> tuple[Policy, PolicyUnsaved | None]:
     except PolicyError as refused:
         fields = {key: value if isinstance(value, int) else str(value) for key, value in refused.fields.items()}
         # If this cannot be written, the next hook only takes longer.
-        _write(_rejected(installation), dumps([[MADE_BY, signature], time.time(), refused.code, fields]).encode())
+        refusal = [dumps([MADE_BY, signature]), time.time(), refused.code, fields]
+        _write(_rejected(installation), dumps(refusal).encode())
         raise
     mode = _mode(installation, policy.signature)
     return policy, _write(installation.compiled_policy, compiled.encode(policy), mode)
@@ -111,7 +112,7 @@ def _mode(installation: Installation, signature: Signature) -> int:
 
 def _remembered(installation: Installation, signature: Signature) -> PolicyError | None:
     refusal = compiled.read_own_json(_rejected(installation))
-    if not isinstance(refusal, list) or refusal[:1] != [wire.parse(dumps([MADE_BY, signature]))]:
+    if not isinstance(refusal, list) or refusal[:1] != [dumps([MADE_BY, signature])]:
         return None
     _, at, code, fields = refusal
     from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, PolicyUntrusted
