@@ -174,7 +174,7 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
 
 
 def _make_directories(paths: NodePaths) -> None:
-    """Make the node's directories, and the reserve beside them if they are new. Raises `StateUnusable`, `StateFull`.
+    """Make the node's directories, and the reserve beside them if they are new. Raises `FileSystemBroken`, `StateFull`.
 
     On a full disk the hook goes on without them, and tells the job.
     """

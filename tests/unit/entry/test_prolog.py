@@ -16,6 +16,7 @@ from warmstart import plan, run_end, runner, view, wing
 from warmstart import record as records
 from warmstart.entry import epilog, prolog
 from warmstart.host.deadline import Deadline
+from warmstart.host.files import FileSystemBroken
 from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.job import Job
 from warmstart.policy.compiled import Match, Policy, Wing
@@ -177,7 +178,7 @@ def test_a_store_that_is_away_leaves_the_job_cold(node: Node) -> None:
 @pytest.mark.parametrize("bug", [False, True])
 def test_a_failure_leaves_nothing_half_applied(node: Node, monkeypatch: pytest.MonkeyPatch, bug: bool) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise ZeroDivisionError if bug else records.StateUnusable(path="/var", problem="read-only")
+        raise ZeroDivisionError if bug else FileSystemBroken(path="/var", problem="read-only")
 
     monkeypatch.setattr(seed, "run", fail)
     monkeypatch.setattr(commands, "drain_node", lambda *_: True)

@@ -63,7 +63,7 @@ def wanted(policy: Policy) -> Iterator[tuple[Reference, str]]:
 def run(policy: Policy, site: Site, installation: Installation) -> list[Prefetched]:
     """Ask for the images that are missing, and start the imports whose turn it is. `site` is the shared store's.
 
-    Raises `StoreFailed`, `WorkerSilent`, `StateFull` and `StateUnusable`.
+    Raises `StoreFailed`, `WorkerSilent`, `StateFull` and `FileSystemBroken`.
     """
     paths = installation.node(site.requester.node)
     deadline = after(RUN_S)
