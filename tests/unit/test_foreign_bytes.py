@@ -30,7 +30,7 @@ OWN = {
     "cli/own.py:OwnLog.lines": "each line is `audit-line`",
     "doctor/finding.py:on_one_line": "the text of an error",
     "doctor/node.py:_unmounted": "/etc/fstab, which is root's",
-    "doctor/slurm.py:slurmd_stop": "what systemctl says of slurmd's unit",
+    "doctor/slurm.py:_slurmd_stop": "what systemctl says of slurmd's unit",
     "entry/pyxis_importer.py:_job_tmp": "the view, which is root's; runs as the job's user",
     "entry/pyxis_importer.py:_known": "the view, which is root's; runs as the job's user",
     "errands/imports.py:_killed_for_memory": "the kernel's counts",

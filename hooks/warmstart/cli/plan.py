@@ -17,7 +17,7 @@ import click
 from warmstart import plan as planning
 from warmstart import wing
 from warmstart.cli.output import fail, json_option, say, show_json, show_table, warn
-from warmstart.doctor import containers, slurm_conf
+from warmstart.doctor import containers, slurm_files
 from warmstart.errors import PolicyError, UserError, WarmstartError
 from warmstart.host.wire import Json
 from warmstart.images import reference as references
@@ -88,9 +88,9 @@ def plan(
 
 
 def _way() -> str:
-    """Return how containers start by this host's slurm.conf, "" if it has none."""
+    """Return how containers start by the files beside this host's slurm.conf, "" if it has none."""
     try:
-        return containers.way(slurm_conf.find(None))
+        return containers.way(slurm_files.directory())
     except OSError:
         return ""
 

@@ -77,7 +77,7 @@ def enforced(policy: Policy, installation: Installation, slurm_conf: str) -> lis
 
     access = Access(policy.paths.scontrol, slurm_conf, installation.slurm_libraries)
     try:
-        return Slurmctld(access).configuration(after(QUERY_S)).enforced
+        return Slurmctld(access).enforced(after(QUERY_S))
     except LookUpFailed:
         return None
 
