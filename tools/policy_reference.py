@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from warmstart.host.wire import Json
-from warmstart.policy.schema import json_schema
+from warmstart.policy.model import json_schema
 
 SCHEMA = "policies/schema.json"
 PAGE = "docs/reference/policy.md"
@@ -41,7 +41,7 @@ def main(arguments: list[str], root: Path) -> int:
     for path in stale:
         name = path.relative_to(root)
         if arguments == ["--check"]:
-            sys.stderr.write(f"{name} is stale: hooks/warmstart/policy/schema.py has changed. Run `make docs`.\n")
+            sys.stderr.write(f"{name} is stale: a key has changed. Run `make docs`.\n")
         else:
             path.write_text(wanted[path])
             sys.stdout.write(f"{name} renewed\n")

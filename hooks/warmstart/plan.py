@@ -170,7 +170,7 @@ def images(policy: Policy, grant: Grant, requested: Request) -> list[Reference]:
 
     own = [reference_of(requested, text) for text in requested.images]
     for reference in own:
-        references.check_allowed(reference, policy.images.registries)
+        references.check_allowed(reference, policy.images.allowed)
     return list(dict.fromkeys([*own, *(references.parse(text) for text in grant.images)]))
 
 

@@ -15,12 +15,13 @@ import errno
 import os
 import time
 
-from warmstart.errors import NodeError, ResourceError
+from warmstart.errors import ResourceError
 from warmstart.host import wire
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import (
     DIRECTORY,
     NODE_FAULTS,
+    FileSystemBroken,
     ensure_dir,
     is_at,
     names_in,
@@ -89,14 +90,6 @@ class JobBusy(ResourceError):
     hint = "nothing to do: Slurm may repeat an epilog, and the first one handles the job"
 
 
-class StateUnusable(NodeError):
-    """The file system of warmstart's state is broken or read-only."""
-
-    code = "state-unusable"
-    template = "cannot use warmstart's state {path}: {problem}"
-    hint = "repair or remount the file system, then resume the node"
-
-
 class StateFull(ResourceError):
     """There is no space for a job's record or view, or no descriptor or lock to be had for it."""
 
@@ -107,11 +100,11 @@ class StateFull(ResourceError):
 
 @contextmanager
 def using_state(path: str) -> Iterator[None]:
-    """Turn `OSError` from reading or writing warmstart's state into `StateUnusable` or `StateFull`."""
+    """Turn `OSError` from reading or writing warmstart's state into `FileSystemBroken` or `StateFull`."""
     try:
         yield
     except OSError as error:
-        cls = StateUnusable if error.errno in NODE_FAULTS else StateFull
+        cls = FileSystemBroken if error.errno in NODE_FAULTS else StateFull
         raise cls(path=path, problem=error.strerror or str(error)) from error
 
 
@@ -349,7 +342,7 @@ def _open_locked(path: str, job_id: int, deadline: Deadline) -> int:
 
 
 def save(state: str, record: Record) -> None:
-    """Write the record. Raises `StateUnusable` or `StateFull`.
+    """Write the record. Raises `FileSystemBroken` or `StateFull`.
 
     Does not fsync, which takes longer than the rest of a warm prolog. A power failure also ends the job, and leaves
     the record whole or unreadable.
@@ -400,7 +393,7 @@ def _save(state: str, job_id: int, name: str, data: bytes) -> None:
 def load(state: str, job_id: int) -> Record | None:
     """Return the job's record with all sets of its run, or None if there is none.
 
-    Raises `RecordUnreadable` if it is damaged, `StateUnusable` or `StateFull` if it cannot be read.
+    Raises `RecordUnreadable` if it is damaged, `FileSystemBroken` or `StateFull` if it cannot be read.
     """
     path = os.path.join(state, str(job_id), NAME)
     try:

@@ -340,7 +340,7 @@ def _may_wait(paths: NodePaths, record: Record) -> bool:
 
 
 def _leave(paths: NodePaths, record: Record) -> None:
-    """Have the rest of a run removed off the clock; raises `StateUnusable` or `StateFull`."""
+    """Have the rest of a run removed off the clock; raises `FileSystemBroken` or `StateFull`."""
     # Without what a removal does not need: users choose the names of entries.
     needed = record._replace(seeded={}, facts={}, environment={}, images={}, sets=[])
     deferred.defer(paths, REMOVALS, needed, time.time())

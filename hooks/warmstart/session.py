@@ -121,7 +121,7 @@ def open_session(installation: Installation, hook: str, node: str = "") -> Itera
     Raises:
         NotRoot: The caller is not root.
         PolicyError: There is no usable policy.
-        StateUnusable, StateFull: The node's state directory cannot be written.
+        FileSystemBroken, StateFull: The node's state directory cannot be written.
 
     An error that ends the session, such as a lock that another run holds, is audited. So is SIGTERM, which is no crash:
     a job or step is over, or a unit is stopped.

@@ -55,7 +55,7 @@ class NotShown(ResourceError):
 
 
 def publish(directory: str, record: Record, files: dict[str, str]) -> None:
-    """Replace the job's view by one with these files (name → text). Raises `StateUnusable` or `StateFull`.
+    """Replace the job's view by one with these files (name → text). Raises `FileSystemBroken` or `StateFull`.
 
     Where the disk of `directory`, and its reserve, have no room, the view lies below `paths.SPARE`.
     """
@@ -71,7 +71,7 @@ def publish(directory: str, record: Record, files: dict[str, str]) -> None:
 def add(directory: str, record: Record, name: str, text: str) -> None:
     """Add a file to the job's view, in place of one of that name, unless it has `MOST_FILES`.
 
-    Raises `StateUnusable` or `StateFull`.
+    Raises `FileSystemBroken` or `StateFull`.
     """
     fresh = f".{name}"
     with using_state(directory):

@@ -1,7 +1,7 @@
 """What a wing is: a feature that a site can do without, in a folder that can be removed (docs/architecture.md, Wings).
 
     warmstart/wings/<name>/wing.py      `WING`, its declaration; the rest as far as it needs it:
-                           policy.py    its keys of the policy, their faults, what hooks read of them (`policy.load`)
+                           policy.py    its keys of the policy, and their faults (`policy.checks.PolicyPart`)
                            step.py      its step in a prolog (`plan`)
                            commands.py  what commands say of it (`cli`)
                            informs.py   what it knows of a job and slurmd does not tell (`entry.hook`)
@@ -47,6 +47,7 @@ class Wing(NamedTuple):
     words: dict[str, str] = {}  # noqa: RUF012 - word of a job's request → what a job is told where it is not offered
     repeats: tuple[str, ...] = ()  # those of its words that may stand more than once, each with another value
     only_for: str = ""  # the word without which a job has no step of it; "": any job may
+    needs: str = ""  # the policy's key, SECTION.KEY, without which it is not in use; "": it has keys of its own
     keep: str = ""  # the policy's key, SECTION.KEY, for the bytes of its packed wholes that stay on a node
     variables: tuple[str, ...] = ()  # of the job, that its step sets
     commands: dict[str, str] = {}  # noqa: RUF012 - command → its name in `commands.py`

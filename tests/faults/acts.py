@@ -74,17 +74,20 @@ def failures(act: Act, share: int = 1) -> list[str]:
 def deaths(act: Act, share: int = 1) -> list[str]:
     """Kill an act before each call that changes something; return what is wrong."""
     done, wrong = _without_fault(act)
-    calls = done.calls
+    calls, missed = done.calls, 0
     assert calls
     for call in chosen(range(1, calls + 1), share):
         act.prepare()
         done = act.run(stop_at=call)
         if done.status is not None:  # it had less to do this time: what is due today goes by hashes
             assert done.calls < call
+            missed += 1
             continue
         assert done.stopped_at is not None
         name, _, where, domain = done.stopped_at
         wrong += [
             f"before call {call} of {calls}, {name} in {where} ({domain}): {text}" for text in act.check(done, None)
         ]
+    if missed > calls / 10:  # the place is another one than at first
+        wrong.append(f"{missed} of {calls} calls were not reached")
     return wrong

@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import warmstart
-from warmstart.host import linux
+from warmstart.host import client, linux, space
 from warmstart.host.deadline import after
 
 HOOKS = str(Path(warmstart.__file__).parent) + "/"
 # Where a call site is named after: the last frame, and the last one that is not a helper that everybody shares.
-HELPERS = ("host/files.py", "host/untrusted.py", "host/worker.py", "host/linux.py", "host/process.py")
+HELPERS = ("host/files.py", "host/untrusted.py", "host/worker.py", "host/linux.py", "host/process.py", "host/space.py")
 ELSEWHERE = "kernel"  # pipes, /proc, /dev, what is only in memory
 STORE = "store"
 EXIT = "exit 1"  # a program that fails
@@ -62,20 +62,21 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
 _OF_OS = {
     "mkdir": "name", "mknod": "name", "link": "name", "symlink": "name", "rename": "name",
     "unlink": "remove", "rmdir": "remove",
-    "write": "data", "ftruncate": "data", "posix_fallocate": "data", "fsync": "data",
+    "write": "data", "pwrite": "data", "ftruncate": "data", "fsync": "data", "fdatasync": "data",
     "read": "read", "pread": "read",
     "stat": "look", "lstat": "look", "fstat": "look", "listdir": "look", "scandir": "look", "readlink": "look",
     "statvfs": "look", "fstatvfs": "look",
     "chmod": "inode", "fchmod": "inode", "chown": "inode", "fchown": "inode", "utime": "inode",
     "setxattr": "acl",
     "pipe": "descriptor", "memfd_create": "descriptor", "dup": "descriptor",
-    "fork": "process",
+    "fork": "process", "posix_spawn": "process",
 }  # fmt: skip
 # Every function of `linux` that calls the kernel to change a mount, and fails if that does.
 _OF_LINUX = (
     "mount", "clone", "map_ids", "restrict", "attach", "attach_on", "unmount_idle", "unmount_here", "detach_path",
     "user_namespace",
 )  # fmt: skip
+_OF_LIBC = {"fallocate": space, "syncfs": client}  # the only function of the C library that the module calls
 _IN_MEMORY = frozenset({"descriptor", "process", "program", "mount", "device"})  # about no file of the site
 CHANGES = frozenset({"create", "name", "remove", "data", "inode", "acl", "process", "program", "mount", "device"})
 
@@ -243,6 +244,8 @@ class Faults:
         fcntl.ioctl = self._faulty("ioctl", "device", fcntl.ioctl)
         for name in _OF_LINUX:
             setattr(linux, name, self._faulty(name, "mount", getattr(linux, name)))
+        for name, module in _OF_LIBC.items():
+            vars(module)["libc"] = self._faulty(name, "data", vars(module)["libc"])
         socket.socket = self._faulty("socket", "descriptor", socket.socket)  # type: ignore[misc]
         subprocess.Popen = self._faulty("Popen", "program", subprocess.Popen)  # type: ignore[misc]
 
@@ -290,7 +293,9 @@ class Faults:
 
     def _domain(self, name: str, args: tuple[Any, ...], kw: dict[str, Any]) -> str:
         path, base = args[0] if args else kw.get("path", "."), kw.get("dir_fd")
-        if name in {"link", "rename", "symlink"}:
+        if name in _OF_LIBC:
+            path = args[1]
+        elif name in {"link", "rename", "symlink"}:
             path, base = args[1], kw.get("dst_dir_fd", kw.get("dir_fd"))
         try:
             if hasattr(path, "fileno"):

@@ -32,7 +32,7 @@ from warmstart.store.manifest import content_digest
 from warmstart.store.parts import PARTS
 
 SCOPE = "user-64201-ws-alice"
-TOY = DefinedProfile("toy", {"TOY": "{dir}"}, "relocatable", ["image"], ["*/"], [], [], {}, 1 << 20)
+TOY = DefinedProfile({"TOY": "{dir}"}, ("*/",), relocation="relocatable", max_size=1 << 20, name="toy")
 TICK_S = 0.012  # longer than the kernel's clock for ctimes takes to go on
 
 

@@ -1,7 +1,7 @@
 """An admin's mistakes, and what tells of each: tests/node/test_mistakes.py plants them in a good `Site`.
 
 Paths are relative to the site's directory. In texts of Slurm's and enroot's files `@` is the directory of the hooks,
-and `~` that of the site.
+and `~` that of the site. What slurmctld runs with is the file `config`, which a stand-in for scontrol prints.
 """
 
 from __future__ import annotations
@@ -52,15 +52,26 @@ rules:
     publish: {{users: [games]}}
 """
 SLURM = """\
-ClusterName=c
-NodeName=n[1-4]
-PartitionName=ci Nodes=n1
-Prolog=@/prolog
+AccountingStorageEnforce=none
+AccountingStorageType=accounting_storage/none
+BatchStartTimeout=360 sec
 Epilog=@/epilog
-TaskProlog=@/task-prolog
-PrologFlags=Alloc,DeferBatch
+JobContainerType=(null)
+Prolog=@/prolog
 PrologEpilogTimeout=290
-BatchStartTimeout=360
+PrologFlags=Alloc,DeferBatch
+PluginDir=/none
+PlugStackConfig=(null)
+SLURM_CONF=/none/slurm.conf
+SLURM_VERSION=22.05.8
+SlurmdTimeout=300 sec
+TaskProlog=@/task-prolog
+"""
+SCONTROL = """\
+case "$*" in
+"show config") cat ~/config ;;
+*partition) echo "PartitionName=ci AllocNodes=ALL MaxNodes=4 Nodes=n[1-4] State=UP" ;;
+esac
 """
 VAR, LIBEXEC, WRITTEN = "prefix/var/lib/warmstart", "prefix/libexec/warmstart", "prefix/etc/warmstart/policy.yaml"
 OFF = "prefix/etc/warmstart/off"
@@ -88,13 +99,13 @@ class Site(NamedTuple):
         for name in HOOKS:
             (site.libexec / name).write_text("#!/bin/sh\n")
             (site.libexec / name).chmod(0o755)
-        (base / "scontrol").write_text("#!/bin/sh\necho slurm-wlm 22.05.8\n")
+        (base / "scontrol").write_text(site.text(f"#!/bin/sh\n{SCONTROL}"))
         (base / "squeue").write_text("#!/bin/sh\n")
         for name in ("scontrol", "squeue"):
             (base / name).chmod(0o755)
         (base / "auth.json").write_text('{"auths": {"reg.example.com": {"auth": "YTpi"}}}')
         (base / "auth.json").chmod(0o600)
-        (base / "slurm.conf").write_text(SLURM.replace("@", str(site.libexec)))
+        (base / "config").write_text(site.text(SLURM))
         Path(site.installation.policy).write_text(POLICY.format(base=base))
         current_policy(site.installation, keep=True)
         for name in ("maintained", "id"):
@@ -124,6 +135,11 @@ class Site(NamedTuple):
         self.give(self.store, 1)
         self.store.chmod(0o700)
 
+    def behind(self, name: str) -> None:
+        """Move a directory of the site's, and lead to it by a link."""
+        (self.base / name).rename(self.base / "moved")
+        (self.base / name).symlink_to("moved")
+
     def behind_a_link(self, uid: int, mode: int = 0o755) -> None:
         """Move the store below a directory of that mode, and lead to it by a link of that user."""
         above = self.base / "real"
@@ -140,7 +156,7 @@ class Site(NamedTuple):
         path.write_text(path.read_text().replace(old, new))
 
     def conf(self, old: str, new: str) -> None:
-        path = self.base / "slurm.conf"
+        path = self.base / "config"
         assert self.text(old) in path.read_text()
         path.write_text(path.read_text().replace(self.text(old), self.text(new)))
 
@@ -194,7 +210,7 @@ def conf(old: str, new: str) -> Plant:
 
 
 def line(text: str) -> Plant:
-    return conf("ClusterName=c\n", f"ClusterName=c\n{text}\n")
+    return conf("SLURM_CONF=", f"{text}\nSLURM_CONF=")
 
 
 def file(path: str, text: str, mode: int = 0o644) -> Plant:
@@ -241,13 +257,8 @@ def shared(path: str) -> Plant:
 
 
 def slurm(release: str) -> Plant:
-    """Have another release of Slurm, "" for one that does not tell."""
-    return script("scontrol", f"echo slurm-wlm {release}")
-
-
-def slurmctld(**scripts: str) -> Plant:
-    told = [f"{key} = {value}" for key, value in {"AccountingStorageEnforce": "none", **scripts}.items()]
-    return script("scontrol", f"echo slurm-wlm 22.05.8; cat <<'END'\n{chr(10).join(told)}\nEND")
+    """Have another release of Slurm."""
+    return conf("SLURM_VERSION=22.05.8", f"SLURM_VERSION={release}")
 
 
 SECTIONS = 64  # where the section headers of a plugin begin
@@ -285,7 +296,7 @@ def constant_path(value: str, cache: str = "/var/cache/warmstart") -> Plant:
 def containers(kind: str, lines: str = "") -> Plant:
     """Have Slurm make mount namespaces for jobs, with this file of settings."""
     name = "namespace.yaml" if "linux" in kind else "job_container.conf"
-    return all_of(line(kind), file(name, lines) if lines else nothing)
+    return all_of(conf("JobContainerType=(null)", kind), file(name, lines) if lines else nothing)
 
 
 def _renumber(site: Site) -> None:
@@ -325,7 +336,7 @@ def _removal(site: Site) -> None:
 
 
 def _rounds(site: Site) -> None:
-    for job, ago in ((7, 600), (8, 1000)):
+    for job, ago in ((7, 600), (8, LONG_S)):
         errand = Errand("1", int(time.time()) - ago, 0, f"{job}.0a1b2c3d")
         Errands(site.installation.node("n1"), ROUNDS).put(errand, Watched("/none", 0.0))
 
@@ -334,7 +345,7 @@ def _stuck_import(site: Site) -> None:
     request = ImportRequest(
         reference="reg.io/b:1", kind="k", private="", user="a", uid=1, cluster="c", job_id=7, asked=time.time() - LONG_S
     )
-    errand = Errand("1", int(time.time()) - 3600, 0, request.key)
+    errand = Errand("1", int(time.time()) - LONG_S, 0, request.key)
     Errands(site.installation.node("n1"), IMPORTS).put(errand, request)
 
 
@@ -396,9 +407,8 @@ TMPFS, NEW_TMPFS = "JobContainerType=job_container/tmpfs", "NamespaceType=namesp
 LINUX = "NamespaceType=namespace/linux"
 CLONE = "CloneNSScript=@/job-container"
 OURS = script(f"{LIBEXEC}/job-container", "")
-LATER = conf("Epilog=", "Prolog=/bin/true\nEpilog=")
-TWICE = conf("Epilog=", "Prolog=@/prolog\nEpilog=")
-SEVERAL = conf("Nodes=n1\n", "Nodes=n[1-2]\n")
+BESIDE = conf("Prolog=@/prolog", "Prolog[0]=/bin/true\nProlog[1]=@/prolog")  # as from 24.05 on
+TWICE = conf("Prolog=@/prolog", "Prolog[0]=@/prolog\nProlog[1]=@/prolog")
 NO_TASK_PROLOG = conf("TaskProlog=@/task-prolog\n", "")
 PYXIS = "required spank_pyxis.so\n"
 PLUGIN = "optional ~/warmstart.so workspace=~/workspace\n"
@@ -420,218 +430,192 @@ IN_DOCTOR: dict[str, list[Row]] = {
     "policy.in-force": [
         ("wrong", "no rules", NO_RULES),
         ("critical", "no policy is in force", gone(WRITTEN, f"{VAR}/policy.json")),
+        ("wrong", "damaged", file(f"{VAR}/policy.json", "{")),
+        ("advice", "does not exist", gone(f"{VAR}/policy.json")),
+        ("ok", "", gone(f"{VAR}/policy.json"), lambda site: shutil.rmtree(site.base / VAR / "n1")),
     ],
     "node": [("unknown", "no policy is in force", gone(WRITTEN, f"{VAR}/policy.json"))],
     "store": [("unknown", "no policy is in force", gone(WRITTEN, f"{VAR}/policy.json"))],
-    "policy.compiled": [
-        ("wrong", "damaged", file(f"{VAR}/policy.json", "{")),
-        ("advice", "does not exist", gone(f"{VAR}/policy.json")),
-        ("ok", "no hook has run here", gone(f"{VAR}/policy.json"), lambda site: shutil.rmtree(site.base / VAR / "n1")),
+    "slurm": [
+        ("unknown", "no policy is in force", gone(WRITTEN, f"{VAR}/policy.json")),
+        ("unknown", "Unable to contact", script("scontrol", "echo Unable to contact slurmctld >&2; exit 1")),
     ],
-    "policy.off": [("wrong", "has existed for 2h", file(OFF, ""), old(OFF))],
     "policy.mode": [
+        ("wrong", "has existed for 2h", file(OFF, ""), old(OFF)),
         ("advice", "mode: observe", key("mode: observe")),
         ("advice", "these rules", policy("name: everyone", "mode: observe\n    name: everyone")),
     ],
     "node.accounts": [("wrong", "when the policy was compiled", _renumber)],
-    "node.code": [
-        ("critical", "code that root runs", owner(f"{LIBEXEC}/prolog")),
-        ("critical", "code that root runs", file("prefix/lib/warmstart/a/warmstart/b.py", "", 0o664)),
+    "node.permissions": [
+        ("critical", "change code that root runs", owner(f"{LIBEXEC}/prolog")),
+        ("critical", "change code that root runs", file("prefix/lib/warmstart/a/warmstart/b.py", "", 0o664)),
+        ("critical", "change warmstart's state", mode(VAR, 0o777)),
+        ("wrong", "change the workspaces", owner("workspace")),
+        ("wrong", "is a link", lambda site: site.behind("workspace")),
+        ("wrong", "change the audit log", owner("log")),
+        (
+            "wrong",
+            "change paths.shelf",
+            policy("paths: {", "paths: {shelf: ~/shelf, "),
+            file("shelf/x", ""),
+            owner("shelf"),
+        ),
+        ("critical", "change the site's logins", mode("auth.json", 0o644)),
     ],
-    "node.state": [("critical", "others than root", mode(VAR, 0o777))],
-    "node.workspace": [("wrong", "others than root", owner("workspace"))],
-    "node.file-system": [
-        ("wrong", "not a local file system", shared("workspace")),
-        ("advice", "uses memory", disk("workspace", "rw")),
-    ],
-    "node.space": [("wrong", "where workspaces are", disk("workspace", "full"))],
-    "node.limits": [("ok", "can fill only", disk("workspace", "rw"))],
     "node.disks": [
         ("critical", "so warmstart's state cannot be written", disk(VAR, "ro")),
         ("wrong", "the disk of warmstart's state", disk(VAR, "full")),
         ("wrong", "so the audit log cannot be written", disk("log", "ro")),
-    ],
-    "node.audit-log": [
-        ("wrong", "others than root can change the audit log", owner("log")),
-        ("wrong", "nodes that write one file lose lines", shared("log")),
-    ],
-    "node.shelf": [
+        ("wrong", "the audit log", shared("log")),
+        ("wrong", "not a local file system", shared("workspace")),
+        ("advice", "uses memory", disk("workspace", "rw")),
+        ("wrong", "the disk of workspaces", disk("workspace", "full")),
         ("wrong", "no disk", policy("paths: {", "paths: {shelf: ~/shelf, "), file("shelf/x", ""), disk("shelf", "rw")),
         ("wrong", "there is no directory", policy("paths: {", "paths: {shelf: ~/none, ")),
     ],
-    "node.credentials": [
+    "node.imports": [
         ("wrong", "No such file", gone("auth.json")),
         ("wrong", "is not an authfile", file("auth.json", "{", 0o600)),
         ("wrong", "no login", file("auth.json", '{"auths": {"b": {"auth": "YTpi"}}}', 0o600)),
-        ("critical", "they have the site's logins", mode("auth.json", 0o644)),
+        ("wrong", "does not answer", policy("images:\n", "images:\n  proxy: localhost:9\n")),
+        ("wrong", "no such thing", _failed_import("registry-unreachable")),
+        ("advice", "no such thing", _failed_import("image-not-found")),
     ],
-    "node.proxy": [("wrong", "does not answer", policy("images:\n", "images:\n  proxy: localhost:9\n"))],
+    "node.programs": [
+        ("advice", "no job counts as successful", gone("squeue")),
+        ("wrong", "no job counts as successful", gone("squeue"), key("harvest: {only_successful: true}")),
+    ],
     "node.killed-hooks": [
         ("advice", "2 hooks were killed in the last day, the last was the prolog of job 7", _killed_hooks),
     ],
     "node.maintenance": [("wrong", "has never succeeded", gone(f"{VAR}/n1/maintained"), old(f"{VAR}/n1"))],
-    "node.spool": [
-        ("ok", "1 bundles (2KiB)", _waiting("spool/1.2.3.numba/bundle.sqsh", 0, "x" * 2048)),
-        ("wrong", "the oldest for 2h", _waiting("spool/1.2.3.numba/bundle.sqsh", 7200)),
+    "node.backlog": [
+        ("ok", "", _waiting("spool/1.2.3.numba/bundle.sqsh", 0)),
+        ("wrong", "bundles for the store: 1 wait", _waiting("spool/1.2.3.numba/bundle.sqsh", LONG_S)),
+        ("wrong", "removals: 1 wait, the oldest for 2h", _removal),
+        ("wrong", "imports: 1 wait", _stuck_import),
+        ("wrong", "rounds: 1 wait", _rounds),
     ],
-    "node.removals": [("wrong", "the oldest for 2h", _removal)],
-    "node.imports": [
-        ("wrong", "nobody makes the import of reg.io/b:1", _stuck_import),
-        ("wrong", "no such thing", _failed_import("registry-unreachable")),
-        ("advice", "no such thing", _failed_import("image-not-found")),
-    ],
-    "node.rounds": [("wrong", "nobody harvests jobs while they run: 8", key("harvest: {while_running: 15m}"), _rounds)],
-    "node.job-ends": [
-        ("advice", "no job counts as successful", gone("squeue")),
-        ("wrong", "no job counts as successful", gone("squeue"), key("harvest: {only_successful: true}")),
-    ],
-    "job.programs": [
+    "job.access": [
         ("critical", "cannot run the task prolog", mode(LIBEXEC, 0o700)),
         ("advice", "only members of group 0", mode(LIBEXEC, 0o750)),
-    ],
-    "job.execution": [
         ("wrong", "is mounted noexec", disk("workspace", "noexec")),
         ("wrong", "cannot use its workspace", mode("workspace", 0o700)),
-    ],
-    "job.images": [
         ("wrong", "cannot read images", Site.close_store),
         ("wrong", "cannot read images", file("store/images/x.sqsh", "", 0o600)),
-        ("ok", "can read images", file("store/images/x.sqsh", "")),
+        ("ok", "", file("store/images/x.sqsh", "")),
     ],
-    "store.mount": [("critical", "the store is not mounted", _unmounted)],
-    "store.reachable": [
+    "store.mount": [
+        ("critical", "the store is not mounted", _unmounted),
         ("critical", "No such file or directory", lambda site: site.store.rename(site.base / "x")),
         ("critical", "Permission denied", mode(".", 0o700)),
+        ("critical", "cannot make files in", disk("store", "ro")),
     ],
     "store.identity": [
         ("critical", "something else is in its place", _replaced),
         ("critical", "that this node has used", file("store/artifacts/id", "fedcba9876543210")),
         ("advice", "no id yet", gone("store/artifacts/id", f"{VAR}/store-id")),
-        ("ok", "remembers it", gone(f"{VAR}/store-id")),
+        ("ok", "", gone(f"{VAR}/store-id")),
     ],
-    "store.writable": [("critical", "cannot make files in", disk("store", "ro"))],
     "store.space": [("wrong", "nothing is imported", disk("store", "full"))],
     "store.owner": [
         ("critical", "is owned by uid 5", lambda site: site.give(site.store, 5)),
         ("critical", "was squashed", lambda site: site.give(site.store, 65534)),
     ],
-    "store.writers": [("critical", "put code into every job", mode("store", 0o775))],
-    "store.parents": [
-        ("critical", "put another store in its place", mode(".", 0o777)),
-        ("ok", "nobody else", mode(".", 0o1777)),
+    "store.permissions": [
+        ("critical", "put code into every job", mode("store", 0o775)),
+        ("critical", "put code into every job", mode(".", 0o777)),
+        ("ok", "", mode(".", 0o1777)),
         ("critical", "link (uid 5)", lambda site: site.behind_a_link(5)),
-        ("critical", "put another store", lambda site: site.behind_a_link(0, 0o777)),
-        ("ok", "nobody else", lambda site: site.behind_a_link(0)),
+        ("critical", "put code into every job", lambda site: site.behind_a_link(0, 0o777)),
+        ("ok", "", lambda site: site.behind_a_link(0)),
     ],
     "store.maintenance": [
         ("wrong", "has never succeeded", _used_for_long),
         ("wrong", "last succeeded", old("store/artifacts/maintained", 1)),
         ("advice", "not succeeded yet", gone("store/artifacts/maintained")),
     ],
-    "slurm.conf": [("critical", "can start with it", line("include hooks.conf"))],
-    "slurm.prolog": [
-        ("wrong", "is not set and does not run", conf("Prolog=@/prolog\n", "")),
-        ("wrong", "does not run", conf("=@/prolog", "=/bin/true")),
-        ("advice", "reverse order", conf("=@/prolog", "=@/pro*")),
-        ("critical", "matches no file, which drains the node", conf("=@/prolog", "=@/none.d/*")),
+    "slurm.hooks": [
+        ("wrong", "is not set and does not run", conf("Prolog=@/prolog\n", "Prolog=(null)\n")),
+        ("wrong", "does not run", conf("Prolog=@/prolog", "Prolog=/bin/true")),
+        ("advice", "reverse order", conf("Prolog=@/prolog", "Prolog=@/pro*")),
+        ("critical", "matches no file, which drains the node", conf("Prolog=@/prolog", "Prolog=@/none.d/*")),
         ("critical", "missing or not executable", gone(f"{LIBEXEC}/prolog")),
-        ("critical", "is missing", conf("=@/prolog", "=~/p"), script("p", "exec @/prolog"), gone(f"{LIBEXEC}/prolog")),
-        ("wrong", "the last of 2 lines", LATER),
-        ("ok", "runs", LATER, slurm("24.05.1")),
-        ("unknown", "release", LATER, slurm("")),
-        ("ok", "runs", TWICE),
-        ("wrong", "2 times", TWICE, slurm("24.05.1")),
+        (
+            "critical",
+            "is missing",
+            conf("Prolog=@/prolog", "Prolog=~/p"),
+            script("p", "exec @/prolog"),
+            gone(f"{LIBEXEC}/prolog"),
+        ),
+        ("ok", "", BESIDE),
+        ("wrong", "2 times", TWICE),
         # Where slurmctld sends hooks, a script without a directory lies beside slurm.conf in slurmd's cache.
-        ("ok", "runs", conf("=@/prolog", "=p.sh"), script("p.sh", "exec @/prolog")),
-        ("wrong", "does not run", conf("=@/prolog", "=p.sh"), script("p.sh", "")),
-    ],
-    "slurm.epilog": [
+        ("ok", "", conf("Prolog=@/prolog", "Prolog=p.sh"), script("p.sh", "exec @/prolog")),
+        ("wrong", "does not run", conf("Prolog=@/prolog", "Prolog=p.sh"), script("p.sh", "")),
         ("wrong", "nothing is harvested", conf("Epilog=@/epilog\n", "")),
-        ("wrong", "the last of 2 lines", conf("TaskP", "Epilog=/bin/true\nTaskP")),
         ("critical", "missing or not executable", gone(f"{LIBEXEC}/epilog")),
-    ],
-    "slurm.task-prolog": [
         ("critical", "every task of every job fails", conf("/task-prolog", "/nosuch")),
         ("critical", "every task of every job fails", gone(f"{LIBEXEC}/task-prolog")),
         ("wrong", "no environment", NO_TASK_PROLOG),
         ("advice", "only from SPANK", spank(PYXIS), ENROOT_HOOK, NO_TASK_PROLOG),
-        ("ok", "SPANK", spank(PLUGIN), NO_TASK_PROLOG),
-    ],
-    "slurm.hook-places": [
-        ("critical", "others than root", lambda site: site.let_write("prolog")),
-        ("wrong", "hidden from jobs", conf("=@/prolog", "=/tmp/prolog")),
+        ("ok", "", spank(PLUGIN), NO_TASK_PROLOG),
+        ("critical", "change what root runs for each job", lambda site: site.let_write("prolog")),
+        ("wrong", "hidden from jobs", conf("Prolog=@/prolog", "Prolog=/tmp/prolog")),
     ],
     "slurm.prolog-flags": [
         ("wrong", "lacks DeferBatch", conf(",DeferBatch", "")),
         ("wrong", "lacks Alloc", conf("Alloc,", "")),
-        ("wrong", "lacks Alloc", conf("Alloc,", ""), slurm("25.11.2")),
-        ("ok", "=DeferBatch", conf("Alloc,", ""), slurm("26.05.5")),
-        ("unknown", "release", conf("Alloc,", ""), slurm("")),
-        ("ok", "Contain", conf("Alloc,", "Contain,")),
+        ("ok", "", conf("Alloc,", "Alloc,Contain,")),
         ("wrong", "NoHold", conf("DeferBatch", "DeferBatch,NoHold")),
         ("advice", "charged to the job", conf("DeferBatch", "DeferBatch,RunInJob")),
         ("wrong", "before the prolog", conf("DeferBatch", "DeferBatch,RunInJob"), containers(LINUX)),
         ("advice", "Serial", conf("DeferBatch", "DeferBatch,Serial")),
-        # All of a job's nodes are warm, or none: where it is made, the promise is told to be broken.
-        ("wrong", "a job on several nodes is cold", conf("Alloc,", ""), SEVERAL),
-        ("wrong", "have agreed", conf(",DeferBatch", ""), SEVERAL),
-        ("wrong", "have agreed", conf("DeferBatch", "DeferBatch,NoHold"), conf("Nodes=n1", "Nodes=ALL")),
+        # All of a job's nodes are warm, or none: the promise is told to be broken.
+        ("wrong", "a job on several nodes is cold", conf("Alloc,", "")),
+        ("wrong", "have agreed", conf(",DeferBatch", "")),
+        ("wrong", "have agreed", conf("DeferBatch", "DeferBatch,NoHold")),
     ],
-    "slurm.prolog-timeout": [
-        ("unknown", "without a policy", gone(WRITTEN, f"{VAR}/policy.json")),
+    "slurm.times": [
         ("wrong", "kills the prolog after 60 s", conf("=290", "=60")),
         ("wrong", "kills the prolog after 270 s", conf("=290", "=270")),
         ("wrong", "SlurmdTimeout", conf("=290", "=300")),
-        ("wrong", "have no timeout", conf("PrologEpilogTimeout=290\n", "")),
-    ],
-    "slurm.epilog-timeout": [
-        ("wrong", "have no timeout", conf("PrologEpilogTimeout", "PrologTimeout")),
+        ("wrong", "prologs have no timeout", conf("=290", "=65534")),
+        ("wrong", "epilogs have no timeout", conf("PrologEpilogTimeout", "PrologTimeout")),
         ("wrong", "kills the epilog", conf("=290", "=60")),
-    ],
-    "slurm.batch-start": [
         ("wrong", "a reconfigure meanwhile requeues its job", conf("=360", "=290")),
-        ("wrong", "is 10 s", conf("BatchStartTimeout=360\n", "")),
-    ],
-    "slurm.running": [
-        ("ok", "runs with the hooks", slurmctld(Prolog="@/prolog", Epilog="@/epilog")),
-        ("wrong", "in slurmctld Prolog is /old", slurmctld(Prolog="/old", Epilog="@/epilog")),
-        ("wrong", "in slurmctld Epilog is not set", slurmctld(Prolog="@/prolog")),
-        ("unknown", "Unable to contact", script("scontrol", "echo Unable to contact slurmctld >&2; exit 1")),
-        ("ok", "runs with", conf("=@/prolog", "=p.sh"), slurmctld(Prolog="p.sh", Epilog="@/epilog")),
     ],
     "slurm.pyxis": [
         ("critical", "pyxis runs TaskProlog inside of containers", spank(PYXIS)),
         ("critical", "is missing: every task", spank(PYXIS), ENROOT_HOOK),
         ("critical", "is missing: every task", spank(PYXIS), ENROOT_HOOK, file("enroot/mounts.d/50.fstab", "# @ @\n")),
-        ("ok", "environment and cache", spank(PYXIS), BOTH),
-        ("ok", "environment and cache", spank(PYXIS), ENROOT_HOOK, NO_TASK_PROLOG),
+        ("ok", "", spank(PYXIS), BOTH),
+        ("ok", "", spank(PYXIS), ENROOT_HOOK, NO_TASK_PROLOG),
         ("wrong", "cannot see the job's cache", spank(PYXIS), ENROOT_MOUNTS),
         ("wrong", "or get the job's environment", spank(PYXIS), NO_TASK_PROLOG),
         ("critical", "by way of slurmstepd", spank(PYXIS), BOTH, slurm("24.11.5")),
         ("critical", "by way of slurmstepd", spank(PYXIS), BOTH, slurm("25.05.1")),
-        ("ok", "environment and cache", spank(PYXIS), BOTH, slurm("24.11.7")),
-        ("ok", "environment", spank(PYXIS), ENROOT_HOOK, NO_TASK_PROLOG, slurm("24.11.5")),
-        ("unknown", "release", spank(PYXIS), BOTH, slurm("")),
+        ("ok", "", spank(PYXIS), BOTH, slurm("24.11.7")),
+        ("ok", "", spank(PYXIS), ENROOT_HOOK, NO_TASK_PROLOG, slurm("24.11.5")),
     ],
     "slurm.spank": [
-        ("ok", "is loaded", spank(PLUGIN)),
-        ("ok", "is loaded", spank(PYXIS + PLUGIN)),
+        ("ok", "", spank(PLUGIN)),
+        ("ok", "", spank(PYXIS + PLUGIN)),
         ("wrong", "is not on this node", spank(PLUGIN), gone("warmstart.so")),
         ("critical", "every srun and every step", spank("required /nosuch/warmstart.so\n")),
         ("wrong", "it was built for Slurm 24.11", spank(PLUGIN, (24, 11))),
         ("wrong", "not a plugin", spank(PLUGIN), file("warmstart.so", "#!/bin/sh\n")),
-        ("unknown", "release", spank(PLUGIN), slurm("")),
         ("wrong", "2 times", spank(PLUGIN * 2)),
         ("wrong", "its workspace is", spank("optional ~/warmstart.so\n")),
         ("wrong", "another root", spank("required chroot.so /jail\n" + PLUGIN)),
         ("advice", "before pyxis", spank(PLUGIN + PYXIS)),
         ("advice", "before pyxis", spank(PLUGIN + "include plug.d/*\n"), file("plug.d/a.conf", PYXIS)),
-        ("unknown", "where Slurm looks", spank("optional warmstart.so workspace=~/workspace\n")),
-        ("ok", "is loaded", spank("optional warmstart.so workspace=~/workspace\n"), line("PluginDir=~")),
+        ("wrong", "is not on this node", spank("optional warmstart.so workspace=~/workspace\n")),
+        ("ok", "", spank("optional warmstart.so workspace=~/workspace\n"), conf("PluginDir=/none", "PluginDir=~")),
     ],
     "slurm.namespace": [
         ("unknown", "sets no base path", containers(TMPFS)),
-        ("ok", "hides no directory", containers(TMPFS, "AutoBasePath=true BasePath=/srv/c\n")),
+        ("ok", "", containers(TMPFS, "AutoBasePath=true BasePath=/srv/c\n")),
         ("wrong", "below /tmp", containers(TMPFS, "BasePath=/dev/shm/x\n")),
         ("wrong", "prefix is below", containers(TMPFS, "BasePath=~\n")),
         ("wrong", "prefix is below", containers(TMPFS, "BasePath=/srv/c Dirs=/opt,~/prefix\n")),
@@ -642,17 +626,16 @@ IN_DOCTOR: dict[str, list[Row]] = {
         ("wrong", "prefix is below", containers(LINUX, NODES % ", dir_confs: [{path: ~, tmpfs: true}]")),
     ],
     "slurm.constant-path": [
-        ("unknown", "without a policy", gone(WRITTEN, f"{VAR}/policy.json")),
         ("advice", "this node supports spank", spank(PLUGIN)),
-        ("ok", "is none", spank(PLUGIN), gone("warmstart.so")),
+        ("ok", "", spank(PLUGIN), gone("warmstart.so")),
         ("wrong", "is not loaded", constant_path("spank")),
-        ("ok", "this node supports it", constant_path("spank"), spank(PLUGIN)),
+        ("ok", "", constant_path("spank"), spank(PLUGIN)),
         ("wrong", "does not load the SPANK plugin", constant_path("spank"), spank(PLUGIN, (24, 11))),
         ("wrong", "Slurm 22.05 runs no CloneNSScript", constant_path("namespace")),
         ("wrong", "not warmstart's on all nodes", NAMESPACE),
         ("wrong", "not warmstart's on all nodes", NAMESPACE, containers(TMPFS, "BasePath=/c CloneNSScript=/other\n")),
         ("wrong", "missing", NAMESPACE, containers(TMPFS, f"BasePath=/c {CLONE}\n"), gone(f"{LIBEXEC}/job-container")),
-        ("ok", "supports it", NAMESPACE, containers(TMPFS, f"BasePath=/c {CLONE}\n")),
+        ("ok", "", NAMESPACE, containers(TMPFS, f"BasePath=/c {CLONE}\n")),
         ("advice", "supports namespace", slurm("24.11.5"), OURS, containers(TMPFS, f"BasePath=/c {CLONE}\n")),
         ("wrong", "of its own", NEWER, containers(TMPFS, f"BasePath=/c\n{CLONE}\n")),
         ("wrong", "of its own", NEWER, containers(NEW_TMPFS, f"{CLONE} BasePath=/c\n")),
@@ -664,30 +647,30 @@ IN_DOCTOR: dict[str, list[Row]] = {
         ),
         (
             "ok",
-            "supports it",
+            "",
             NEWER,
             containers(TMPFS, f"AutoBasePath=true\nNodeName=a BasePath=/c {CLONE}\nNodeName=b BasePath=none\n"),
         ),
         ("wrong", "on all nodes", NEWER, containers(LINUX), file("job_container.conf", f"BasePath=/c {CLONE}\n")),
-        ("ok", "supports it", NEWER, containers(LINUX, NODES % "")),
+        ("ok", "", NEWER, containers(LINUX, NODES % "")),
         ("wrong", "on all nodes", NEWER, containers(LINUX, (NODES % "").replace("@", "/other"))),
         ("wrong", "of its own", constant_path("link", "/tmp/.ws")),
-        ("ok", "supports it", constant_path("link", "/tmp/.ws"), containers(TMPFS, "BasePath=/srv/c\n")),
+        ("ok", "", constant_path("link", "/tmp/.ws"), containers(TMPFS, "BasePath=/srv/c\n")),
         ("wrong", "of its own", constant_path("link", "/usr/ws"), containers(TMPFS, "BasePath=/srv/c\n")),
-        ("ok", "supports it", constant_path("link", "/usr/ws"), containers(TMPFS, "BasePath=/c Dirs=/tmp,/usr\n")),
+        ("ok", "", constant_path("link", "/usr/ws"), containers(TMPFS, "BasePath=/c Dirs=/tmp,/usr\n")),
         ("wrong", "of its own", constant_path("link", "/usr/share/ws"), containers(TMPFS, "BasePath=/c Dirs=/usr\n")),
         ("wrong", "/no/such", constant_path("link", "/no/such/ws"), containers(TMPFS, "BasePath=/c Dirs=/no/such\n")),
         ("wrong", "/bin", constant_path("link", "/bin/ws"), containers(TMPFS, "BasePath=/c Dirs=/bin\n")),
-        ("ok", "supports it", constant_path("containers")),
+        ("ok", "", constant_path("containers")),
         ("wrong", "bind", constant_path("containers"), file("apptainer.conf", "user bind control = no\n")),
         (
             "ok",
-            "supports it",
+            "",
             constant_path("containers"),
             file("apptainer.conf", "# user bind control = no\nmount tmp = no\nuser bind control = yes\n"),
         ),
         ("wrong", "40-warmstart.sh", constant_path("enroot")),
-        ("ok", "supports it", constant_path("enroot"), ENROOT_HOOK),
+        ("ok", "", constant_path("enroot"), ENROOT_HOOK),
     ],
 }
 MISTAKES = [
@@ -696,8 +679,8 @@ MISTAKES = [
 # What else a row of docs/threats.md says to be told.
 THREATS = (
     (19, Mistake("policy.in-force", "critical", "last good policy", policy("registries", "registeries"))),
-    (19, Mistake("policy.files", "critical", "can be written by others", mode(WRITTEN, 0o666))),
-    (19, Mistake("policy.files", "critical", "can be written by others", mode("prefix/etc/warmstart", 0o777))),
+    (19, Mistake("node.permissions", "critical", "change the policy", mode(WRITTEN, 0o666))),
+    (19, Mistake("node.permissions", "critical", "change the policy", mode("prefix/etc/warmstart", 0o777))),
     (22, Mistake("node.maintenance", "wrong", "last succeeded 2h ago on n1", old(f"{VAR}/n1/maintained"))),
     (22, Mistake("node.maintenance", "advice", "not succeeded yet", gone(f"{VAR}/n1/maintained"))),
 )

@@ -12,7 +12,7 @@ from warmstart.host.identity import Identity
 from warmstart.policy import load
 from warmstart.policy.compiled import Policy, Rule
 from warmstart.policy.invalid import PolicyInvalid
-from warmstart.policy.schema import whole
+from warmstart.policy.model import check_shape
 
 Compile = Callable[[str], Policy]  # from a policy's text to what is compiled of it
 MINIMAL = "version: 1\npaths: {store: /shared/warmstart}\n"
@@ -57,8 +57,9 @@ def offering(policy: Policy, **sections: object) -> Policy:
 
 def _compiled(rules: list[dict[str, object]], **sections: object) -> Policy:
     paths = {"store": "/shared/warmstart"}
-    model = whole().model_validate({"version": 1, "paths": paths, "rules": rules, **sections})
-    return load.resolve(model, find_user, str)
+    made = check_shape({"version": 1, "paths": paths, "rules": rules, **sections}, find_user)  # type: ignore[dict-item]
+    assert isinstance(made, Policy), made
+    return load.resolved(made)
 
 
 class Site:

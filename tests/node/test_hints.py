@@ -82,23 +82,23 @@ def _modules(site: Site) -> None:
 @pytest.mark.parametrize(
     ("check", "plant"),
     [
-        ("node.code", lambda site: os.chown(site.libexec / "prolog", 5, 5)),
-        ("node.code", _modules),
-        ("node.code", _above_the_code),
-        ("slurm.hook-places", lambda site: site.let_write("prolog")),
-        ("node.audit-log", lambda site: os.chown(site.base / "log", 5, 5)),
-        ("node.audit-log", _above_the_log),
-        ("node.workspace", lambda site: os.chown(site.base / "workspace", 5, 5)),
-        ("node.workspace", _workspace_in_a_sticky_directory),
-        ("node.state", lambda site: os.chmod(site.installation.var, 0o777)),
-        ("node.credentials", lambda site: os.chmod(site.base / "auth.json", 0o644)),
-        ("job.programs", lambda site: site.libexec.chmod(0o700)),
-        ("job.execution", lambda site: (site.base / "workspace").chmod(0o700)),
-        ("job.images", lambda site: site.close_store()),
-        ("store.parents", lambda site: site.base.chmod(0o777)),
-        ("store.parents", lambda site: site.behind_a_link(5)),
-        ("store.parents", lambda site: site.behind_a_link(0, 0o777)),
-        ("store.writers", lambda site: site.store.chmod(0o775)),
+        ("node.permissions", lambda site: os.chown(site.libexec / "prolog", 5, 5)),
+        ("node.permissions", _modules),
+        ("node.permissions", _above_the_code),
+        ("slurm.hooks", lambda site: site.let_write("prolog")),
+        ("node.permissions", lambda site: os.chown(site.base / "log", 5, 5)),
+        ("node.permissions", _above_the_log),
+        ("node.permissions", lambda site: os.chown(site.base / "workspace", 5, 5)),
+        ("node.permissions", _workspace_in_a_sticky_directory),
+        ("node.permissions", lambda site: os.chmod(site.installation.var, 0o777)),
+        ("node.permissions", lambda site: os.chmod(site.base / "auth.json", 0o644)),
+        ("job.access", lambda site: site.libexec.chmod(0o700)),
+        ("job.access", lambda site: (site.base / "workspace").chmod(0o700)),
+        ("job.access", lambda site: site.close_store()),
+        ("store.permissions", lambda site: site.base.chmod(0o777)),
+        ("store.permissions", lambda site: site.behind_a_link(5)),
+        ("store.permissions", lambda site: site.behind_a_link(0, 0o777)),
+        ("store.permissions", lambda site: site.store.chmod(0o775)),
     ],
 )
 def test_its_commands_mend_the_fault_and_nothing_else(site: Site, check: str, plant: Callable[[Site], object]) -> None:
@@ -122,10 +122,10 @@ def test_its_commands_mend_the_fault_and_nothing_else(site: Site, check: str, pl
 def test_a_masked_unit_is_no_code(site: Site, place: Path) -> None:
     (place / "warmstart-harvest.timer").symlink_to("/dev/null")
     (place / "warmstart.target").symlink_to("/dev/null")
-    assert "node.code" not in findings(site)
+    assert "node.permissions" not in findings(site)
     (place / "warmstart-maintain.service").touch()
     (place / "warmstart-maintain.service").chmod(0o666)
-    assert f"`chmod go-w {place}/warmstart-maintain.service`" in findings(site)["node.code"]["change"]
+    assert f"`chmod go-w {place}/warmstart-maintain.service`" in findings(site)["node.permissions"]["change"]
 
 
 def test_a_store_of_another_uid_is_not_to_be_removed(site: Site) -> None:
@@ -133,7 +133,7 @@ def test_a_store_of_another_uid_is_not_to_be_removed(site: Site) -> None:
     (site.store / "images").mkdir()
     site.give(site.store, 5)
     found = findings(site)
-    assert "store.writers" not in found
+    assert "store.permissions" not in found
     assert found["store.owner"]["status"] == "critical"
     assert "give daemon the uid 5" in found["store.owner"]["change"]
     assert not [result for result in found.values() if "find " in result["change"] or "remove" in result["change"]]
@@ -146,5 +146,5 @@ def test_what_root_may_not_use_is_not_to_be_run_as_root(site: Site) -> None:
     shelf.chmod(0o777)
     site.edit("paths: {", f"paths: {{shelf: {shelf}, ")
     found = findings(site)
-    assert "others than root can change" in found["node.shelf"]["found"]
+    assert "others than root can change" in found["node.permissions"]["found"]
     assert not [result for result in found.values() if "run it as root" in result["change"]]

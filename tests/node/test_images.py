@@ -148,7 +148,7 @@ def test_what_is_not_there_is_not_found_and_the_next_one_is_told(place: Place, s
 @pytest.mark.threat(10)
 def test_a_registry_that_wants_credentials_refuses(place: Place, site: Site) -> None:
     with registries.private(place.base) as host:
-        importer = partial(choose, RULES._replace(insecure=(host,)), place.identity(IMPORT), "")
+        importer = partial(choose, RULES._replace(registries=(f"http://{host}",)), place.identity(IMPORT), "")
         with pytest.raises(ImageForbidden):
             making.obtain(parse(f"{host}/team/tool:1"), site._replace(importer=importer), after(60))
 

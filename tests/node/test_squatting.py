@@ -13,8 +13,7 @@ import pytest
 
 from tests.lib.requirements import unavailable
 from tests.lib.runs import a_context, a_policy, a_record
-from warmstart.doctor.node import Node
-from warmstart.doctor.node import workspace as workspaces
+from warmstart.doctor import permissions
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
@@ -22,7 +21,7 @@ from warmstart.images import notes, scratch
 from warmstart.images.scratch import Caps, WorkspaceNotRoots
 from warmstart.images.user import own_images
 from warmstart.paths import Installation
-from warmstart.policy.schema import Paths
+from warmstart.policy.compiled import Paths
 from warmstart.steps import workspace
 from warmstart.steps.workspace import Options
 
@@ -124,7 +123,11 @@ def workspace_findings(base: Path, workspace: str) -> list[tuple[str, str]]:
     (base / "prefix/var/lib/warmstart/n1/state").mkdir(parents=True, exist_ok=True)
     policy = a_policy(base)
     policy = policy._replace(paths=policy.paths._replace(workspace=workspace))
-    return [(found.status, found.found) for found in workspaces(Node(Installation(prefix), policy))]
+    places = [
+        place for place in permissions.places(Installation(prefix), policy) if place.paths == [policy.paths.workspace]
+    ]
+    told = [found for place in places for found in permissions.told(place, permissions.look(place))]
+    return [(found.status, found.found) for found in told]
 
 
 def test_doctor_tells_of_a_workspace_root_that_a_user_has_made_or_could_make(
@@ -165,7 +168,7 @@ def test_the_packaged_line_makes_the_root_roots(bob: Worker, base: Path, shared:
     """At boot, also if a user was there first; `doctor` then has nothing to say."""
     tmpfiles = shutil.which("systemd-tmpfiles") or unavailable("systemd-tmpfiles is not installed")
     text = (REPOSITORY / "packaging/tmpfiles.d/warmstart.conf").read_text()
-    default = str(Paths.model_fields["workspace"].default)
+    default = Paths("/s").workspace
     assert text.count(f"d {default} ") == 1
     config = base / "warmstart.conf"
     root = f"{shared}/warmstart"
@@ -174,4 +177,4 @@ def test_the_packaged_line_makes_the_root_roots(bob: Worker, base: Path, shared:
     subprocess.run([tmpfiles, "--create", str(config)], check=True)
     status = os.lstat(root)
     assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o755)
-    assert [status for status, _ in workspace_findings(base, root)] == ["ok"]
+    assert workspace_findings(base, root) == []

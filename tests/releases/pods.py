@@ -105,7 +105,7 @@ def test_a_job_is_cold_in_one_pod_and_warm_in_another(site: Site, cluster: PodCl
     for arguments in (("--node", "n1"), ("--store",)):
         assert program(cluster, "n1", "maintain", *arguments).returncode == 0
     # The store of these tests is a directory of this host, whose disk may be full.
-    assert set(found(cluster, "n1")) - {"store.space", "node.space"} == {"store.mount", "store.root"}
+    assert set(found(cluster, "n1")) - {"store.space", "node.disks"} == {"store.mount", "store.root"}
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "emptyDir"])

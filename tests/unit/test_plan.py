@@ -12,7 +12,7 @@ from warmstart import plan, wing
 from warmstart.cli.plan import preview
 from warmstart.images.reference import ImageReferenceInvalid, ImageRefused
 from warmstart.job import Job
-from warmstart.policy.compiled import Condition, Limits, Policy, Wing
+from warmstart.policy.compiled import Limits, Match, Policy, Wing
 from warmstart.policy.match import Grant, matching, scope_key
 from warmstart.profiles import numba, registry
 from warmstart.profiles.defined import DefinedProfile
@@ -56,7 +56,7 @@ def test_profiles_bound_to_one_path_need_it(
 
 
 def test_files_are_declared_by_name(tmp_path: Path) -> None:
-    files = DefinedProfile("files", {"WARMSTART_FILES": "{dir}"}, "relocatable", ["image"], ["**"], [], [], {}, 1)
+    files = DefinedProfile({"WARMSTART_FILES": "{dir}"}, ("**",), relocation="relocatable", name="files")
     policy = a_policy(tmp_path, profiles=(files,))
 
     def profiles(comment: str) -> list[str]:
@@ -90,7 +90,7 @@ def test_groups_of_a_user_whom_the_node_does_not_know() -> None:
     """A directory that is not up yet says "no such user": a rule for a group is unknown, and grants nothing."""
     stranger = a_job()._replace(user="nobody-knows", uid=60123, gid=0)
     assert plan.groups(stranger) == ["root", None]
-    rule = a_rule(match=(Condition("group", ("research",)),))
+    rule = a_rule(match=Match(group=("research",)))
     (found,) = matching(a_policy(Path("/x"))._replace(rules=(rule,)), stranger, lambda: plan.groups(stranger))
     assert (found.matched, found.unknown, found.reason) == (False, True, "group is not known on this node")
     assert plan.groups(a_job()._replace(user="root", gid=0)) == ["root"]
@@ -127,7 +127,7 @@ def test_only_those_who_ask_are_told_that_no_rule_matches(
 
 
 def test_the_preview_tells_of_each_profile_and_of_what_is_left_out(tmp_path: Path) -> None:
-    own = DefinedProfile("mytool", {"MYTOOL": "{dir}/v1"}, "relocatable", ["image"], ["**"], [], [], {}, 1)
+    own = DefinedProfile({"MYTOOL": "{dir}/v1"}, ("**",), relocation="relocatable", name="mytool")
     policy = a_policy(tmp_path, profiles=(own,), rules=(a_rule(),))
     shown = preview(policy, a_job(comment="warmstart: profiles=mytool,deepgemm,torch-extensions"))
     assert shown["profiles"][0] == {
@@ -151,7 +151,7 @@ def test_the_preview_of_a_wish_that_is_refused_has_no_steps(tmp_path: Path) -> N
 def test_a_failed_job_gives_nothing_that_needs_success(tmp_path: Path) -> None:
     seeded = {name: Seeded("ns", []) for name in ("numba", "own", "gone")}
     record = a_record(head=True, publish_scope="user-1-a", cache="/c", seeded=seeded)
-    own = DefinedProfile("own", {"X": "{dir}"}, "relocatable", ["image"], ["**"], [], [], {}, 1, after_success=True)
+    own = DefinedProfile({"X": "{dir}"}, ("**",), relocation="relocatable", only_successful=True, name="own")
     (step, *_) = plan.epilog(a_policy(tmp_path, profiles=(own,)), record)
     assert step.name == "harvest"
     options = step.run.keywords["options"]  # type: ignore[attr-defined]
@@ -229,7 +229,7 @@ def test_the_nodes_of_a_job_agree_on_its_images(tmp_path: Path) -> None:
 
 def test_nobody_waits_for_a_head_node_that_does_not_look(tmp_path: Path) -> None:
     """Rules may give a job something on some of its nodes only."""
-    on_n2 = (Condition("node", ("n2",)),)
+    on_n2 = Match(node=("n2",))
     policy = a_policy(tmp_path, rules=(a_rule(match=on_n2, images=("reg.example.com/p:1",)),))
     job = a_job(node="n2", nodelist="n[1-2]")
     assert agreed(policy, job) is None

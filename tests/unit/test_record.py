@@ -16,8 +16,9 @@ from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS, DeferredHarvest
 from warmstart.host.deadline import after
+from warmstart.host.files import FileSystemBroken
 from warmstart.paths import NodePaths
-from warmstart.record import CacheSet, JobBusy, Record, RecordUnreadable, Seeded, SeededBundle, StateFull, StateUnusable
+from warmstart.record import CacheSet, JobBusy, Record, RecordUnreadable, Seeded, SeededBundle, StateFull
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -104,7 +105,7 @@ def test_a_damaged_record_is_an_error_that_names_it(tmp_path: Path, text: str) -
         records.load(str(tmp_path), 7)
 
 
-@pytest.mark.parametrize(("number", "expected"), [(errno.EIO, StateUnusable), (errno.EMFILE, StateFull)])
+@pytest.mark.parametrize(("number", "expected"), [(errno.EIO, FileSystemBroken), (errno.EMFILE, StateFull)])
 @pytest.mark.parametrize("function", ["opened_dir", "read_small", "is_at"])
 def test_state_that_cannot_be_read_is_no_bug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, number: int, expected: type[WarmstartError]

@@ -1,4 +1,4 @@
-"""`warmstart doctor`: check this node, the store and Slurm's files. Users other than root get some `unknown`."""
+"""`warmstart doctor`: check this node, the store and Slurm. Users other than root get some `unknown`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import click
 
@@ -14,12 +15,12 @@ from warmstart.doctor import (
     constant_path,
     containers,
     installed,
-    job_side,
-    kernel,
     node,
+    permissions,
     slurm,
-    slurm_conf,
+    slurm_files,
     store,
+    trials,
 )
 from warmstart.doctor import policy as site_policy
 from warmstart.doctor.finding import (
@@ -27,10 +28,10 @@ from warmstart.doctor.finding import (
     AS_ROOT,
     BAD,
     CRITICAL,
-    CRITICAL_CHECKS,
     OK,
     UNKNOWN,
     WRONG,
+    Check,
     Result,
     left_out,
     part,
@@ -40,18 +41,27 @@ from warmstart.doctor.node import Node
 from warmstart.doctor.slurm import Slurm
 from warmstart.doctor.wings import of_wings
 from warmstart.errors import StoreError
+from warmstart.host.deadline import after
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
+from warmstart.slurm.facts import Access
+from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 
 GOOD, PROBLEMS, SEVERE, NOT_RUN = range(4)  # the exit statuses
 _WINGS = of_wings()
-_OF_WINGS = {name: check for part in _WINGS for name, check in part.node.items()}
-NODE = {**_OF_WINGS, **node.CHECKS, **kernel.CHECKS, **job_side.CHECKS}
-STORE = {**store.CHECKS, **{name: check for part in _WINGS for name, check in part.store.items()}}
-SLURM = {**slurm.CHECKS, **{name: check for part in _WINGS for name, check in part.slurm.items()}}
-TASKS = {**containers.CHECKS, **constant_path.CHECKS}
-CRITICAL_ONES = CRITICAL_CHECKS.union(*(part.critical for part in _WINGS))
+POLICY = (*site_policy.CHECKS, permissions.permissions)
+NODE = (*node.CHECKS, *trials.CHECKS, *(check for part in _WINGS for check in part.node))
+STORE = store.CHECKS
+SLURM = (
+    *slurm.CHECKS,
+    *containers.CHECKS,
+    *constant_path.CHECKS,
+    *(check for part in _WINGS for check in part.slurm),
+)
+EVERY: tuple[Check[Any], ...] = (*POLICY, *NODE, *STORE, *SLURM)
+# Whole groups whose checks cannot be made, too. Not Slurm's: a slurmctld that does not answer is no fault of a node.
+CRITICAL_ONES = {"node", "store", *(check.name for check in EVERY if check.critical)}
 WORST_FIRST = (CRITICAL, WRONG, UNKNOWN, ADVICE, OK)
 COLORS = {CRITICAL: "red", WRONG: "yellow", UNKNOWN: "yellow"}
 
@@ -68,23 +78,11 @@ class _Doctor(click.Command):
 
 
 @click.command(cls=_Doctor)
-@click.option(
-    "--slurm-conf",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
-    help="Check this slurm.conf instead of $SLURM_CONF or that of the policy's Slurm.",
-)
 @click.option("-a", "--all", "everything", is_flag=True, help="Print also what is ok.")
 @json_option
 @click.pass_obj
-def doctor(
-    installation: Installation,
-    *,
-    slurm_conf: str | None,
-    everything: bool,
-    as_json: bool,
-) -> None:
-    """Check this node, the store and slurm.conf, and suggest what to change: problems, then one line.
+def doctor(installation: Installation, *, everything: bool, as_json: bool) -> None:
+    """Check this node, the store and Slurm's settings, and suggest what to change: problems, then one line.
 
     Changes nothing. Run it as root on a node; for other users some checks are `unknown`.
 
@@ -93,7 +91,7 @@ def doctor(
     """
     try:
         with working("checking"):
-            results = examine(installation, slurm_conf)
+            results = examine(installation)
     except Exception as error:
         if isinstance(error, click.ClickException):
             raise
@@ -119,18 +117,19 @@ def status_of(results: Sequence[Result]) -> int:
     return PROBLEMS if unknown or any(result.status in BAD for result in results) else GOOD
 
 
-def examine(installation: Installation, conf_path: str | None = None) -> list[Result]:
-    """Return the findings of all checks. `conf_path` is a slurm.conf to check instead of the default one."""
+def examine(installation: Installation) -> list[Result]:
+    """Return the findings of all checks."""
     policy = None
     with suppress(Exception):  # of which policy.in-force tells
         policy = current_policy(installation).policy
-    results = run(site_policy.CHECKS, installation)
-    if policy is None:
-        why = "no policy is in force"
-        results += [left_out("node", NODE, why), left_out("store", STORE, why)]
-    else:
-        results += part("node", _node, installation, policy) + part("store", _store, installation, policy)
-    return results + part("slurm", _slurm, installation, policy, conf_path)
+    results = run(POLICY, installation)
+    groups = (("node", NODE, _node), ("store", STORE, _store), ("slurm", SLURM, _slurm))
+    for group, checks, examined in groups:
+        if policy is None:
+            results.append(left_out(group, checks, "no policy is in force"))
+        else:
+            results += part(group, examined, installation, policy)
+    return results
 
 
 def _node(installation: Installation, policy: Policy) -> list[Result]:
@@ -145,29 +144,22 @@ def _store(installation: Installation, policy: Policy) -> list[Result]:
         with store.opened(policy, installation) as opened:
             return run(STORE, opened)
     except StoreError as error:  # one row, and one deadline: the other checks would hang, too
-        return [Result("store.reachable", CRITICAL, str(error), error.hint)]
+        return [Result("store.mount", CRITICAL, str(error), error.hint)]
 
 
-def _slurm(installation: Installation, policy: Policy | None, conf_path: str | None) -> list[Result]:
-    scontrol = policy.paths.scontrol if policy else ""  # "": nothing tells which Slurm counts
-    path = slurm_conf.find(conf_path, installed.prefix(scontrol) if scontrol else "")
-    path = path or (scontrol and installed.slurm_conf(scontrol)) or slurm_conf.PLACES[0]
-    checks = {**SLURM, **TASKS}
+def _slurm(installation: Installation, policy: Policy) -> list[Result]:
+    scontrol = policy.paths.scontrol
+    access = Access(scontrol, os.environ.get("SLURM_CONF", ""), installation.slurm_libraries)
     try:
-        conf = slurm_conf.read(path)
+        settings = Slurmctld(access).settings(after(QUERY_S))
+        conf = slurm_files.directory(installed.prefix(scontrol), settings.one("SLURM_CONF"))
+        plugins = slurm_files.plugins(os.path.join(conf, settings.one("PlugStackConfig") or "plugstack.conf"))
+    except LookUpFailed as error:
+        return [left_out("slurm", SLURM, str(error), "run doctor where slurmctld answers, or correct paths.scontrol")]
     except OSError as error:
-        why = f"{error.filename}: {error.strerror}"
-        return [left_out("slurm", checks, why, "run it on a node, or give the file's path: --slurm-conf FILE")]
-    version = installed.release(scontrol, path) if scontrol else None
-    subject = Slurm(conf, installation, policy, version)
-    return run(SLURM, subject) + part("slurm.tasks", _tasks, subject)
-
-
-def _tasks(subject: Slurm) -> list[Result]:
-    try:
-        return run(TASKS, containers.tasks(subject))
-    except OSError as error:
-        return [left_out("slurm.tasks", TASKS, f"{error.filename}: {error.strerror}", AS_ROOT)]
+        return [left_out("slurm", SLURM, f"{error.filename}: {error.strerror}", AS_ROOT)]
+    version = installed.release(scontrol, settings.one("SLURM_VERSION"))
+    return run(SLURM, Slurm(settings, installation, policy, version, conf, tuple(plugins), slurm.ENROOT))
 
 
 def _print(results: list[Result], *, everything: bool) -> None:

@@ -108,7 +108,7 @@ class ImageStore(NamedTuple):
         """Parse a reference. Exits with 2 if it is invalid, or the policy does not allow it."""
         try:
             reference = parse(text)
-            check_allowed(reference, self.policy.images.registries)
+            check_allowed(reference, self.policy.images.allowed)
         except UserError as error:
             fail(error, error.hint)
         return reference

@@ -24,7 +24,7 @@ from warmstart.store import reports
 from warmstart.store.maintenance import Bundle
 
 _ELSEWHERE = "ask on a host that has the store, or in the job while it runs"
-_CLOSED = "administrators: see `store.reports` of `warmstart doctor`; ask in the job while it runs"
+_CLOSED = "administrators: see `store.features` of `warmstart doctor`; ask in the job while it runs"
 _UNKNOWN = Bundle("", "", "", "", "", 0, 0, "", 0.0, 0, 0)
 
 

@@ -17,7 +17,7 @@ import click
 from warmstart import plan as planning
 from warmstart import wing
 from warmstart.cli.output import fail, json_option, say, show_json, show_table, warn
-from warmstart.doctor import containers, slurm_conf
+from warmstart.doctor import containers, slurm_files
 from warmstart.errors import PolicyError, UserError, WarmstartError
 from warmstart.host.wire import Json
 from warmstart.images import reference as references
@@ -88,9 +88,9 @@ def plan(
 
 
 def _way() -> str:
-    """Return how containers start by this host's slurm.conf, "" if it has none."""
+    """Return how containers start by the files beside this host's slurm.conf, "" if it has none."""
     try:
-        return containers.way(slurm_conf.find(None))
+        return containers.way(slurm_files.directory())
     except OSError:
         return ""
 
@@ -187,7 +187,7 @@ def _image(policy: Policy, job: Job, text: str, requested: Request | None) -> Js
         reference = planning.reference_of(requested, text) if requested else references.parse(text)
         shown = reference.canonical()
         if requested:
-            references.check_allowed(reference, policy.images.registries)
+            references.check_allowed(reference, policy.images.allowed)
         private = "".join(name for _, name in planning.private_images(policy, job, [reference]))
     except WarmstartError as error:
         problem = str(error)

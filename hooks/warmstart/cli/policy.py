@@ -7,24 +7,25 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from warmstart.cli.output import UNUSABLE, fail, json_option, rfc3339, say, show_json, warn
+from warmstart.cli.output import fail, json_option, rfc3339, say, show_json, warn
 from warmstart.errors import PolicyError
+from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.paths import Installation
 from warmstart.policy import trust
-from warmstart.policy.compiled import Condition, Policy, User
+from warmstart.policy.compiled import Match, Policy, User
 from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
 from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, Problem
 from warmstart.policy.trust import TrustUnproven
 from warmstart.slurm import nodes
+from warmstart.slurm.facts import Access, Settings
 
 if TYPE_CHECKING:
-    from warmstart.doctor.finding import Result
-    from warmstart.doctor.slurm_conf import SlurmConf
+    from warmstart.doctor.finding import Finding
     from warmstart.policy.warnings import Known
 
 WRONG = 1
@@ -41,23 +42,15 @@ def policy() -> None:
 @click.option(
     "--offline", is_flag=True, help="Look up no accounts, names or settings: this host is not of the cluster."
 )
-@click.option(
-    "--slurm-conf",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
-    help="Take names and the timeouts of hooks from this slurm.conf instead of this node's.",
-)
 @json_option
 @click.pass_obj
-def check(
-    installation: Installation, /, file: str | None, *, offline: bool, slurm_conf: str | None, as_json: bool
-) -> None:
+def check(installation: Installation, /, file: str | None, *, offline: bool, as_json: bool) -> None:
     """Check a policy file (default: the installed one) with the conf.d beside it; - reads standard input.
 
     Prints every problem as FILE:LINE:COLUMN: PROBLEM. What is probably a mistake is a warning: a rule that can never
     match, a regular expression, a scope that revokes publishing. The files may belong to you instead of root. Users
-    and groups are looked up on this node, partitions, nodes and the timeouts of hooks in its slurm.conf. If the policy
-    relies on what Slurm enforces, slurmctld is asked whether it does. Timeouts count once slurm.conf names a hook.
+    and groups are looked up on this node; slurmctld is asked for partitions, nodes, the timeouts of hooks, and whether
+    it enforces what the policy relies on. Timeouts count once Slurm runs a hook.
 
     Exit status: 0 the policy is good, or has warnings only; 1 it is not, or Slurm would kill a hook within its budget;
     2 wrong usage, or it cannot be read.
@@ -73,8 +66,8 @@ def check(
         else:
             texts = source.read(path, owners={0, os.geteuid()})
         document = load.parsed(texts)
-        model = load.checked(document, users)
-        policy = load.resolve(model, users, str)
+        written = load.checked(document, users)
+        policy = load.resolved(written)
     except PolicyInvalid as error:
         _tell(path, as_json, error=error)
         raise click.exceptions.Exit(WRONG) from None
@@ -83,15 +76,13 @@ def check(
     except PolicyError as error:
         _tell(path, as_json, error=error)
         raise click.exceptions.Exit(WRONG) from None
-    conf = _conf(policy, slurm_conf) if slurm_conf or not offline else None
-    known = Known() if offline else _known(conf)
-    problems = [load.problem_at(document, fault) for fault in warnings(model, known)]
+    cluster = None if offline else _asked(policy, installation)
+    known = Known() if offline else _known(cluster)
+    problems = [load.problem_at(document, fault) for fault in warnings(written, document.data, known)]
     ignored = source.ignored(path) if path != "-" else []
     problems += [Problem(other, 1, 1, "is not read: names in conf.d end in .yaml") for other in ignored]
     critical = None if offline else _unproven(policy, installation)
-    # Before Slurm is told of warmstart it has no hooks to kill.
-    is_compared = conf and (slurm_conf or not conf.values.keys().isdisjoint(("prolog", "epilog")))
-    too_short = _timeouts(installation, policy, conf) if conf and is_compared else []
+    too_short = _timeouts(policy, cluster.settings) if cluster else []
     _tell(path, as_json, rules=len(policy.rules), warned=sorted(problems), critical=critical, too_short=too_short)
     if critical or too_short:
         raise click.exceptions.Exit(WRONG)
@@ -105,7 +96,7 @@ def _tell(
     rules: int = 0,
     warned: Sequence[Problem] = (),
     critical: TrustUnproven | None = None,
-    too_short: Sequence[Result] = (),
+    too_short: Sequence[Finding] = (),
 ) -> None:
     """Print the result of a check: problems and warnings with their places, then one line."""
     problems = error.problems if isinstance(error, PolicyInvalid) else ()
@@ -118,7 +109,7 @@ def _tell(
         if error is not None:
             answer.update(code=error.code, hint=error.hint)
         answer["critical"] = critical and critical.as_audit()
-        show_json({**answer, "timeouts": [result._asdict() for result in too_short]})
+        show_json({**answer, "timeouts": [finding._asdict() for finding in too_short]})
         return
     for line in [*map(str, problems)] or ([str(error)] if error else []):
         say(line)
@@ -126,8 +117,8 @@ def _tell(
         say(str(problem._replace(problem=f"warning: {problem.problem}")))
     if critical:
         warn(f"critical: {critical} ({critical.hint})")
-    for result in too_short:
-        warn(f"{result.check}: {result.found} ({result.change})")
+    for finding in too_short:
+        warn(f"{finding.found} ({finding.change})")
     if error is None:
         counts = [_count(rules, "rule"), *([_count(len(warned), "warning")] if warned else [])]
         say(f"{'the files are right' if critical or too_short else 'ok'}: {', '.join(counts)}")
@@ -148,47 +139,49 @@ def _any_account(name: str) -> Identity:
     return Identity(name, number, number)
 
 
-def _conf(policy: Policy, path: str | None) -> SlurmConf | None:
-    """Return a slurm.conf, by default this node's if it has one that can be read, with all that it includes."""
-    from warmstart.doctor import installed, slurm_conf
+class _Cluster(NamedTuple):
+    """What slurmctld says of the cluster."""
 
-    hint = "give a slurm.conf that you can read, with all that it includes"
+    settings: Settings
+    partitions: dict[str, str]  # with their nodes, a host list
+
+
+def _asked(policy: Policy, installation: Installation) -> _Cluster | None:
+    """Ask slurmctld; None if it does not answer here."""
+    from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
+
+    access = Access(policy.paths.scontrol, os.environ.get("SLURM_CONF", ""), installation.slurm_libraries)
+    slurmctld = Slurmctld(access)
+    deadline = after(QUERY_S)
     try:
-        conf = slurm_conf.read(slurm_conf.find(path, installed.prefix(policy.paths.scontrol)))
-    except OSError as error:
-        if path:
-            fail(error, hint)
+        return _Cluster(slurmctld.settings(deadline), slurmctld.partitions(deadline))
+    except LookUpFailed:
         return None
-    if conf.missing and path:
-        warn(f"{path} includes {', '.join(conf.missing)}\n{hint}")
-        raise click.exceptions.Exit(UNUSABLE)
-    return None if conf.missing else conf
 
 
-def _timeouts(installation: Installation, policy: Policy, conf: SlurmConf) -> list[Result]:
-    """Return what is wrong with the timeouts of a slurm.conf for the budgets of a policy."""
-    from warmstart.doctor import finding, slurm
+def _timeouts(policy: Policy, settings: Settings) -> list[Finding]:
+    """Return what is wrong with Slurm's timeouts for the budgets of a policy."""
+    from warmstart.doctor import slurm
 
-    results = finding.run(slurm.TIMES, slurm.Slurm(conf, installation, policy))
-    return [result for result in results if result.status in finding.BAD]
+    runs_hooks = settings.all("Prolog") or settings.all("Epilog")  # before Slurm is told of any it has none to kill
+    return [*slurm.clashes(settings, policy)] if runs_hooks else []
 
 
-def _known(conf: SlurmConf | None) -> Known:
-    """Return the names that this host knows: accounts, and partitions and nodes of a slurm.conf, if there is one."""
+def _known(cluster: _Cluster | None) -> Known:
+    """Return the names that this host knows: accounts, and partitions and nodes of a cluster that answers."""
     import grp
     import pwd
 
     from warmstart.policy.warnings import Known
 
-    if conf is None:
+    if cluster is None:
         return Known(None, None, _exists(pwd.getpwnam), _exists(grp.getgrnam))
-    partitions = frozenset(conf.values.get("partitionname", [])) - {"DEFAULT"}
-    listed = ",".join(name for name in conf.values.get("nodename", []) if name != "DEFAULT")
     try:
-        hosts = frozenset(nodes.expand(listed))
+        hosts = frozenset(nodes.expand(",".join(filter(None, cluster.partitions.values()))))
     except ValueError:
         hosts = frozenset()
-    has_accounts = not conf.last("AccountingStorageType", "none").lower().endswith("none")
+    has_accounts = not cluster.settings.one("AccountingStorageType").lower().endswith("none")
+    partitions = frozenset(cluster.partitions)
     return Known(partitions or None, hosts or None, _exists(pwd.getpwnam), _exists(grp.getgrnam), has_accounts)
 
 
@@ -226,7 +219,7 @@ def show(installation: Installation, as_json: bool) -> None:
         current = current_policy(installation)
     except PolicyError as error:
         fail(error, hint_for(error))
-    rules = [_plain(rule) | {"match": _plain(rule.match) or {}} for rule in current.policy.rules]
+    rules = [_plain(rule) for rule in current.policy.rules]
     shown = {**_values(current.policy), "rules": rules}
     since = _compiled_at(current.origin) if current.origin == installation.compiled_policy else None
     if as_json:
@@ -275,8 +268,8 @@ def _plain(value: object) -> Any:  # noqa: ANN401 - JSON
     """Return a value of the compiled form as the site wrote it: globs, names of users, mappings and lists."""
     if isinstance(value, (Identity, User)):
         return value.name
-    if isinstance(value, tuple) and value and all(isinstance(item, Condition) for item in value):
-        return {item.attribute: _plain(item.globs) for item in value}
+    if isinstance(value, Match):
+        return {attribute: _plain(globs) for attribute, globs in value._asdict().items() if globs is not None}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {key: _plain(item) for key, item in value._asdict().items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -141,8 +141,8 @@ def _policy(installation: Installation, draft: str | None) -> Policy:
     try:
         if draft is None:
             return current_policy(installation).policy
-        model = load.checked(load.parsed(source.read(draft, owners={0, os.geteuid()})), load.node_user)
-        return load.resolve(model, load.node_user, str)
+        document = load.parsed(source.read(draft, owners={0, os.geteuid()}))
+        return load.resolved(load.checked(document, load.node_user))
     except PolicyError as error:
         warn(str(error))
         warn(hint_for(error))

@@ -9,44 +9,30 @@ import os
 import stat
 from collections.abc import Iterator
 
-from warmstart.doctor import namespaces
-from warmstart.doctor.containers import HOOK, Tasks, hook_problem, why_unfit
-from warmstart.doctor.finding import ADVICE, OK, UNKNOWN, WRONG, Finding
-from warmstart.doctor.slurm import INSTALL, is_ours
-from warmstart.policy.compiled import Policy
+from warmstart.doctor import slurm_files
+from warmstart.doctor.containers import HOOK, hook_problem, why_unfit
+from warmstart.doctor.finding import ADVICE, WRONG, Finding, check
+from warmstart.doctor.slurm import INSTALL, Slurm, is_ours
 
 SCRIPT = "job-container"
 CLONE_NS_SCRIPT = (24, 11)  # the first release that has it
 APPTAINER = "/etc/apptainer/apptainer.conf"
 
 
-def constant_path(seen: Tasks) -> Iterator[Finding]:
+@check("slurm.constant-path")
+def constant_path(seen: Slurm) -> Iterator[Finding]:
     """Check that this node has what `constant_path` needs; if it is none, suggest a way that works here."""
-    policy = seen.slurm.policy
-    if policy is None:
-        yield Finding(UNKNOWN, "constant_path is unknown without a policy", "fix the policy first")
-    elif policy.constant_path == "none":
-        yield from _unused(seen, policy)
-    else:
-        problem = PROBLEMS[policy.constant_path](seen, policy)
-        if problem is None:
-            yield Finding(OK, f"constant_path is {policy.constant_path}, and this node supports it")
-        else:
-            obstacle, change = problem
-            found = f"constant_path is {policy.constant_path}, but {obstacle}: jobs do not find their cache there"
-            yield Finding(WRONG, found, change)
+    way = seen.policy.constant_path
+    if way == "none":
+        if other := next((way for way in ("spank", "namespace", "link") if PROBLEMS[way](seen) is None), ""):
+            found = f"constant_path is none, so profiles that need one are left out; this node supports {other}"
+            yield Finding(ADVICE, found, f"set constant_path: {other}")
+    elif problem := PROBLEMS[way](seen):
+        obstacle, change = problem
+        yield Finding(WRONG, f"constant_path is {way}, but {obstacle}: jobs do not find their cache there", change)
 
 
-def _unused(seen: Tasks, policy: Policy) -> Iterator[Finding]:
-    ways = [way for way in ("spank", "namespace", "link") if PROBLEMS[way](seen, policy) is None]
-    if ways:
-        found = f"constant_path is none, so profiles that need one are left out; this node supports {ways[0]}"
-        yield Finding(ADVICE, found, f"set constant_path: {ways[0]}")
-    else:
-        yield Finding(OK, "constant_path is none: each bare job has its cache at a path of its own")
-
-
-def _spank_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
+def _spank_problem(seen: Slurm) -> tuple[str, str] | None:
     if seen.spank is None:
         return "the SPANK plugin is not loaded", "load it (docs/guides/pyxis.md), or set constant_path: none"
     if unfit := why_unfit(seen, seen.spank):
@@ -54,12 +40,12 @@ def _spank_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
     return None
 
 
-def _namespace_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
-    if seen.slurm.version is not None and seen.slurm.version < CLONE_NS_SCRIPT:
-        release = "{}.{:02}".format(*seen.slurm.version)
+def _namespace_problem(seen: Slurm) -> tuple[str, str] | None:
+    if seen.version < CLONE_NS_SCRIPT:
+        release = "{}.{:02}".format(*seen.version)
         return f"Slurm {release} runs no CloneNSScript", "set another constant_path, or use Slurm 24.11 or later"
-    ours, kind, settings = seen.slurm.hook(SCRIPT), namespaces.kind(seen.slurm.conf), namespaces.read(seen.slurm.conf)
-    key = "clone_ns_script: " if kind == namespaces.LINUX else "CloneNSScript="
+    ours, settings = seen.hook(SCRIPT), seen.namespaces
+    key = "clone_ns_script: " if seen.namespace == slurm_files.LINUX else "CloneNSScript="
     if not settings.nodes or not all(is_ours(node.script, ours) for node in settings.nodes):
         if settings.ignored:
             problem = f"Slurm ignores CloneNSScript on a line of its own in {settings.path}"
@@ -71,13 +57,13 @@ def _namespace_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
     return None
 
 
-def _link_problem(seen: Tasks, policy: Policy) -> tuple[str, str] | None:
-    parent = os.path.dirname(policy.paths.cache)
-    settings = namespaces.read(seen.slurm.conf)
-    if not settings.nodes or not all(parent in (node.dirs or namespaces.DEFAULT_DIRS) for node in settings.nodes):
+def _link_problem(seen: Slurm) -> tuple[str, str] | None:
+    parent = os.path.dirname(seen.policy.paths.cache)
+    settings = seen.namespaces
+    if not settings.nodes or not all(parent in (node.dirs or slurm_files.DEFAULT_DIRS) for node in settings.nodes):
         problem = f"Slurm does not give each job a {parent} of its own"
         dirs = settings.nodes[0].dirs if settings.nodes else ()
-        now = ",".join((*(dirs or namespaces.DEFAULT_DIRS), parent))
+        now = ",".join((*(dirs or slurm_files.DEFAULT_DIRS), parent))
         return problem, f"set Dirs={now} in {settings.path} (Slurm 23.02 and later)"
     try:
         status = os.lstat(parent)
@@ -88,7 +74,7 @@ def _link_problem(seen: Tasks, policy: Policy) -> tuple[str, str] | None:
     return None
 
 
-def _containers_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:  # noqa: ARG001 - the shape of a way
+def _containers_problem(seen: Slurm) -> tuple[str, str] | None:  # noqa: ARG001 - the shape of a way
     """Apptainer ignores what users bind, with a warning, where its configuration says so."""
     try:
         with open(APPTAINER, encoding="utf-8", errors="replace") as file:
@@ -100,8 +86,8 @@ def _containers_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:  # no
     return None
 
 
-def _enroot_problem(seen: Tasks, _: Policy) -> tuple[str, str] | None:
-    return hook_problem(seen.slurm.installation, seen.enroot, HOOK)
+def _enroot_problem(seen: Slurm) -> tuple[str, str] | None:
+    return hook_problem(seen.installation, seen.enroot, HOOK)
 
 
 # What prevents each value of `constant_path`, and what to change; None if nothing does.
@@ -114,4 +100,4 @@ PROBLEMS = {
 }
 
 
-CHECKS = {"slurm.constant-path": constant_path}
+CHECKS = (constant_path,)

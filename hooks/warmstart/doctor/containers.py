@@ -1,4 +1,4 @@
-"""Checks of what a job's tasks see: the task prolog with pyxis, the SPANK plugin, the job's mount namespace.
+"""Checks of what a job's tasks see: pyxis's containers, the SPANK plugin, the job's mount namespace.
 
 pyxis runs the task prolog inside the container; if the file is missing there, every task fails
 (docs/guides/pyxis.md).
@@ -12,32 +12,28 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple
 
-from warmstart.doctor import installed, namespaces, slurm_conf
-from warmstart.doctor.finding import ADVICE, CRITICAL, OK, UNKNOWN, WRONG, Finding
+from warmstart.doctor import installed, slurm_files
+from warmstart.doctor.finding import ADVICE, CRITICAL, SKIP, UNKNOWN, WRONG, Finding, check
 from warmstart.doctor.slurm import (
     HIDDEN,
-    INSTALL,
     LARGEST_SCRIPT,
-    NO_RELEASE,
+    PLUGIN,
+    PYXIS,
     Slurm,
     is_below,
     is_ours,
-    not_ours,
     other_installation,
+    users_can_run,
 )
-from warmstart.doctor.slurm_conf import Plugin, SlurmConf
+from warmstart.doctor.slurm_files import Plugin
 from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.files import read_small
 from warmstart.host.namespaces import groups
 from warmstart.paths import Installation
 
-ENROOT = "/etc/enroot"
 HOOK = "40-warmstart.sh"
-PLUGIN = "warmstart.so"
-PYXIS = "spank_pyxis.so"
 JAILER = "chroot.so"  # soperator's: its argument is the root of jobs
 PYXIS_TRUE = ("1", "true", "yes", "y")  # its config.c
 ENROOT_FALSE = "no?|N[oO]?|[fF](alse)?|FALSE"  # enroot.in
@@ -47,64 +43,13 @@ UNPACKING = "pyxis unpacks the image for each container."
 NOT_UNPACKING = "pyxis starts containers from the image's file (use_squashfuse), but unpacks it for those with a name."
 
 
-class Tasks(NamedTuple):
-    """slurm.conf, the SPANK plugins in order, and enroot's configuration directory."""
-
-    slurm: Slurm
-    plugins: tuple[Plugin, ...]
-    enroot: str
-
-    @property
-    def spank(self) -> Plugin | None:
-        """The plugin of warmstart, None if it is not loaded."""
-        return next((plugin for plugin in self.plugins if plugin.name == PLUGIN), None)
-
-    @property
-    def pyxis(self) -> Plugin | None:
-        """The plugin of pyxis, None if it is not loaded."""
-        return next((plugin for plugin in self.plugins if plugin.name == PYXIS), None)
-
-    @property
-    def enroot_hook(self) -> bool:
-        """Whether enroot runs warmstart's hook in containers."""
-        return hook_problem(self.slurm.installation, self.enroot, HOOK) is None
-
-
-def tasks(slurm: Slurm, enroot: str = ENROOT) -> Tasks:
-    """Return the subject of these checks."""
-    return Tasks(slurm, _plugins(slurm.conf), enroot)
-
-
-def _plugins(conf: SlurmConf) -> tuple[Plugin, ...]:
-    return tuple(slurm_conf.plugins(conf.last("PlugStackConfig") or conf.sibling("plugstack.conf")))
-
-
-def way(path: str) -> str:
-    """Return how pyxis starts containers, in words, by the slurm.conf at a path; "" if it is not loaded there."""
-    if not path:
-        return ""
-    pyxis = next((plugin for plugin in _plugins(slurm_conf.read(path)) if plugin.name == PYXIS), None)
+def way(conf: str) -> str:
+    """Return how pyxis starts containers, in words, by the files in the directory of slurm.conf; "" without it."""
+    plugins = slurm_files.plugins(f"{conf}/plugstack.conf")
+    pyxis = next((plugin for plugin in plugins if plugin.name == PYXIS), None)
     if pyxis is None:
         return ""
     return NOT_UNPACKING if pyxis.argument("use_squashfuse") in PYXIS_TRUE else UNPACKING
-
-
-def task_prolog(seen: Tasks) -> Iterator[Finding]:
-    """Check TaskProlog: without it bare jobs get no environment and no verdict; a missing file fails every task."""
-    ours, value = seen.slurm.hook("task-prolog"), seen.slurm.conf.last("TaskProlog")
-    if value and not _users_can_run(value):
-        found = f"TaskProlog is {value}, which is missing, or users cannot execute it: every task of every job fails"
-        yield Finding(CRITICAL, found, INSTALL if value == ours else f"put it there, or write {ours} in its place")
-    elif not is_ours(value or "/", ours):
-        if not value and (seen.spank or (seen.enroot_hook and seen.pyxis)):
-            found = (
-                "TaskProlog is not set: containers use the enroot hook; bare steps get an environment only from SPANK"
-            )
-            yield Finding(OK if seen.spank else ADVICE, found, "" if seen.spank else "load the SPANK plugin")
-        else:
-            yield not_ours("TaskProlog", [value] if value else [], ours, "jobs get no environment")
-    else:
-        yield Finding(OK, f"TaskProlog runs {ours}")
 
 
 def hook_problem(installation: Installation, enroot: str, name: str) -> tuple[str, str] | None:
@@ -119,54 +64,49 @@ def hook_problem(installation: Installation, enroot: str, name: str) -> tuple[st
     return None
 
 
-def _users_can_run(path: str) -> bool:
-    return os.path.isfile(path) and os.stat(path).st_mode & 0o005 == 0o005
-
-
-def needs_slurmstepd(release: tuple[int, ...] | None) -> bool:
+def needs_slurmstepd(release: tuple[int, ...]) -> bool:
     """Return whether Slurm runs TaskProlog by way of slurmstepd (its changelog, 24.11.7 and 25.05.2)."""
-    return release is not None and ((24, 11) <= release < (24, 11, 7) or (25, 5) <= release < (25, 5, 2))
+    return (24, 11) <= release < (24, 11, 7) or (25, 5) <= release < (25, 5, 2)
 
 
-def pyxis(seen: Tasks) -> Iterator[Finding]:
-    """Check that containers have the task prolog and warmstart's state, or that TaskProlog is unset; and the hook."""
-    libexec, ours = os.path.dirname(seen.slurm.hook("task-prolog")), seen.slurm.hook("pyxis-importer")
-    missing = [path for path in (libexec, seen.slurm.installation.var) if not _is_mounted(seen.enroot, path)]
+@check("slurm.pyxis", critical=True)
+def pyxis(seen: Slurm) -> Iterator[Finding]:
+    """Check what pyxis needs: the task prolog and warmstart's state in containers, the hook, its importer."""
     if seen.pyxis is None:
-        yield Finding(OK, "pyxis is not loaded")
-    elif seen.slurm.conf.last("TaskProlog") and needs_slurmstepd(seen.slurm.version):
+        yield SKIP
+        return
+    importer, has_task_prolog = seen.pyxis.argument("importer"), bool(seen.settings.all("TaskProlog"))
+    ours = seen.hook("pyxis-importer")
+    needed = (os.path.dirname(ours), seen.installation.var)
+    missing = [path for path in needed if not _is_mounted(seen.enroot, path)]
+    if has_task_prolog and needs_slurmstepd(seen.version):
         found = "this release of Slurm runs TaskProlog by way of slurmstepd, which no container has: every task fails"
         change = "unset TaskProlog; the enroot hook and the SPANK plugin do its work. Or upgrade to 24.11.7 or 25.05.2"
         yield Finding(CRITICAL, found, change)
-    elif seen.slurm.conf.last("TaskProlog") and missing:
+    elif has_task_prolog and missing:
         found = (
             f"pyxis runs TaskProlog inside of containers, where {' and '.join(missing)} is missing: every task fails"
         )
         change = (
-            f"cp {seen.slurm.installation.prefix}/share/warmstart/enroot/50-warmstart.fstab {seen.enroot}/mounts.d/, "
+            f"cp {seen.installation.prefix}/share/warmstart/enroot/50-warmstart.fstab {seen.enroot}/mounts.d/, "
             "or unset TaskProlog and use the enroot hook (docs/guides/pyxis.md)"
         )
         yield Finding(CRITICAL, found, change)
-    elif (importer := seen.pyxis.argument("importer")) and not _users_can_run(importer):
+    elif importer and not users_can_run(importer):
         found = f"pyxis's importer {importer} is missing, or users cannot execute it: no container starts from a name"
         yield Finding(CRITICAL, found, f"write importer={ours} in pyxis's line")
     elif importer and not is_ours(importer, ours) and (other := other_installation(importer, ours)):
         found = f"pyxis's importer is that of another installation, {other}: containers start from that one's store"
         yield Finding(WRONG, found, f"`{other}/bin/warmstart doctor` judges that one; for this one importer={ours}")
-    elif hook := hook_problem(seen.slurm.installation, seen.enroot, HOOK):
-        none = "" if seen.slurm.conf.last("TaskProlog") else " or get the job's environment"
+    elif hook := hook_problem(seen.installation, seen.enroot, HOOK):
+        none = "" if has_task_prolog else " or get the job's environment"
         yield Finding(WRONG, f"{hook[0]}: containers cannot see the job's cache{none}", hook[1])
-    elif seen.slurm.conf.last("TaskProlog") and seen.slurm.version is None:
-        yield NO_RELEASE
-    else:
-        yield Finding(OK, "containers get the job's environment and cache")
+    if seen.pyxis.argument("use_squashfuse") in PYXIS_TRUE:
+        yield from _squashfuse(seen.enroot)
 
 
-def squashfuse(seen: Tasks) -> Iterator[Finding]:
-    """Check what enroot needs to start images without unpacking them, where pyxis is told to."""
-    if seen.pyxis is None or seen.pyxis.argument("use_squashfuse") not in PYXIS_TRUE:
-        yield Finding(OK, "pyxis does not start images without unpacking them")
-        return
+def _squashfuse(enroot: str) -> Iterator[Finding]:
+    """Check what enroot needs to start images without unpacking them."""
     bad = []
     program = shutil.which("squashfuse", path=PROGRAMS)
     if program is None:
@@ -176,14 +116,12 @@ def squashfuse(seen: Tasks) -> Iterator[Finding]:
         bad.append((found, "put squashfuse itself in its place"))
     if not (os.path.exists(FUSE) and os.stat(FUSE).st_mode & 0o006 == 0o006):
         bad.append((f"users cannot open {FUSE}", f"modprobe fuse; chmod 0666 {FUSE}"))
-    is_native = not re.fullmatch(ENROOT_FALSE, enroot_setting(seen.enroot, "ENROOT_NATIVE_OVERLAYFS"))
+    is_native = not re.fullmatch(ENROOT_FALSE, enroot_setting(enroot, "ENROOT_NATIVE_OVERLAYFS"))
     if not is_native and shutil.which("fuse-overlayfs", path=PROGRAMS) is None:
         found = f"enroot has no ENROOT_NATIVE_OVERLAYFS, and fuse-overlayfs is in none of {PROGRAMS}"
-        bad.append((found, f"set ENROOT_NATIVE_OVERLAYFS yes in {seen.enroot}/enroot.conf, or install fuse-overlayfs"))
+        bad.append((found, f"set ENROOT_NATIVE_OVERLAYFS yes in {enroot}/enroot.conf, or install fuse-overlayfs"))
     for found, change in bad:
         yield Finding(WRONG, f"pyxis has use_squashfuse=1, but {found}", f"{change}; or leave out use_squashfuse")
-    if not bad:
-        yield Finding(OK, "containers start from images without unpacking them (docs/guides/pyxis.md has the price)")
 
 
 def _is_low_level(program: str) -> bool:
@@ -209,17 +147,14 @@ def enroot_setting(enroot: str, key: str) -> str:
     return ""
 
 
-def spank(seen: Tasks) -> Iterator[Finding]:
+@check("slurm.spank", critical=True)
+def spank(seen: Slurm) -> Iterator[Finding]:
     """Check the optional plugin: if loaded, it is on the node, fits Slurm's release and agrees with the policy."""
     plugin = seen.spank
     if plugin is None:
-        yield Finding(OK, "the SPANK plugin is not loaded (it is optional)")
+        yield SKIP
         return
     unfit = why_unfit(seen, plugin)
-    if unfit is None:
-        found = f"where Slurm looks for {plugin.path} is unknown"
-        yield Finding(UNKNOWN, found, "correct paths.scontrol in the policy, or write the whole path")
-        return
     if unfit and plugin.required:
         found = f"plugstack.conf requires {PLUGIN}, but {unfit}: every srun and every step of a job fails"
         yield Finding(CRITICAL, found, "write `optional` in place of `required`, then install the plugin's file")
@@ -233,23 +168,19 @@ def spank(seen: Tasks) -> Iterator[Finding]:
     elif bad:
         found, change = ("; ".join(words) for words in zip(*bad, strict=True))
         yield Finding(WRONG, f"plugstack.conf, {PLUGIN}: {found}", change)
-    elif seen.slurm.version is None:
-        yield NO_RELEASE
     elif seen.pyxis and seen.plugins.index(plugin) < seen.plugins.index(seen.pyxis):
         found = f"{PLUGIN} is listed before pyxis, so it does not notice when a user's mount hides the cache"
         yield Finding(ADVICE, found, "list it after pyxis")
-    else:
-        yield Finding(OK, f"{plugin.path} is loaded")
 
 
-def _misfits(seen: Tasks, plugin: Plugin, unfit: str) -> list[tuple[str, str]]:
+def _misfits(seen: Slurm, plugin: Plugin, unfit: str) -> list[tuple[str, str]]:
     """Return what is wrong with a plugin that steps can do without, and what to do."""
-    policy, var = seen.slurm.policy, seen.slurm.installation.var
+    workspace, var = seen.policy.paths.workspace, seen.installation.var
     bad = [(unfit, "install the plugin's file for this release of Slurm")] if unfit else []
     if (times := sum(other.name == PLUGIN for other in seen.plugins)) > 1:
         bad.append((f"it stands there {times} times", "remove a line, or an include that stands twice"))
     has = plugin.argument("workspace") or "/var/tmp/warmstart"
-    if policy is not None and has != (workspace := policy.paths.workspace):
+    if has != workspace:
         bad.append((f"its workspace is {has}, the policy's {workspace}", f"write workspace={workspace}"))
     given = plugin.argument("state")
     if not unfit and given != var and (given or not installed.names(_file(seen, plugin), var)):
@@ -257,63 +188,55 @@ def _misfits(seen: Tasks, plugin: Plugin, unfit: str) -> list[tuple[str, str]]:
     return bad
 
 
-def _not_in_jail(seen: Tasks) -> list[str]:
+def _not_in_jail(seen: Slurm) -> list[str]:
     """Return which directories of ours are not one mount with those at the same paths below the root of jobs."""
     jail = next((plugin.arguments[0] for plugin in seen.plugins if plugin.name == JAILER and plugin.arguments), None)
-    if jail is None or seen.slurm.policy is None:
+    if jail is None:
         return []
     known = groups()
-    places = (seen.slurm.installation.var, seen.slurm.policy.paths.workspace)
+    places = (seen.installation.var, seen.policy.paths.workspace)
     return [place for place in places if not known.get(place) or known[place] != known.get(f"{jail}{place}")]
 
 
-def why_unfit(seen: Tasks, plugin: Plugin) -> str | None:
-    """Return why Slurm does not load a plugin, "" if it does, None if where it looks for it is unknown."""
-    path = _file(seen, plugin)
-    return None if path is None else _unfit(plugin.path, path, seen.slurm.version)
-
-
-def _file(seen: Tasks, plugin: Plugin) -> str | None:
-    """Return the path of a plugin's file, "" if it is not on this node, None if where Slurm looks for it is unknown."""
-    policy = seen.slurm.policy
-    places = installed.plugin_places(policy.paths.scontrol if policy else "", seen.slurm.conf.last("PluginDir"))
-    return installed.find_plugin(plugin.path, places) if places or os.path.isabs(plugin.path) else None
-
-
-def _unfit(name: str, path: str, release: tuple[int, ...] | None) -> str:
+def why_unfit(seen: Slurm, plugin: Plugin) -> str:
     """Return why Slurm does not load a plugin, "" if it does."""
+    path = _file(seen, plugin)
     if not path:
-        return f"{name} is not on this node"
+        return f"{plugin.path} is not on this node"
     built = installed.built_for(path)
     if built is None:
         return f"{path} is not a plugin for this machine"
-    if release is not None and built[:2] != release[:2]:
-        return f"it was built for Slurm {_text(built)}, so Slurm {_text(release)} does not load it"
+    if built[:2] != seen.version[:2]:
+        return f"it was built for Slurm {_text(built)}, so Slurm {_text(seen.version)} does not load it"
     return ""
 
 
-def namespace(seen: Tasks) -> Iterator[Finding]:
+def _file(seen: Slurm, plugin: Plugin) -> str:
+    """Return the path of a plugin's file, "" if it is not on this node."""
+    places = installed.plugin_places(seen.policy.paths.scontrol, seen.settings.one("PluginDir"))
+    return installed.find_plugin(plugin.path, places)
+
+
+@check("slurm.namespace")
+def namespace(seen: Slurm) -> Iterator[Finding]:
     """Check what BasePath and Dirs hide from jobs. A BasePath below /tmp is a fatal error in slurmd 22.05."""
-    kind, settings = namespaces.kind(seen.slurm.conf), namespaces.read(seen.slurm.conf)
-    if not kind:
-        yield Finding(OK, "jobs have no mount namespace of their own")
+    if not seen.namespace:
+        yield SKIP
         return
+    settings, policy = seen.namespaces, seen.policy
     bases = [node.base for node in settings.nodes if node.base]
     dirs = [path for node in settings.nodes for path in node.dirs]
-    policy, installation = seen.slurm.policy, seen.slurm.installation
-    ours = [installation.prefix, installation.var, *((policy.paths.workspace,) if policy else ())]
-    if policy and policy.constant_path in ("spank", "namespace"):
+    ours = [seen.installation.prefix, seen.installation.var, policy.paths.workspace]
+    if policy.constant_path in ("spank", "namespace"):
         ours.append(policy.paths.cache)
     bad = [f"BasePath {base} is below /tmp or /dev/shm" for base in bases if is_below(base, HIDDEN)]
     bad += [
         f"{path} is below {place}" for path in ours for place in (*bases, *dirs, *HIDDEN) if is_below(path, (place,))
     ]
     if not bases:
-        yield Finding(UNKNOWN, f"Slurm uses {kind}, but {settings.path} sets no base path")
+        yield Finding(UNKNOWN, f"Slurm uses {seen.namespace}, but {settings.path} sets no base path")
     elif bad:
         yield Finding(WRONG, "; ".join(bad), "move it: jobs cannot see files there")
-    else:
-        yield Finding(OK, f"{kind} hides no directory that jobs need")
 
 
 def _text(release: tuple[int, ...]) -> str:
@@ -330,10 +253,4 @@ def _is_mounted(enroot: str, path: str) -> bool:
     return False
 
 
-CHECKS = {
-    "slurm.task-prolog": task_prolog,
-    "slurm.pyxis": pyxis,
-    "slurm.squashfuse": squashfuse,
-    "slurm.spank": spank,
-    "slurm.namespace": namespace,
-}
+CHECKS = (pyxis, spank, namespace)

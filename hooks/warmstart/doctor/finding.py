@@ -1,16 +1,17 @@
-"""Findings, and the function that runs a group of checks.
+"""Findings, checks, and the function that runs a group of checks.
 
-A check is a function that takes its group's subject and yields findings. What it cannot determine is `unknown`, never
-a guess: a store that hangs is `wrong`; a directory that the caller may not read is `unknown`, and so is what a bug
-keeps from being seen.
+A check is a function that takes its group's subject and yields findings. If it yields none, it is `ok`. What it cannot
+determine is `unknown`, never a guess: a store that hangs is `wrong`; a directory that the caller may not read is
+`unknown`, and so is what a bug keeps from being seen.
 """
 
 from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from warmstart.errors import WarmstartError
 from warmstart.host.identity import WorkerSilent
@@ -19,16 +20,6 @@ OK, ADVICE, WRONG, CRITICAL, UNKNOWN = "ok", "advice", "wrong", "critical", "unk
 BAD = (WRONG, CRITICAL)
 OVERDUE_INTERVALS = 3  # of a timer, without a run that succeeded
 AS_ROOT = "run it as root"
-
-# Checks that can find something critical: what they cannot see is not called good.
-CRITICAL_CHECKS = frozenset(
-    {
-        "policy.in-force", "policy.files", "policy.off", "policy.trust", "node", "node.code", "node.state",
-        "node.disks", "node.credentials", "job.programs", "store", "store.reachable", "store.mount", "store.identity",
-        "store.writable", "store.owner", "store.writers", "store.parents", "slurm", "slurm.conf", "slurm.prolog",
-        "slurm.epilog", "slurm.hook-places", "slurm.tasks", "slurm.task-prolog", "slurm.pyxis",
-    }
-)  # fmt: skip
 
 _Subject = TypeVar("_Subject")
 
@@ -41,6 +32,9 @@ class Finding(NamedTuple):
     change: str = ""
 
 
+SKIP = Finding("", "")  # the check prints nothing: the site does not use this, or another check says what is wrong
+
+
 class Result(NamedTuple):
     """A finding with the name of its check."""
 
@@ -50,12 +44,30 @@ class Result(NamedTuple):
     change: str
 
 
-def run(checks: Mapping[str, Callable[[_Subject], Iterable[Finding]]], subject: _Subject) -> list[Result]:
-    """Run a group's checks. What a check that raises has not told is `unknown`; a worker that is silent is `wrong`."""
-    return [Result(name, *finding) for name, check in checks.items() for finding in _findings(check, subject)]
+@dataclass(frozen=True)
+class Check(Generic[_Subject]):
+    """A check. What a `critical` one cannot see is not called good."""
+
+    name: str
+    find: Callable[[_Subject], Iterable[Finding]]
+    critical: bool = False
 
 
-def left_out(group: str, checks: Collection[str], why: str, change: str = "") -> Result:
+def check(name: str, *, critical: bool = False) -> Callable[[Callable[[_Subject], Iterable[Finding]]], Check[_Subject]]:
+    """Make a check of a function. `critical`: it can find something critical."""
+    return lambda find: Check(name, find, critical)
+
+
+def run(checks: Iterable[Check[_Subject]], subject: _Subject) -> list[Result]:
+    """Run checks. What a check that raises has not told is `unknown`; a worker that is silent is `wrong`."""
+    results = list[Result]()
+    for each in checks:
+        findings = list(_findings(each, subject)) or [Finding(OK, "")]
+        results += [Result(each.name, *finding) for finding in findings if finding != SKIP]
+    return results
+
+
+def left_out(group: str, checks: Sequence[Check[Any]], why: str, change: str = "") -> Result:
     """Return `unknown` for a group of checks that cannot run, as one row."""
     return Result(group, UNKNOWN, f"{len(checks)} checks were not made: {why}", change)
 
@@ -68,9 +80,9 @@ def part(group: str, examine: Callable[..., list[Result]], *subject: object) -> 
         return [Result(group, *_bug(error))]
 
 
-def _findings(check: Callable[[_Subject], Iterable[Finding]], subject: _Subject) -> Iterator[Finding]:
+def _findings(check: Check[_Subject], subject: _Subject) -> Iterator[Finding]:
     try:
-        yield from check(subject)
+        yield from check.find(subject)
     except WorkerSilent as error:
         yield Finding(WRONG, str(error), error.hint)
     except OSError as error:

@@ -1,10 +1,7 @@
 """The Slurm that doctor judges, of which a node may have several: the policy's `paths.scontrol` tells which.
 
 Its slurmd is the best witness of the release: it loads the plugins and runs the hooks, and `slurmd -V` reads no file
-and asks nobody. scontrol does for a node without it, or where it is a wrapper elsewhere: `scontrol -V` needs no
-slurmctld, but a slurm.conf without mistakes and its plugins (seen on 22.05, 26.05). slurmctld may be of another
-release, and tells paths of its own host (`scontrol show config`), so it is asked only for a slurm.conf that is in none
-of the usual places.
+and asks nobody. slurmctld, which does for a node without it, may be of another release.
 
 Slurm loads a plugin only if its symbol `plugin_version` is its own SLURM_VERSION_NUMBER, of SPANK plugins without the
 last number (src/common/plugin.c). The files are read and not loaded: what they need is in slurmstepd.
@@ -39,20 +36,21 @@ def prefix(scontrol: str) -> str:
     return os.path.dirname(os.path.dirname(os.path.realpath(scontrol)))
 
 
-def release(scontrol: str, slurm_conf: str) -> tuple[int, ...] | None:
-    """Return the release, (24, 11, 5) for example; None if neither slurmd nor scontrol tells it."""
-    for program in (f"{prefix(scontrol)}/sbin/slurmd", scontrol):
-        with suppress(WarmstartError, OSError):  # also a missing program
-            if text := commands.release(Access(program, slurm_conf), after(QUERY_S)):
-                return tuple(map(int, text.split(".")))
-    return None
+def release(scontrol: str, otherwise: str = "") -> tuple[int, ...]:
+    """Return the release of slurmd, (24, 11, 5) for example; without one `otherwise`, slurmctld's; () if there is none.
+
+    Slurm counts a candidate as its release: `26.11.0-0rc1`.
+    """
+    told = ""
+    with suppress(WarmstartError, OSError):  # also a missing program
+        told = commands.release(Access(f"{prefix(scontrol)}/sbin/slurmd"), after(QUERY_S))
+    return tuple(int(number) for number in re.findall(r"\d+", told or otherwise)[:3])
 
 
 def plugin_places(scontrol: str, plugin_dir: str) -> list[str]:
-    """Return the directories of Slurm's plugins: PluginDir's, else those under its prefix; [] if none is known."""
-    if plugin_dir or not scontrol:
-        return plugin_dir.split(":") if plugin_dir else []
-    return [place for pattern in PLUGINS for place in glob.glob(f"{glob.escape(prefix(scontrol))}/{pattern}")]
+    """Return the directories of Slurm's plugins: slurmctld's PluginDir, and those under the prefix of Slurm here."""
+    here = [place for pattern in PLUGINS for place in glob.glob(f"{glob.escape(prefix(scontrol))}/{pattern}")]
+    return [*plugin_dir.split(":"), *here]
 
 
 def find_plugin(name: str, places: Iterable[str]) -> str:
@@ -80,14 +78,7 @@ def built_for(path: str) -> tuple[int, ...] | None:
     return None
 
 
-def names(path: str | None, text: str) -> bool:
-    """Return whether a plugin was built with exactly this text; of one that is nowhere this is not known."""
+def names(path: str, text: str) -> bool:
+    """Return whether a plugin was built with exactly this text."""
     pattern = rb"(?<![!-~])" + re.escape(text.encode()) + rb"\0"
-    return path is None or re.search(pattern, read_small(os.path.realpath(path), LARGEST)) is not None
-
-
-def slurm_conf(scontrol: str) -> str:
-    """Return the path of the running slurmctld's slurm.conf, "" without an answer."""
-    with suppress(WarmstartError, OSError, ValueError):
-        return commands.slurm_conf(Access(scontrol), after(QUERY_S))
-    return ""
+    return re.search(pattern, read_small(os.path.realpath(path), LARGEST)) is not None

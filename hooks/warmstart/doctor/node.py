@@ -1,13 +1,11 @@
-"""Checks of this node: accounts, warmstart's directories, the workspace, programs, and what waits."""
+"""Checks of this node: accounts, disks, programs, what imports need, and what was left undone."""
 
 from __future__ import annotations
 
 import grp
 import os
 import pwd
-import re
 import socket
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,37 +14,37 @@ from typing import NamedTuple
 
 from warmstart.audit.line import Line, timestamp
 from warmstart.audit.query import AuditLog, LineFilter
-from warmstart.doctor import probe, units
+from warmstart.doctor import units
 from warmstart.doctor.finding import (
     ADVICE,
     AS_ROOT,
     CRITICAL,
     OK,
     OVERDUE_INTERVALS,
+    SKIP,
     UNKNOWN,
     WRONG,
     Finding,
+    check,
 )
-from warmstart.errand import Errands, is_at_work
+from warmstart.errand import Errands, Kind, is_at_work
 from warmstart.errors import WarmstartError
 from warmstart.harvest import pack
-from warmstart.harvest.deferred import REMOVALS
-from warmstart.harvest.live import ROUNDS
 from warmstart.host import process
 from warmstart.host.deadline import after
-from warmstart.host.files import ROOT_ALONE, read_small, weakness
+from warmstart.host.files import names_in, read_small
 from warmstart.host.namespaces import mount_of, mounts
 from warmstart.images import choice
 from warmstart.images.credentials import CredentialsUnusable, login_at
 from warmstart.images.importers import base, layer_reader
 from warmstart.images.imports import requests, verify
-from warmstart.images.imports.requests import IMPORTS
 from warmstart.images.unpacks import NO_DISKS
 from warmstart.paths import Installation, NodePaths
-from warmstart.policy.compiled import Policy
-from warmstart.policy.units import format_duration, format_size
+from warmstart.policy.compiled import Credentials, Policy
+from warmstart.policy.units import format_duration
 from warmstart.report.lines import KILLED, hooks
 from warmstart.session import NODE_INTERVAL_S, NodeOfAnotherPod, require_keeper
+from warmstart.slurm import commands
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
 POWERFUL = frozenset({"root", "wheel", "sudo", "adm", "disk", "shadow", "docker", "lxd", "kmem"})
@@ -72,15 +70,11 @@ PROGRAMS = (
     process.IONICE,
 )
 PROXY_S = 5.0
-WAITING_S = 3600.0  # maintenance publishes spooled bundles each half hour; so do epilogs
+WAITING_S = 3600.0  # maintenance does what is due each half hour, and so do hooks
 LATELY_S = 86400.0
-ROUNDS_LATE_S = 900.0  # three intervals of warmstart-harvest.timer
 FSTAB = "/etc/fstab"
-RUN_COLD, TO_SYSLOG = "jobs run cold", "its lines go to syslog alone"
 LEASES = "/proc/sys/fs/leases-enable"
-LARGEST_HOOK = 1 << 20
-MOST_NAMED = 3  # places in a finding
-AFTER_CHANGES = "; then install it anew, because it may have been changed"
+LARGEST = 1 << 20
 
 
 class Node(NamedTuple):
@@ -94,6 +88,7 @@ class Node(NamedTuple):
         return [self.installation.node(name) for name in self.installation.nodes()]
 
 
+@check("node.accounts")
 def accounts(node: Node) -> Iterator[Finding]:
     """Check the three accounts: distinct unprivileged uids, the same as when the policy was compiled."""
     bad, seen, others = list[Finding](), set(), list[str]()
@@ -127,97 +122,52 @@ def accounts(node: Node) -> Iterator[Finding]:
         )
         yield Finding(WRONG, found, change)
     yield from bad
-    if not bad and not others:
-        yield Finding(OK, "store_user, import_user and validate_user are three unprivileged accounts")
 
 
-def state(node: Node) -> Iterator[Finding]:
-    """Check that only root can change warmstart's state, because root trusts its contents."""
-    yield from _owned_by_root([node.installation.var], CRITICAL, "hooks create it")
+@check("node.disks", critical=True)
+def disks(node: Node) -> Iterator[Finding]:
+    """Check the disks on which hooks write: there, local, with room; a read-only state drains the node."""
+    paths = node.policy.paths
+    yield from _disk("warmstart's state", node.installation.var, "every prolog fails and drains the node", CRITICAL)
+    # A log that several nodes append to loses lines: O_APPEND is atomic on one host alone (open(2)).
+    yield from _disk("the audit log", os.path.dirname(paths.audit), "its lines go to syslog alone", local=True)
+    yield from _disk("workspaces", paths.workspace, "jobs run cold", local=True)
+    yield from _workspace(paths.workspace)
+    if paths.shelf:
+        yield from _shelf(paths.shelf, any_disk=node.policy.images.unpack.any_disk)
 
 
-def code(node: Node) -> Iterator[Finding]:
-    """Check who can change what root runs: programs, modules, their Python and units. They are root on this node."""
-    own, python = node.installation, list[str]()
-    with suppress(OSError):
-        hook = read_small(f"{own.libexec}/prolog", LARGEST_HOOK).decode("utf-8", "replace")
-        python = re.findall(r"^python=(/\S+)", hook, re.MULTILINE)
-    weak = probe.changeable([own.lib, own.libexec, f"{own.prefix}/bin/warmstart", *units.files(), *python])
-    if weak:
-        more = f"; and {len(weak) - MOST_NAMED} more" if len(weak) > MOST_NAMED else ""
-        found = f"others than root can change code that root runs: {'; '.join(map(str, weak[:MOST_NAMED]))}{more}"
-        ours = f"{own.lib} {own.libexec}"  # what is below them is warmstart's alone
-        whole = f"`chown -R root {ours}`, `chmod -R go-w {ours}`"
-        yield Finding(CRITICAL, found, (whole if more else probe.closing(weak)) + AFTER_CHANGES)
-    else:
-        yield Finding(OK, "only root can change the code that root runs")
+def _disk(what: str, path: str, cost: str, if_read_only: str = WRONG, *, local: bool = False) -> Iterator[Finding]:
+    where = existing(path)
+    seen, mounted = os.statvfs(where), mount_of(os.path.realpath(where))
+    if seen.f_flag & os.ST_RDONLY:
+        found = f"{path} is on a read-only file system, so {what} cannot be written: {cost}"
+        yield Finding(if_read_only, found, "see dmesg; repair it, or mount -o remount,rw")
+    elif is_full(seen):
+        yield Finding(WRONG, f"the disk of {what} ({path}) is full: {cost}", "free space and inodes there")
+    if local and (mounted.kind in SHARED or mounted.kind.startswith("fuse")):
+        found = f"{what} ({path}): on {mounted.kind} ({mounted.point}), which is not a local file system: {cost}"
+        yield Finding(WRONG, found, "name a directory on a local disk in the policy's paths")
 
 
-def workspace(node: Node) -> Iterator[Finding]:
-    """Check that only root can rename entries of the workspaces' parents, or create a parent that is missing."""
-    yield from _owned_by_root([node.policy.paths.workspace], WRONG, "the first prolog creates it", sticky=False)
-
-
-def file_system(node: Node) -> Iterator[Finding]:
-    """Check that workspaces are on a local disk: a job that hangs on a file server would hang its epilog."""
-    kind, mount_point = mount_of(os.path.realpath(existing(node.policy.paths.workspace)))
-    if kind in SHARED or kind.startswith("fuse"):
-        found = f"the workspace is on {kind} ({mount_point}), which is not a local file system"
-        yield Finding(WRONG, found, "put paths.workspace on a local disk")
-    elif kind in ("tmpfs", "ramfs"):
-        found = f"the workspace is on {kind} ({mount_point}), which uses memory"
-        yield Finding(ADVICE, found, "put paths.workspace on a local disk")
-    else:
-        yield Finding(OK, f"the workspace is on {kind} ({mount_point})")
-    if read_small(LEASES, 16).strip() == b"0":
-        found = "fs.leases-enable is 0: no image can be imported, because a lease proves that nobody writes to one"
-        yield Finding(WRONG, found, "sysctl -w fs.leases-enable=1, and remove what sets it to 0 from /etc/sysctl.d")
-
-
-def space(node: Node) -> Iterator[Finding]:
-    """Check for free space and inodes: a job whose workspace cannot be made runs cold."""
-    path = existing(node.policy.paths.workspace)
-    seen = os.statvfs(path)
+def _workspace(path: str) -> Iterator[Finding]:
+    """Say what a job with a large cache would do there: a workspace has no size limit."""
+    where = existing(path)
+    seen, mounted = os.statvfs(where), mount_of(os.path.realpath(where))
     free = 100 * seen.f_bavail / max(seen.f_blocks, 1)
     inodes = 100 * seen.f_favail / seen.f_files if seen.f_files else 100.0  # btrfs has no such limit
-    words = f"{free:.0f}% of the bytes and {inodes:.0f}% of the inodes are free where workspaces are"
-    if min(free, inodes) < LEAST_FREE or _is_full(seen):
-        yield Finding(WRONG, words, "free space, or give paths.workspace a file system of its own")
-    else:
-        yield Finding(OK, words)
+    if min(free, inodes) < LEAST_FREE and not is_full(seen):
+        found = f"{free:.0f}% of the bytes and {inodes:.0f}% of the inodes are free where workspaces are"
+        yield Finding(WRONG, found, "free space, or give paths.workspace a file system of its own")
+    if mounted.kind in ("tmpfs", "ramfs"):
+        found = f"workspaces are on {mounted.kind} ({mounted.point}), which uses memory"
+        yield Finding(ADVICE, found, "put paths.workspace on a local disk")
+    elif mounted.point == "/":
+        found = "workspaces have no size limit and are on the node's root file system: a job can fill it"
+        yield Finding(ADVICE, found, "give paths.workspace a file system of its own")
 
 
-def disks(node: Node) -> Iterator[Finding]:
-    """Check the disks of state and audit log: a read-only state drains the node, a full one lets jobs run cold."""
-    places = (
-        ("warmstart's state", node.installation.var, CRITICAL, "every prolog fails and drains the node", RUN_COLD),
-        ("the audit log", os.path.dirname(node.policy.paths.audit), WRONG, TO_SYSLOG, TO_SYSLOG),
-    )
-    bad = False
-    for what, path, if_read_only, cost, if_full in places:
-        seen = os.statvfs(existing(path))
-        is_full = _is_full(seen)
-        if seen.f_flag & os.ST_RDONLY:
-            found = f"{path} is on a read-only file system, so {what} cannot be written: {cost}"
-            yield Finding(if_read_only, found, "see dmesg; repair it, or mount -o remount,rw")
-        elif is_full:
-            found = f"the disk of {what} ({path}) is full: {if_full}"
-            yield Finding(WRONG, found, "free space and inodes there")
-        bad = bad or bool(seen.f_flag & os.ST_RDONLY or is_full)
-    if not bad:
-        yield Finding(OK, "state and audit log are on disks that take files")
-
-
-def _is_full(seen: os.statvfs_result) -> bool:
-    return seen.f_bavail * seen.f_frsize < LEAST_BYTES or bool(seen.f_files and seen.f_favail < LEAST_INODES)
-
-
-def shelf(node: Node) -> Iterator[Finding]:
-    """Look whether images can be unpacked where the policy says."""
-    path = node.policy.paths.shelf
-    if path is None:
-        yield Finding(OK, "the policy names no shelf: no image is unpacked")
-        return
+def _shelf(path: str, *, any_disk: bool) -> Iterator[Finding]:
     kind, point = mount_of(os.path.realpath(existing(path)))
     if disk := _unmounted(os.path.realpath(path)):
         found = f"{path} (paths.shelf) is on {point}: {disk} is not mounted, and what is unpacked fills another disk"
@@ -225,118 +175,84 @@ def shelf(node: Node) -> Iterator[Finding]:
     elif not os.path.isdir(path):
         found = f"there is no directory {path} (paths.shelf): no image is unpacked, because no job makes it"
         yield Finding(WRONG, found, f"mount its disk, then `install -d -m 755 {path}`")
-    elif kind in NO_DISKS and not node.policy.images.unpack.any_disk:
-        yield Finding(
-            WRONG,
-            f"{path} (paths.shelf) is on {kind}, no disk: no image is unpacked",
-            "name a directory on a local disk, or set images.unpack.any_disk",
-        )
-    else:
-        yield from _owned_by_root([path], WRONG, "")
+    elif kind in NO_DISKS and not any_disk:
+        found = f"{path} (paths.shelf) is on {kind}, no disk: no image is unpacked"
+        yield Finding(WRONG, found, "name a directory on a local disk, or set images.unpack.any_disk")
+
+
+def is_full(seen: os.statvfs_result) -> bool:
+    """Return whether hardly anything can be written on a disk."""
+    return seen.f_bavail * seen.f_frsize < LEAST_BYTES or bool(seen.f_files and seen.f_favail < LEAST_INODES)
 
 
 def _unmounted(path: str) -> str:
     """Return the mount point of fstab(5) at or above a path where nothing is mounted; "" without one."""
     with suppress(FileNotFoundError):
-        rows = [line.split() for line in read_small(FSTAB, LARGEST_HOOK).decode("utf-8", "replace").splitlines()]
+        rows = [line.split() for line in read_small(FSTAB, LARGEST).decode("utf-8", "replace").splitlines()]
         mounted, above = {mount.point for mount in mounts()}, {path, *map(str, Path(path).parents)}
         points = [row[1] for row in rows if len(row) > 1 and not row[0].startswith("#")]
         return next((point for point in points if point in above and point not in mounted), "")
     return ""
 
 
-def proxy(node: Node) -> Iterator[Finding]:
-    """Connect to the proxy for imports."""
-    address = node.policy.images.proxy
-    if address is None:
-        yield Finding(OK, "imports use no proxy")
+@check("node.imports")
+def imports(node: Node) -> Iterator[Finding]:
+    """Check what imports need of this node and its network, and whether any has failed lately."""
+    images = node.policy.images
+    if not images.registries:
+        yield SKIP
         return
+    if read_small(LEASES, 16).strip() == b"0":
+        found = "fs.leases-enable is 0: no image can be imported, because a lease proves that nobody writes to one"
+        yield Finding(WRONG, found, "sysctl -w fs.leases-enable=1, and remove what sets it to 0 from /etc/sysctl.d")
+    if images.proxy:
+        yield from _proxy(images.proxy)
+    if images.credentials:
+        yield from _logins(images.credentials)
+    for failure in [failure for paths in node.nodes() for failure in requests.failures(paths)]:
+        status = WRONG if failure.code.startswith("registry-") else ADVICE  # of all images there, whoever asks
+        found = f"an import failed in the last hour: {failure.text}"
+        yield Finding(status, found, "`warmstart audit --event image.import-failed`")
+
+
+def _proxy(address: str) -> Iterator[Finding]:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=PROXY_S).close()
     except OSError as error:
         found = f"images.proxy {address} does not answer ({error.strerror or error}): nothing is imported"
         yield Finding(WRONG, found, "start it, or correct images.proxy")
-    else:
-        yield Finding(OK, f"images.proxy {address} answers")
 
 
-def audit_log(node: Node) -> Iterator[Finding]:
-    """Check that the audit log is this host's alone, and that only root can write what tells what happened."""
-    log = node.policy.paths.audit
-    path = existing(os.path.dirname(log))
-    kind, mount_point = mount_of(os.path.realpath(path))
-    places = [str(place) for place in (Path(log), *Path(log).parents) if os.path.lexists(place)]
-    others = [probe.owned(place, seen) for place in places if _is_others(seen := os.stat(place))]
-    if others:
-        found = f"others than root can change the audit log {log}: a user could remove what it says, or fill it"
-        yield Finding(WRONG, found, probe.closing(others, bits="o-w"))
-    elif kind in SHARED or kind.startswith("fuse"):
-        found = f"the audit log {log} is on {kind} ({mount_point}): nodes that write one file lose lines"
-        change = "put paths.audit on a local disk, and collect the logs (docs/reference/audit.md#rotation)"
-        yield Finding(WRONG, found, change)
-    else:
-        yield Finding(OK, f"the audit log {log} is this host's, and root's")
-
-
-def credentials(node: Node) -> Iterator[Finding]:
-    """Check the site's credentials as an import reads them: root's alone, and a login for each registry."""
-    keys = node.policy.images.credentials
-    if keys is None:
-        yield Finding(OK, "the policy names no credentials")
-        return
+def _logins(keys: Credentials) -> Iterator[Finding]:
     if os.geteuid() != 0:
         yield Finding(UNKNOWN, f"{keys.file}: not read", AS_ROOT)
         return
-    problems = []
     for registry in sorted({item.repository.partition("/")[0] for item in keys.repositories}):
         try:
             login_at(keys.file, registry)
         except CredentialsUnusable as error:
-            problems.append(error)
-    if os.path.exists(keys.file) and weakness_of_secret(os.stat(keys.file)):
-        found = f"others than root can read {keys.file}, or change it: they have the site's logins"
-        yield Finding(
-            CRITICAL, found, f"`chown root {keys.file}`, `chmod 600 {keys.file}`; then change the passwords in it"
-        )
-    elif problems:
-        yield Finding(WRONG, "; ".join(map(str, problems)), problems[0].hint)
-    else:
-        yield Finding(OK, f"{keys.file} has a login for each registry")
+            yield Finding(WRONG, str(error), error.hint)
 
 
-def _is_others(seen: os.stat_result) -> bool:
-    """Return whether a user owns a file or directory, or anybody can change it; a group may be a daemon's."""
-    return seen.st_uid != 0 or bool(seen.st_mode & stat.S_IWOTH and not seen.st_mode & stat.S_ISVTX)
-
-
-def weakness_of_secret(seen: os.stat_result) -> bool:
-    """Return whether others than root can read or change a file."""
-    return seen.st_uid != 0 or bool(seen.st_mode & (stat.S_IRWXG | stat.S_IRWXO))
-
-
-def limits(node: Node) -> Iterator[Finding]:
-    """Check which file system a job can fill: a workspace has no size limit."""
-    kind, mount_point = mount_of(os.path.realpath(existing(node.policy.paths.workspace)))
-    if mount_point == "/":
-        found = "workspaces have no size limit and are on the node's root file system: a job can fill it"
-        yield Finding(ADVICE, found, "give paths.workspace a file system of its own")
-    else:
-        yield Finding(OK, f"workspaces have no size limit; a job can fill only {mount_point} ({kind})")
-
-
-def tools(node: Node) -> Iterator[Finding]:
+@check("node.programs")
+def programs(node: Node) -> Iterator[Finding]:
     """Check for the programs that hooks run by absolute path, and for the library that reads layers in zstd.
 
     Says which importer the policy means here, and why.
     """
+    squeue = commands.squeue(node.policy.paths.scontrol)
+    if not os.access(squeue, os.X_OK):
+        found = f"{squeue} is missing: no job counts as successful, so what is kept of those alone is not harvested"
+        change = "install Slurm's client commands, or correct paths.scontrol (same directory)"
+        yield Finding(WRONG if node.policy.harvest.only_successful else ADVICE, found, change)
     name = node.policy.images.importer
     importers, importer = choice.programs(name), choice.installed(name)
     if name == "auto":
         is_there = "there" if os.path.exists(choice.UMOCI) else "not there"
         importer = f"{importer} (images.importer is auto, and {choice.UMOCI} is {is_there})"
-    programs = [*PROGRAMS, *importers]
-    missing = [program for program in programs if not os.access(program, os.X_OK)]
+    needed = [*PROGRAMS, *importers]
+    missing = [program for program in needed if not os.access(program, os.X_OK)]
     try:
         layer_reader.zstd_library()
     except OSError:
@@ -354,17 +270,7 @@ def tools(node: Node) -> Iterator[Finding]:
         yield Finding(OK, "; ".join([f"the importer is {importer}", *versions.values()]))
 
 
-def keeper(node: Node) -> Iterator[Finding]:
-    """Check that no pod that lives has its state here, too: it sees other mounts and other step daemons."""
-    for name in node.installation.nodes():
-        try:
-            require_keeper(node.installation.node(name), name)
-        except NodeOfAnotherPod as error:
-            yield Finding(WRONG, str(error), error.hint)
-            return
-    yield Finding(OK, "no other pod has its state here")
-
-
+@check("node.killed-hooks")
 def killed_hooks(node: Node) -> Iterator[Finding]:
     """Check for hooks that were killed lately: Slurm drains the node, and a dead hook gives no reason."""
     killed = [hook for hook in hooks(_of_last_day(node), time.time()) if hook.outcome == KILLED]
@@ -379,15 +285,18 @@ def killed_hooks(node: Node) -> Iterator[Finding]:
             "drains its node with Slurm's own reason: resume it"
         )
         yield Finding(ADVICE, found, change)
-    else:
-        yield Finding(OK, "no hook was killed in the last day")
 
 
+@check("node.maintenance")
 def maintenance(node: Node) -> Iterator[Finding]:
-    """Check when each node's maintenance last succeeded: three intervals ago is overdue."""
+    """Check when each node's maintenance last succeeded (three intervals ago is overdue), and that it is ours alone."""
     overdue, new = [], []
     for paths in node.nodes():
         name = os.path.basename(paths.root)
+        try:
+            require_keeper(paths, name)
+        except NodeOfAnotherPod as error:
+            yield Finding(WRONG, str(error), error.hint)
         try:
             since, words = os.stat(paths.maintained, follow_symlinks=False).st_mtime, ""
         except FileNotFoundError:
@@ -403,75 +312,25 @@ def maintenance(node: Node) -> Iterator[Finding]:
     elif new:
         change = f"{_timers(node)}, or run `warmstart maintain`"
         yield Finding(ADVICE, f"maintenance has not succeeded yet on {', '.join(new)}", change)
-    else:
-        yield Finding(OK, "maintenance is up to date")
 
 
-def spool(node: Node) -> Iterator[Finding]:
-    """Check for spooled bundles, which the store did not accept."""
-    count, total, oldest = 0, 0, time.time()
+@check("node.backlog")
+def backlog(node: Node) -> Iterator[Finding]:
+    """Check for work off the clock of jobs that nobody has begun: of the kind of each errand, and spooled bundles."""
+    late = dict[str, list[float]]()  # kind → since when
+    now = time.time()
     for paths in node.nodes():
+        for kind in names_in(paths.errands):
+            waiting = Errands(paths, Kind(kind)).all() if not is_at_work(paths, kind) else []
+            late.setdefault(kind, []).extend(errand.due for errand in waiting if errand.due < now - WAITING_S)
         for directory, _, names in os.walk(paths.spool, onerror=_unless_missing):
-            statuses = [os.stat(f"{directory}/{name}", follow_symlinks=False) for name in names]
-            count += len(statuses) > 0
-            total += sum(status.st_size for status in statuses)
-            oldest = min([oldest, *(status.st_mtime for status in statuses)])
-    words = f"{count} bundles ({format_size(total)}) wait for the store"
-    if time.time() - oldest > WAITING_S:
-        found = f"{words}, the oldest for {format_duration(time.time() - oldest)}"
-        yield Finding(WRONG, found, f"check that the store is writable; {_timers(node)}")
-    else:
-        yield Finding(OK, words)
-
-
-def removals(node: Node) -> Iterator[Finding]:
-    """Check for runs of jobs that are over and whose directories are still being removed."""
-    waiting = [item for paths in node.nodes() for item in Errands(paths, REMOVALS).all()]
-    oldest = min((float(item.due) for item in waiting), default=time.time())
-    words = f"directories of {len(waiting)} jobs that are over are being removed"
-    if time.time() - oldest > WAITING_S:
-        found = f"{words}, the oldest for {format_duration(time.time() - oldest)}"
-        change = f"{_timers(node)}; `warmstart audit --outcome failed` names what a process or mount holds"
-        yield Finding(WRONG, found, change)
-    else:
-        yield Finding(OK, words)
-
-
-def imports(node: Node) -> Iterator[Finding]:
-    """Check for background imports that nobody works on, and for those that failed lately."""
-    waiting, stuck, failed = 0, [], []
-    for paths in node.nodes():
-        for errand, request in requests.waiting(paths):
-            waiting += not errand.attempts
-            is_old = time.time() - errand.tried(IMPORTS) > NODE_INTERVAL_S  # maintenance has not started it
-            if is_old and not is_at_work(paths, IMPORTS.name):
-                stuck.append(request.reference)
-        failed += requests.failures(paths)
-    if stuck:
-        change = f"{_timers(node)}, or run `warmstart maintain`"
-        yield Finding(WRONG, f"nobody makes the import of {', '.join(stuck)}", change)
-    for failure in failed:
-        status = WRONG if failure.code.startswith("registry-") else ADVICE  # of all images there, whoever asks
-        found = f"an import failed in the last hour: {failure.text}"
-        yield Finding(status, found, "`warmstart audit --event image.import-failed`")
-    if not stuck and not failed:
-        yield Finding(OK, f"{waiting} imports wait for their turn, none has failed in the last hour")
-
-
-def rounds(node: Node) -> Iterator[Finding]:
-    """Check for jobs that are to be harvested while they run, and that nobody looks at."""
-    if node.policy.harvest.while_running is None:
-        return
-    jobs = [
-        errand.key.partition(".")[0]
-        for paths in node.nodes()
-        for errand in Errands(paths, ROUNDS).all()
-        if errand.due < time.time() - ROUNDS_LATE_S and not is_at_work(paths, ROUNDS.name)
-    ]
-    if jobs:
-        yield Finding(WRONG, f"nobody harvests jobs while they run: {', '.join(jobs)}", _timers(node))
-    else:
-        yield Finding(OK, "jobs are harvested while they run")
+            since = min([now, *(os.stat(f"{directory}/{name}", follow_symlinks=False).st_mtime for name in names)])
+            late.setdefault("bundles for the store", []).extend([since] if since < now - WAITING_S else [])
+    for kind, times in late.items():
+        if times:
+            found = f"{kind}: {len(times)} wait, the oldest for {format_duration(now - min(times))}"
+            change = f"{_timers(node)}; `warmstart audit --outcome failed` says what fails; is the store writable?"
+            yield Finding(WRONG, found, change)
 
 
 def _timers(node: Node) -> str:
@@ -489,57 +348,11 @@ def _of_last_day(node: Node) -> list[Line]:
         return []  # no hook has run yet
 
 
-def _has_failed(line: Line, code: str) -> bool:
-    failures = line.get("failures")
-    return isinstance(failures, list) and any(isinstance(one, dict) and one.get("code") == code for one in failures)
-
-
-def _owned_by_root(paths: list[str], status: str, otherwise: str, *, sticky: bool = True) -> Iterator[Finding]:
-    """Check directories and all above them: owned by root and writable only by root, or sticky.
-
-    If one is not, the finding has `status`; of directories that do not exist it adds `otherwise`. Without `sticky` that
-    is enough above them alone.
-    """
-    missing = [path for path in paths if not os.path.lexists(path)]
-    first = next((path for path in missing if weakness(os.lstat(existing(path)))), "")
-    places = {place: None for path in map(existing, paths) for place in (path, *map(str, Path(path).parents))}
-    links = [place for place in places if os.path.islink(place) or not os.path.isdir(place)]
-    seen = [probe.owned(place, os.lstat(place)) for place in places if place not in links]
-    judged = [
-        place if sticky or place.path not in paths else place._replace(mode=place.mode & ~stat.S_ISVTX)
-        for place in seen
-    ]
-    bad = probe.unsafe(judged, ROOT_ALONE)
-    if bad or first:
-        told = [str(place) for place, as_judged in zip(seen, judged, strict=True) if as_judged in bad]
-        told.append(f"{first}, which anybody can create first in {existing(first)}" if first else "")
-        change = [probe.closing(bad), f"`install -d -m 755 {first}`" if first else ""]
-        found = f"others than root can change {', '.join(filter(None, told))}"
-        yield Finding(status, found, ", ".join(filter(None, change)))
-    elif links:
-        found = f"{', '.join(links)} is a link, or no directory, which hooks do not follow"
-        yield Finding(status, found, f"name the directory itself ({os.path.realpath(paths[0])}), or put it there")
-    elif missing:
-        yield Finding(OK, f"{', '.join(missing)} does not exist yet; {otherwise}")
-    else:
-        yield Finding(OK, f"only root can change {', '.join(paths)}")
-
-
 def existing(path: str) -> str:
     """Return the path, or the directory in which the first hook makes it."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
-
-
-def why_untried(path: str) -> list[Finding] | None:
-    """Return why nothing can be tried in a directory, None if it can.
-
-    What `workspace` and `space` tell is not told again.
-    """
-    if os.geteuid() != 0:
-        return [Finding(UNKNOWN, "not tried: it takes root", AS_ROOT)]
-    return [] if weakness(os.stat(path), sticky=True) or _is_full(os.statvfs(path)) else None
 
 
 def _version(program: str) -> str:
@@ -567,25 +380,4 @@ def _unless_missing(error: OSError) -> None:
         raise error
 
 
-CHECKS = {
-    "node.accounts": accounts,
-    "node.code": code,
-    "node.state": state,
-    "node.workspace": workspace,
-    "node.file-system": file_system,
-    "node.space": space,
-    "node.limits": limits,
-    "node.disks": disks,
-    "node.audit-log": audit_log,
-    "node.shelf": shelf,
-    "node.credentials": credentials,
-    "node.proxy": proxy,
-    "node.programs": tools,
-    "node.killed-hooks": killed_hooks,
-    "node.maintenance": maintenance,
-    "node.keeper": keeper,
-    "node.spool": spool,
-    "node.removals": removals,
-    "node.imports": imports,
-    "node.rounds": rounds,
-}
+CHECKS = (accounts, disks, imports, programs, killed_hooks, maintenance, backlog)

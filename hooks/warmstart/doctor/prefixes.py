@@ -16,13 +16,13 @@ from warmstart.host.worker import Worker
 SECONDS = 5.0  # for each
 
 
-def check(section: str, prefixes: Sequence[str]) -> Iterator[Finding]:
-    """Check that each of a section's `prefixes` is there, without links, and on no disk of this node's own."""
+def faults(section: str, prefixes: Sequence[str]) -> Iterator[Finding]:
+    """Yield which of a section's `prefixes` is not there, leads through links, or is on a disk of this node's own."""
     for prefix in prefixes:
-        yield from _check(f"{section}.prefixes: {prefix}", prefix)
+        yield from _faults(f"{section}.prefixes: {prefix}", prefix)
 
 
-def _check(what: str, prefix: str) -> Iterator[Finding]:
+def _faults(what: str, prefix: str) -> Iterator[Finding]:
     try:
         real = real_path(prefix, after(SECONDS))
     except PermissionError:

@@ -12,17 +12,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from warmstart.doctor import probe
+from warmstart.doctor import permissions, probe
 from warmstart.doctor.finding import (
     ADVICE,
     AS_ROOT,
     CRITICAL,
-    OK,
     OVERDUE_INTERVALS,
+    SKIP,
     UNKNOWN,
     WRONG,
     Finding,
+    check,
 )
+from warmstart.doctor.permissions import Place
 from warmstart.doctor.units import scheduled
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
@@ -41,7 +43,7 @@ DEADLINE = 10.0  # seconds for each probe; a healthy file system needs milliseco
 LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "tmpfs", "ramfs")
 NOBODY = (65534, 4294967294)
 SILENT_S = 1800.0  # a copy of a large image into the store reports nothing meanwhile
-MOST_NAMED = 3  # places in a finding
+FILES_OF_EACH = 20  # looked at in each directory of the store
 MOST_AHEAD = 5.0  # seconds; a tag's time to live and leases compare clocks
 
 _P = ParamSpec("_P")
@@ -104,8 +106,8 @@ def opened(policy: Policy, installation: Installation) -> Iterator[Store]:
 @contextmanager
 def two_processes(policy: Policy) -> Iterator[tuple[RunAs, RunAs]]:
     """Start two processes as the store's owner for a `with` block."""
-    owner, what = policy.store_user, _subject(policy)
-    with Worker(owner, what, rooms=(*rooms_of(policy), probe.__name__)) as first, first.another() as second:
+    rooms = (*rooms_of(policy), probe.__name__, permissions.__name__)
+    with Worker(policy.store_user, _subject(policy), rooms=rooms) as first, first.another() as second:
         yield RunAs(first), RunAs(second)
 
 
@@ -113,33 +115,37 @@ def _subject(policy: Policy) -> str:
     return f"the store {policy.paths.store}"
 
 
-def reachable(store: Store) -> Iterator[Finding]:
-    """Check that the store can be reached: if it is missing or hangs, every job starts cold, after a deadline."""
+@check("store.mount", critical=True)
+def mounted(store: Store) -> Iterator[Finding]:
+    """Check that a shared file system is mounted there which its owner can read and write: else jobs start cold."""
+    user = store.policy.store_user
     try:
         store.run(probe.look, store.path)
     except OSError as error:
-        user = store.policy.store_user
         change = f"mount it; on its file server, for a new one: `install -d -o {user.uid} -m 755 {store.path}`"
         if error.errno == errno.EACCES:
             change = f"let {user.name} into the directories above it (chmod o+x), and into it (the check store.owner)"
         yield Finding(CRITICAL, f"{store.path}: {error.strerror}, as {user.name}", change)
         return
-    yield Finding(OK, f"{store.policy.store_user.name} can read {store.path}")
-
-
-def mounted(store: Store) -> Iterator[Finding]:
-    """Check that a shared file system is mounted there: into a local directory hooks would publish for nobody."""
     kind, point = store.mount
     if _is_unmounted(store):
+        # Into a local directory hooks would publish for nobody.
         found = f"{store.path} is an empty directory on {kind} ({point}): the store is not mounted"
         yield Finding(CRITICAL, found, f"mount it (findmnt --fstab {store.path}; in a pod, its volumes)")
-    elif kind in LOCAL:
+        return
+    if kind in LOCAL:
         found = f"{store.path} is on {kind} ({point}), a local file system: no other node sees what jobs publish"
         yield Finding(ADVICE, found, "mount a shared file system there, unless this is the only node")
-    else:
-        yield Finding(OK, f"the store is on {kind} ({point})")
+    if not store.directory:
+        change = "check owner and mode, and that the export is writable for this node"
+        if store.code == errno.EROFS:
+            change = "see why it is read-only (dmesg, the file server); mount -o remount,rw"
+        elif store.code in (errno.ENOSPC, errno.EDQUOT):
+            change = "free space or inodes, or raise the quota of its owner"
+        yield Finding(CRITICAL, f"{user.name} cannot make files in {store.path}: {store.no_directory}", change)
 
 
+@check("store.identity", critical=True)
 def identity(store: Store) -> Iterator[Finding]:
     """Compare the store's id with the one that this node remembers: another directory may be in its place."""
     store_id = store.run(maintenance.identity, store.path)
@@ -151,34 +157,19 @@ def identity(store: Store) -> Iterator[Finding]:
         words = f"the store in {store.path} is {store_id[:8]}, not {store.known_id[:8]} that this node has used"
         yield Finding(CRITICAL, words, forget)
     elif not store_id and not store.run(probe.look, store.path).inside:
-        yield Finding(OK, "the store is new; its first maintenance gives it an id")
+        return  # it is new; its first maintenance gives it an id
     elif not store_id:
         yield Finding(ADVICE, "the store has no id yet", "run `warmstart maintain --store` once")
-    else:
-        yield Finding(
-            OK, f"the store is {store_id[:8]}" + ("" if store.known_id else "; `warmstart maintain` remembers it")
-        )
 
 
-def writable(store: Store) -> Iterator[Finding]:
-    """Make a directory in the store: in a store that takes no files nothing is imported, and harvests pile up."""
-    found = f"{store.policy.store_user.name} cannot make files in {store.path}: {store.no_directory}"
-    if store.directory:
-        yield Finding(OK, f"{store.policy.store_user.name} can make files in the store")
-    elif store.code == errno.EROFS:
-        yield Finding(CRITICAL, found, "see why it is read-only (dmesg, the file server); mount -o remount,rw")
-    elif store.code in (errno.ENOSPC, errno.EDQUOT):
-        yield Finding(CRITICAL, found, "free space or inodes, or raise the quota of its owner")
-    elif not _is_unmounted(store):
-        yield Finding(CRITICAL, found, "check owner and mode, and that the export is writable for this node")
-
-
+@check("store.owner", critical=True)
 def owner(store: Store) -> Iterator[Finding]:
     """Check that `store_user` owns the store."""
     user = store.policy.store_user
     seen = store.run(probe.look, store.path)
     if _is_unmounted(store):
-        return  # whose directory is below the mount point does not matter
+        yield SKIP  # whose directory is below the mount point does not matter
+        return
     change = f"on the file server: `chown {user.uid} {store.path}`"
     if seen.uid in NOBODY:
         found = f"{store.path} is owned by nobody (uid {seen.uid}): root made it and was squashed"
@@ -191,47 +182,43 @@ def owner(store: Store) -> Iterator[Finding]:
             )
         found = f"{store.path} is owned by uid {seen.uid}, not by {user.name} ({user.uid})"
         yield Finding(CRITICAL, found, change)
-    else:
-        yield Finding(OK, f"{user.name} owns {store.path}")
 
 
+@check("store.permissions", critical=True)
 def writers(store: Store) -> Iterator[Finding]:
-    """Check who can write the store: they can run code in every job that reads it."""
-    owner = store.policy.store_user
-    if store.run(probe.look, store.path).uid != owner.uid:
-        return  # `owner` says what to do; all that is in it would be named here, to be removed
-    weak = store.run(probe.writable_by_others, store.path, owner.uid)
-    if weak.places:
-        first = "; ".join(map(str, weak.places[:MOST_NAMED]))
-        found = f"others than {owner.name} can put code into every job that reads {store.path}: {first}"
-        more = len(weak.places) - MOST_NAMED
-        found += f"; and {more} more" if more > 0 else ""
-        change = (
-            f"on the file server: remove what is not its owner's (find {store.path} ! -uid {owner.uid} ! -uid 0), then "
-            f"`chmod -R go-w {store.path}`, and check what was written there meanwhile"
-        )
-        yield Finding(CRITICAL, found, change)
-    elif not weak.is_all:
-        yield Finding(OK, f"only its owner can write the first {weak.directories} directories of {store.path}")
-    else:
-        yield Finding(OK, f"only its owner can write {store.path}")
+    """Check who can write the store, or put another one in its place: they can run code in every job that reads it."""
+    user, path = store.policy.store_user, store.path
+    is_owned = store.run(probe.look, path).uid == user.uid  # else store.owner says what to do
+    mend = (
+        f"on the file server: remove what is not its owner's (find {path} ! -uid {user.uid} ! -uid 0), then "
+        f"`chmod -R go-w {path}`, and check what was written there meanwhile"
+    )
+    place = Place(
+        f"put code into every job that reads {path}",
+        CRITICAL,
+        [path] if is_owned else [os.path.dirname(path)],
+        owners=(0, user.uid),
+        below=FILES_OF_EACH if is_owned else 0,
+        sticky=not is_owned,
+        mend=mend,
+    )
+    yield from permissions.told(place, store.run(permissions.look, place), user.name)
 
 
-def parents(store: Store) -> Iterator[Finding]:
-    """Check what the path of the store leads through: who can rename a directory there can put another store there."""
-    owners = (0, store.policy.store_user.uid)
-    bad = probe.unsafe(store.run(probe.above, store.path), owners)
-    if bad:
-        found = f"others can put another store in its place: {', '.join(map(str, bad))}"
-        yield Finding(CRITICAL, found, probe.closing(bad, owners))
-    else:
-        yield Finding(OK, "nobody else can move the store")
-
-
-def locks(store: Store) -> Iterator[Finding]:
-    """Try flock(2) between two processes. Without it several nodes may import one image; the result is still valid."""
+@check("store.features")
+def features(store: Store) -> Iterator[Finding]:
+    """Try what hooks ask of the store's file system: flock(2), link(2), access control lists."""
     if not store.directory:
-        return  # `writable` says why
+        yield SKIP  # store.mount says why
+        return
+    yield from _locks(store)
+    yield from _links(store)
+    if store.policy.maintenance.reports is not None:
+        yield from _lists(store)
+
+
+def _locks(store: Store) -> Iterator[Finding]:
+    """Try locks between two processes of this node: without them several nodes may import one image."""
     try:
         store.run(probe.hold_lock, store.directory)
         excluded = not store.run_second(probe.lock_is_free, store.directory)
@@ -239,55 +226,46 @@ def locks(store: Store) -> Iterator[Finding]:
         change = "mount the file system with locks (NFS: local_lock=none, no nolock; Lustre: flock)"
         yield Finding(WRONG, f"flock(2) in the store fails: {error.strerror}", change)
         return
-    if excluded:
-        yield Finding(OK, "flock(2) excludes another process of this node (not tested between nodes)")
-    else:
+    if not excluded:
         change = "mount the file system with locks; until then images may be imported more than once"
         yield Finding(WRONG, "two processes held one flock(2) lock in the store at the same time", change)
 
 
-def links(store: Store) -> Iterator[Finding]:
-    """Try link(2), which publishing uses because it never replaces a file."""
-    if not store.directory:
-        return  # `writable` says why
+def _links(store: Store) -> Iterator[Finding]:
+    """Try link(2), by which hooks publish, because it never replaces a file."""
+    change = "use a file system with hard links"
     try:
         count = store.run(probe.link, store.directory)
     except OSError as error:
-        yield Finding(WRONG, f"link(2) in the store fails: {error.strerror}", "use a file system with hard links")
+        yield Finding(WRONG, f"link(2) in the store fails: {error.strerror}", change)
         return
-    if count == 2:
-        yield Finding(OK, "link(2) works in the store")
-    else:
-        found = f"a file in the store with two names has a link count of {count}"
-        yield Finding(WRONG, found, "use a file system with hard links")
+    if count != 2:
+        yield Finding(WRONG, f"a file in the store with two names has a link count of {count}", change)
 
 
-def reports(store: Store) -> Iterator[Finding]:
+def _lists(store: Store) -> Iterator[Finding]:
     """Try an access control list, by which a user alone reads what the store has of that user's jobs (decision 62)."""
-    if not store.directory or store.policy.maintenance.reports is None:
-        return
     try:
         store.run(probe.show_a_user, store.directory)
     except OSError as error:
         found = f"the store keeps no access control lists ({error.strerror}): users learn nothing of jobs that are over"
         change = "mount it with POSIX ACLs, which NFSv4 does not have; or set maintenance.reports: null"
         yield Finding(ADVICE, found, change)
-        return
-    yield Finding(OK, "the store keeps access control lists")
 
 
+@check("store.clock")
 def clock(store: Store) -> Iterator[Finding]:
     """Compare this node's clock with the store's: times to live, leases and grace periods depend on both."""
     if not store.directory:
-        return  # `writable` says why
+        yield SKIP  # store.mount says why
+        return
     ahead = store.run(probe.clock_ahead, store.directory)
     words = f"the store's clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this node's"
     if abs(ahead) > MOST_AHEAD:
         yield Finding(WRONG, words, "synchronise both clocks (chrony, ntp)")
-    else:
-        yield Finding(OK, words if ahead else "the store's clock agrees with this node's")
 
 
+@check("store.maintenance")
 def maintained(store: Store) -> Iterator[Finding]:
     """Check when the store's maintenance last succeeded, on any host: three intervals ago is overdue."""
     age = store.run(maintenance.last_maintained, store.path)
@@ -300,23 +278,22 @@ def maintained(store: Store) -> Iterator[Finding]:
         yield Finding(WRONG, f"the store's maintenance {since}", change)
     elif age is None:
         yield Finding(ADVICE, "the store's maintenance has not succeeded yet", nightly)
-    else:
-        yield Finding(OK, f"the store's maintenance {since}")
 
 
+@check("store.root")
 def root(store: Store) -> Iterator[Finding]:
     """Check for root squash: without it, root on any node can put code into all jobs of the cluster."""
     if not store.directory:
-        return  # `writable` says why
+        yield SKIP  # store.mount says why
+        return
     if store.run_root is None:
         yield Finding(UNKNOWN, "only root can test root's access to the store", AS_ROOT)
     elif store.run_root(probe.can_list, store.directory):
         found = "root on this node has root access to the store, so root on any node can write what all jobs read"
         yield Finding(ADVICE, found, "export it with root_squash; warmstart needs no root access there")
-    else:
-        yield Finding(OK, "the store refuses root, and warmstart needs no root access there")
 
 
+@check("store.space")
 def space(store: Store) -> Iterator[Finding]:
     """Compare free space with what images leave, and with what no import may use."""
     seen, keep = store.run(probe.look, store.path), store.policy.images.keep
@@ -332,8 +309,6 @@ def space(store: Store) -> Iterator[Finding]:
             f"{free:.1f}% of the store's file system is free: above images.keep.high ({keep.high}%) images are evicted"
         )
         yield Finding(ADVICE, found, change)
-    else:
-        yield Finding(OK, f"{free:.1f}% of the store's file system is free")
 
 
 def _is_unmounted(store: Store) -> bool:
@@ -342,19 +317,4 @@ def _is_unmounted(store: Store) -> bool:
     return store.mount.kind in LOCAL and seen.uid != store.policy.store_user.uid and not seen.inside
 
 
-CHECKS = {
-    "store.reachable": reachable,
-    "store.mount": mounted,
-    "store.identity": identity,
-    "store.writable": writable,
-    "store.owner": owner,
-    "store.writers": writers,
-    "store.parents": parents,
-    "store.locks": locks,
-    "store.links": links,
-    "store.reports": reports,
-    "store.clock": clock,
-    "store.maintenance": maintained,
-    "store.root": root,
-    "store.space": space,
-}
+CHECKS = (mounted, identity, owner, writers, features, clock, maintained, root, space)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from warmstart import wing
-from warmstart.doctor.finding import Finding
+from warmstart.doctor.finding import Check
 from warmstart.doctor.node import Node
 from warmstart.doctor.slurm import Slurm
-from warmstart.doctor.store import Store
 
 
 class Checks(NamedTuple):
-    """The checks of a wing, by name."""
+    """The checks of a wing."""
 
-    node: Mapping[str, Callable[[Node], Iterator[Finding]]] = {}
-    store: Mapping[str, Callable[[Store], Iterator[Finding]]] = {}
-    slurm: Mapping[str, Callable[[Slurm], Iterator[Finding]]] = {}
-    critical: Collection[str] = ()  # the names of those that can find something critical
+    node: tuple[Check[Node], ...] = ()
+    slurm: tuple[Check[Slurm], ...] = ()
 
 
 def of_wings() -> list[Checks]:

@@ -179,13 +179,13 @@ def _current(installation: Installation) -> CurrentPolicy | Exception:
     from warmstart.policy.current import current_policy
 
     try:
-        return current_policy(installation, keep=True, slurm_conf=os.environ.get("SLURM_CONF", ""))
+        return current_policy(installation, keep=True)
     except Exception as error:  # noqa: BLE001 - a bug is audited, too
         return error
 
 
 def _make_directories(paths: NodePaths) -> None:
-    """Make the node's directories, and the reserve beside them if they are new. Raises `StateUnusable`, `StateFull`.
+    """Make the node's directories, and the reserve beside them if they are new. Raises `FileSystemBroken`, `StateFull`.
 
     On a full disk the hook goes on without them, and tells the job.
     """

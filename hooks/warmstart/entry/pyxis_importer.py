@@ -120,7 +120,7 @@ def _get(installation: Installation, uri: str) -> Made:
         return Made(own_images.plain(uri, _step(), after(IMPORT_S)))
     parsed = parse_uri(uri)
     if policy is not None:
-        check_allowed(parsed.reference, policy.images.registries)
+        check_allowed(parsed.reference, policy.images.allowed)
     # A user name asks for what that user's own credentials give access to, not for the image that all may read.
     if policy is not None and not parsed.login and (made := _shared(installation, parsed.reference, policy)):
         return made
@@ -221,7 +221,7 @@ def _verdict(installation: Installation, uri: str) -> str:
         image = f"image {reference.canonical()}"
         is_about = any(f"{image}{end}" in sentence for end in (" ", ": "))
         if policy is not None:
-            check_allowed(reference, policy.images.registries)  # else it will be refused again
+            check_allowed(reference, policy.images.allowed)  # else it will be refused again
         if policy is not None and is_about and in_store(reference, policy):
             advice = f"warmstart: {image} is there now: submit the job again\n"
     return f"{sentence}\n{advice}"
@@ -317,18 +317,11 @@ def in_store(reference: Reference, policy: Policy) -> str:
 def _import(installation: Installation, parsed: Uri, policy: Policy | None) -> str:
     uid, gid = os.getuid(), os.getgid()
     _say(f"{parsed.reference.canonical()} is not in this cluster's store; importing it for you alone")
-    rules = policy.images if policy else _without_policy()
-    rules = rules._replace(importer=of_user(rules.importer))
+    # Without a policy it imports from any registry, as pyxis itself does.
+    rules = of_user(policy.images if policy else Images())
     importer = choose(rules, Identity(f"uid {uid}", uid, gid), policy.paths.cache if policy else "")
     directory = _directory(installation, rules)
     return own_images.obtain(parsed.reference, directory, importer, parsed.login, after(IMPORT_S))
-
-
-def _without_policy() -> Images:
-    """Return the policy's defaults. The importer that is installed imports from any registry, as pyxis itself does."""
-    from warmstart.policy import load
-
-    return load.default_images()
 
 
 def _directory(installation: Installation, rules: Images) -> own_images.Directory:

@@ -120,7 +120,7 @@ class _Import:
         if self._errand.attempts > MOST_ATTEMPTS:
             raise self._abandoned(f"its process has died {MOST_ATTEMPTS} times{_killed_for_memory()}")
         reference, policy = parse(self._request.reference), self._session.policy
-        check_allowed(reference, policy.images.registries)
+        check_allowed(reference, policy.images.allowed)
         site = self._site(reference, deadline)
         query, site = query_by_rules(reference, site.rules, site.recipe), site.about(reference)
         query = query._replace(fresh_after=max(query.fresh_after, self._request.fresh_after))

@@ -52,7 +52,7 @@ class DeferredHarvest(NamedTuple):
 def defer(paths: NodePaths, kind: Kind, record: Record, since: float) -> None:
     """Write down that a run is to be harvested or removed, in place of what there is of it.
 
-    `since` is in seconds since the epoch. Raises `StateUnusable` or `StateFull` if it cannot be written.
+    `since` is in seconds since the epoch. Raises `FileSystemBroken` or `StateFull` if it cannot be written.
     """
     errands = Errands(paths, kind)
     with using_state(errands.directory):

@@ -2,7 +2,7 @@
 
 Reading, writing, copying, flock(2), directories that only trusted owners can change, and recursive removal. Hot path:
 imports only what the interpreter has loaded anyway. All functions raise plain `OSError`, because only callers know
-whose fault it is; where a user may be, they make it `DiskFailed`.
+whose fault it is: they make it `FileSystemBroken` for one of `NODE_FAULTS`, and `DiskFailed` where a user may be.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import stat
 import time
 
-from warmstart.errors import ResourceError
+from warmstart.errors import NodeError, ResourceError
 from warmstart.host.deadline import Deadline
 from warmstart.lean import TYPE_CHECKING, Callable, Collection, Iterator, NamedTuple, contextmanager, sha256, suppress
 
@@ -51,6 +51,14 @@ _MOST_MOUNTS = 16  # on one name; more are left for the next call
 # A removal keeps this many names of directories in each of so many topmost levels; it reads the rest again.
 _NAMES_KEPT, _LEVELS_KEPT = 1024, 64
 _IDENTITY = 16  # bytes of a device and an inode number
+
+
+class FileSystemBroken(NodeError):
+    """The file system of the workspaces (imports work there, too) or of warmstart's state is read-only or failing."""
+
+    code = "file-system-broken"
+    template = "cannot use {path}: {problem}"
+    hint = "repair or remount the file system, then resume the node"
 
 
 class DiskFailed(ResourceError):

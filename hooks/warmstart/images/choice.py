@@ -56,9 +56,9 @@ def installed(name: str) -> str:
     return name
 
 
-def of_user(name: str) -> str:
-    """Return the name of the importer for a user's own imports: "auto" is enroot, which has the user's credentials."""
-    return "enroot" if name == "auto" and os.path.exists(ENROOT) else name
+def of_user(rules: Images) -> Images:
+    """Return the rules for a user's own imports: "auto" is enroot, which has the user's credentials."""
+    return rules._replace(importer="enroot") if rules.importer == "auto" and os.path.exists(ENROOT) else rules
 
 
 def _load(name: str) -> str:

@@ -26,10 +26,10 @@ import stat
 import sys
 import time
 
-from warmstart.errors import NodeError, ResourceError, UserError, WarmstartError
+from warmstart.errors import ResourceError, UserError, WarmstartError
 from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DIRECTORY, NODE_FAULTS, Untrusted, ensure_path, opened_dir
+from warmstart.host.files import DIRECTORY, NODE_FAULTS, FileSystemBroken, Untrusted, ensure_path, opened_dir
 from warmstart.host.identity import Identity
 from warmstart.lean import Iterator, NamedTuple, contextmanager, suppress
 
@@ -73,14 +73,6 @@ class WorkspaceNotRoots(ResourceError):
         name = files.file_of(error)
         problem = error.strerror if isinstance(error, Untrusted) else "is a link, or no directory"
         return cls(path=name if os.path.isabs(name) else path, problem=problem)
-
-
-class WorkspaceUnusable(NodeError):
-    """The workspaces' file system, on which imports work, too, is read-only or failing."""
-
-    code = "workspace-unusable"
-    template = "cannot use the workspace {path}: {problem}"
-    hint = "repair or remount the file system, then resume the node"
 
 
 class ImageTooLarge(UserError):
@@ -135,14 +127,14 @@ class Scratch(NamedTuple):
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn an `OSError` into `ScratchUnusable` or `WorkspaceUnusable`.
+        """Turn an `OSError` into `ScratchUnusable` or `FileSystemBroken`.
 
         On a loop file system always into `ScratchUnusable`: a full disk below it looks like a failing one.
         """
         try:
             with disk_errors(self.path):
                 yield
-        except WorkspaceUnusable as error:
+        except FileSystemBroken as error:
             if not self.is_loop_filesystem:
                 raise
             raise ScratchUnusable(**error.fields) from error
@@ -164,7 +156,7 @@ class Scratch(NamedTuple):
 def opened(workspace: str, run_id: str, identity: Identity, caps: Caps) -> Iterator[Scratch]:
     """Create a scratch directory for `identity`, and remove it with its content after the `with`.
 
-    Raises `ScratchUnusable` or `WorkspaceUnusable`.
+    Raises `ScratchUnusable` or `FileSystemBroken`.
     """
     with disk_errors(workspace):
         ensure_path(workspace, 0o755, sticky=False)
@@ -282,13 +274,13 @@ def _make_inner(path: str, outer: int, identity: Identity, caps: Caps) -> Scratc
 
 @contextmanager
 def disk_errors(path: str) -> Iterator[None]:
-    """Turn an `OSError` of this node's disk into `ScratchUnusable`, `WorkspaceNotRoots` or `WorkspaceUnusable`."""
+    """Turn an `OSError` of this node's disk into `ScratchUnusable`, `WorkspaceNotRoots` or `FileSystemBroken`."""
     try:
         yield
     except Untrusted as error:
         raise WorkspaceNotRoots.of(path, error) from error
     except OSError as error:
-        kind = WorkspaceUnusable if error.errno in NODE_FAULTS else ScratchUnusable
+        kind = FileSystemBroken if error.errno in NODE_FAULTS else ScratchUnusable
         raise kind(path=path, problem=error.strerror or str(error)) from error
 
 

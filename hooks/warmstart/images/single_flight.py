@@ -30,8 +30,8 @@ def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
 
     Raises `ImageNotFound`, `ImageForbidden` (also those that another import has just had), `RegistryUnreachable`,
     `ImageQuotaExceeded`, `ImportFailed`, `ImageWaitExpired`, `ImageInvalid`, `ImageNotOurs`, `StoreFull`,
-    `StoreFailed`, `WorkerSilent`, `ScratchUnusable`, `WorkspaceUnusable`, `ProgramMissing`, `ProgramTooSlow`,
-    `StateFull`, `StateUnusable`, `ImportAbandoned`, `ImageRefused`.
+    `StoreFailed`, `WorkerSilent`, `ScratchUnusable`, `FileSystemBroken`, `ProgramMissing`, `ProgramTooSlow`,
+    `StateFull`, `ImportAbandoned`, `ImageRefused`.
     """
     patience = deadline.within(site.patience_s)
     is_over: Callable[[Deadline], bool] | None = None

@@ -78,7 +78,7 @@ def take(shelf: str, key: ImageKey, paths: NodePaths, run: Record, deadline: Dea
     """Return the tree of an image, and note in the state that a run has it; None if this node has none.
 
     `shelf` is that of `shelf_of`. Whoever calls this has checked that the run's job may read the image. The note goes
-    with the run's record. Raises `StateFull`, `StateUnusable`, and `OSError`; `ETIME` if an eviction held the shelf
+    with the run's record. Raises `StateFull`, `FileSystemBroken`, and `OSError`; `ETIME` if an eviction held the shelf
     until the deadline.
     """
     with suppress(FileNotFoundError), opened_dir(shelf) as fd:

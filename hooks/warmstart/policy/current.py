@@ -14,8 +14,8 @@ import stat
 import time
 
 from warmstart.errors import PolicyError
-from warmstart.host import files, wire
-from warmstart.lean import NamedTuple, dumps, suppress
+from warmstart.host import files
+from warmstart.lean import NamedTuple, dumps
 from warmstart.paths import Installation
 from warmstart.policy import compiled, trust
 from warmstart.policy.compiled import MADE_BY, Policy, Signature
@@ -32,16 +32,6 @@ class CurrentPolicy(NamedTuple):
     problem: PolicyError | None  # why newer files are not in force, or `PolicyUnsaved`
 
 
-class _Refusal(NamedTuple):
-    """A remembered error of the site's files."""
-
-    made_by: str
-    signature: Signature
-    at: float  # epoch seconds
-    code: str
-    fields: dict[str, str | int]
-
-
 class PolicyUnsaved(PolicyError):
     """The policy is valid and in force, but its compiled form could not be written."""
 
@@ -50,13 +40,13 @@ class PolicyUnsaved(PolicyError):
     hint = "make the file writable; until then every hook compiles the policy again"
 
 
-def current_policy(installation: Installation, *, keep: bool = False, slurm_conf: str | None = None) -> CurrentPolicy:
+def current_policy(installation: Installation, *, keep: bool = False) -> CurrentPolicy:
     """Return the policy in force, its `trust` as far as it is proven (`policy.trust`). Ignores the file `off`.
 
-    Writes nothing, unless what is compiled is to be kept, as hooks do; with `slurm_conf` ("" where Slurm finds it) the
-    running configuration is then read, too. Raises `PolicyError` if there is no valid policy at all.
+    Writes nothing, unless what is compiled is to be kept, as hooks do. Raises `PolicyError` if there is no valid policy
+    at all.
     """
-    current = _current(installation, keep, slurm_conf)
+    current = _current(installation, keep)
     return current._replace(policy=trust.proven(current.policy, installation.enforcement))
 
 
@@ -71,12 +61,12 @@ def hint_for(error: PolicyError) -> str:
     return error.hint
 
 
-def _current(installation: Installation, keep: bool, slurm_conf: str | None) -> CurrentPolicy:
+def _current(installation: Installation, keep: bool) -> CurrentPolicy:
     last = compiled.read(installation.compiled_policy)
     if last is not None and compiled.is_current(last):
         return CurrentPolicy(last, installation.compiled_policy, changed=False, problem=None)
     try:
-        policy, unsaved = _kept(installation, slurm_conf) if keep else (_compile(installation), None)
+        policy, unsaved = _kept(installation) if keep else (_compile(installation), None)
     except PolicyError as error:
         if last is None:
             raise
@@ -91,7 +81,7 @@ def _compile(installation: Installation) -> Policy:
     return load.compile_policy(installation.policy, owners={0, os.geteuid()})
 
 
-def _kept(installation: Installation, slurm_conf: str | None) -> tuple[Policy, PolicyUnsaved | None]:
+def _kept(installation: Installation) -> tuple[Policy, PolicyUnsaved | None]:
     """Compile the policy and keep the result, also an error; raise a remembered error instead."""
     from warmstart.policy import source
 
@@ -102,16 +92,12 @@ def _kept(installation: Installation, slurm_conf: str | None) -> tuple[Policy, P
         policy = _compile(installation)
     except PolicyError as refused:
         fields = {key: value if isinstance(value, int) else str(value) for key, value in refused.fields.items()}
-        refusal = _Refusal(MADE_BY, signature, time.time(), refused.code, fields)
         # If this cannot be written, the next hook only takes longer.
-        _write(_rejected(installation), dumps(refusal._asdict()).encode())
+        refusal = [dumps([MADE_BY, signature]), time.time(), refused.code, fields]
+        _write(_rejected(installation), dumps(refusal).encode())
         raise
     mode = _mode(installation, policy.signature)
-    unsaved = _write(installation.compiled_policy, compiled.encode(policy), mode)
-    if slurm_conf is not None:
-        with suppress(OSError):  # then nothing is proven, and that is said
-            trust.remember(policy, installation, slurm_conf)
-    return policy, unsaved
+    return policy, _write(installation.compiled_policy, compiled.encode(policy), mode)
 
 
 def _mode(installation: Installation, signature: Signature) -> int:
@@ -125,18 +111,14 @@ def _mode(installation: Installation, signature: Signature) -> int:
 
 
 def _remembered(installation: Installation, signature: Signature) -> PolicyError | None:
-    try:
-        refusal = wire.from_object(_Refusal, compiled.read_own_json(_rejected(installation)))
-    except wire.WireMismatch:
+    refusal = compiled.read_own_json(_rejected(installation))
+    if not isinstance(refusal, list) or refusal[:1] != [dumps([MADE_BY, signature])]:
         return None
-    if refusal.made_by != MADE_BY or refusal.signature != signature or not 0 <= time.time() - refusal.at < RETRY_S:
-        return None
+    _, at, code, fields = refusal
     from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, PolicyUntrusted
 
-    for cls in (PolicyInvalid, PolicyUnreadable, PolicyUntrusted):
-        if cls.code == refusal.code:
-            return cls(**refusal.fields)
-    return None
+    errors = {cls.code: cls for cls in (PolicyInvalid, PolicyUnreadable, PolicyUntrusted)}
+    return errors[code](**fields) if 0 <= time.time() - at < RETRY_S and code in errors else None
 
 
 def _rejected(installation: Installation) -> str:

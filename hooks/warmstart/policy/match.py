@@ -10,8 +10,7 @@ from warmstart import request
 from warmstart.host.wire import Json
 from warmstart.job import Job
 from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, Sequence, fnmatchcase
-from warmstart.policy.compiled import Condition, Policy, Rule
-from warmstart.policy.trust import is_doubted
+from warmstart.policy.compiled import Match, Policy, Rule
 from warmstart.slurm import nodes
 
 if TYPE_CHECKING:
@@ -64,8 +63,7 @@ def matching(policy: Policy, job: Job, groups: Groups) -> list[Matched]:
             known.append(groups())
         return known[0]
 
-    doubted = is_doubted(policy)
-    return [_match(rule, job, once, doubted and _grants_rights(rule)) for rule in policy.rules]
+    return [_match(rule, job, once, policy.doubted and _grants_rights(rule)) for rule in policy.rules]
 
 
 def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
@@ -124,7 +122,7 @@ def is_observed(policy: Policy, matches: Sequence[Matched], job: Job) -> bool:
 
 def names_nodes(rule: Rule) -> bool:
     """Return whether the rule may match a job on one of its nodes and not on another."""
-    return any(condition.attribute == "node" for condition in rule.match)
+    return rule.match.node is not None
 
 
 def private_repository(policy: Policy, job: Job, groups: Groups, repository: str) -> str:
@@ -132,10 +130,10 @@ def private_repository(policy: Policy, job: Job, groups: Groups, repository: str
 
     Returns "" if none does or the job may not read them; then the site's credentials are not used.
     """
-    doubted = is_doubted(policy)
     for item in policy.images.credentials.repositories if policy.images.credentials else ():
         fits = fnmatchcase(repository, item.repository)
-        if fits and all(_condition(condition, job, groups, doubted)[0] is True for condition in item.match):
+        conditions = (_condition(*condition, job, groups, policy.doubted) for condition in _conditions(item.match))
+        if fits and all(matched is True for matched, _ in conditions):
             return item.name
     return ""
 
@@ -188,55 +186,58 @@ def _scopes(policy: Policy, rules: Sequence[Rule], scope: str, job: Job) -> tupl
     read = [name for name in reach if name != "account" or _has_account(policy, job)]
     # Only a rule with the final scope grants the right to publish into it. A later rule that narrows the scope revokes
     # the right.
-    may_publish = any(rule.scope == scope and (job.user, job.uid) in rule.publishers for rule in rules)
+    may_publish = any(
+        rule.scope == scope and rule.publish is not None and (job.user, job.uid) in rule.publish.users for rule in rules
+    )
     if may_publish and read[0] == scope:
         return [scope_key(scope, job)], scope_key(scope, job)
     return [scope_key(name, job) for name in read], scope_key("user", job)
 
 
 def _has_account(policy: Policy, job: Job) -> bool:
-    return policy.trust.account == "enforced" and job.account != ""
+    return policy.trust.account == "enforced" and not policy.doubted and job.account != ""
 
 
 def _grants_rights(rule: Rule) -> bool:
     """Return whether the policy may have this rule only on verified attributes (`checks`)."""
-    return rule.scope in SCOPES[1:] or bool(rule.publishers or rule.own)
+    return rule.scope in SCOPES[1:] or bool(rule.publish or rule.own)
 
 
 def _match(rule: Rule, job: Job, groups: Groups, doubted: bool) -> Matched:
-    if not rule.match:
-        return Matched(rule, True, "is for every job")
     reasons = []
     unknown = False
-    # Check the group last: the look-up may query a directory server.
-    for condition in sorted(rule.match, key=lambda condition: condition.attribute == "group"):
-        matched, reason = _condition(condition, job, groups, doubted)
+    for attribute, globs in _conditions(rule.match):
+        matched, reason = _condition(attribute, globs, job, groups, doubted)
         if matched is False:
             return Matched(rule, False, reason)
         unknown = unknown or matched is None
         reasons.append(reason)
-    return Matched(rule, not unknown, "; ".join(reasons), unknown)
+    return Matched(rule, not unknown, "; ".join(reasons) or "is for every job", unknown)
 
 
-def _condition(condition: Condition, job: Job, groups: Groups, doubted: bool) -> tuple[bool | None, str]:
+def _conditions(match: Match) -> list[tuple[str, tuple[str, ...]]]:
+    return [(attribute, globs) for attribute, globs in zip(Match._fields, match, strict=True) if globs is not None]
+
+
+def _condition(
+    attribute: str, globs: Sequence[str], job: Job, groups: Groups, doubted: bool
+) -> tuple[bool | None, str]:
     """Return whether the condition holds (None if the node does not know the attribute), and why.
 
     `doubted`: the account does not count, as Slurm is not known to enforce it.
     """
-    attribute = condition.attribute
     if doubted and attribute == "account":
         return None, "account is only claimed: Slurm is not known to enforce it"
     values = groups() if attribute == "group" else [getattr(job, attribute)]
-    for glob in condition.globs:
+    for glob in globs:
         for value in values:
             # An empty attribute matches no glob, not even "*".
             if value and fnmatchcase(value, glob):
                 return True, f"{attribute} {value!a} matches {glob!a}"
     if None in values:
         return None, f"{attribute} is not known on this node"
-    more = ", …" if len(condition.globs) > _MOST_TOLD else ""
-    globs = ", ".join(f"{glob!a}" for glob in condition.globs[:_MOST_TOLD]) + more
-    return False, f"{attribute} {', '.join(f'{value!a}' for value in values)} is not {globs}"
+    told = ", ".join(f"{glob!a}" for glob in globs[:_MOST_TOLD]) + (", …" if len(globs) > _MOST_TOLD else "")
+    return False, f"{attribute} {', '.join(f'{value!a}' for value in values)} is not {told}"
 
 
 def _escaped(name: str) -> str:

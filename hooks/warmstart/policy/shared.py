@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from warmstart.host import wire
 from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, Sequence, fnmatchcase
-from warmstart.policy.compiled import User
+from warmstart.policy.compiled import Users
 from warmstart.policy.match import scope_of
 
 if TYPE_CHECKING:
     from warmstart.job import Job
     from warmstart.policy.compiled import Policy
     from warmstart.policy.match import Grant
+
+PathGlob = str
+SharedScope = str
 
 
 def is_below(path: str, directories: Sequence[str]) -> bool:
@@ -22,12 +25,16 @@ def is_below(path: str, directories: Sequence[str]) -> bool:
 
 
 class SharedPath(NamedTuple):
-    """Directories that match a path; many jobs share one copy of each."""
+    """Directories with one copy for many."""
 
-    path: str  # `*` stands for any part of one name
-    owners: tuple[User, ...]  # whose files they may have, besides root's
-    scope: str  # account | site; of what a job is granted, a directory of the store
-    rule: str
+    path: PathGlob
+    """The directory's path without links, below one of the section's `prefixes`; `*` stands for any part of a name:
+    `/sw/envs/*`."""
+    owners: Users
+    """Whose files such a directory may have, besides root's."""
+    scope: SharedScope  # of what a job is granted, a directory of the store
+    """Whose one copy it is: each account's, which needs `trust.account: enforced`, or the site's."""
+    rule: str = ""
 
     @property
     def uids(self) -> list[int]:

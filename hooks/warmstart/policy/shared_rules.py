@@ -1,63 +1,53 @@
-"""A wing's key of rules for directories that share one copy: its form, and its faults. Never on a warm path."""
+"""Faults of directories that share one copy: in a wing's section, and in its key of rules. Never on a warm path."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator, Sequence
 
-from warmstart.host.wire import Json
-from warmstart.policy.checks import FindUser, claimed, not_normal
+from warmstart import wing
+from warmstart.host import wire
+from warmstart.paths import Installation
+from warmstart.policy.checks import NEEDS_ENFORCED, NEVER_BELOW, claimed, not_normal, within
+from warmstart.policy.compiled import Policy, Rule
 from warmstart.policy.document import Fault
-from warmstart.policy.schema import PolicyModel, Rule, Section, User, in_schema, matching, required
+from warmstart.policy.shared import SharedPath, is_below
 
-PATH_PATTERN = r"/[A-Za-z0-9_.@+=%/*-]{1,1023}"
-SharedGlob = Annotated[
-    str,
-    matching(PATH_PATTERN, "an absolute path of letters, digits and _.@+=%-/, and of *"),
-    in_schema("path pattern", PATH_PATTERN),
-]
+_OF_THE_SYSTEM = (
+    "/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/root", "/run", "/sbin", "/usr",
+    "/var/lib", "/var/run", "/var/spool",
+)  # fmt: skip
 
 
-class SharedDirectory(Section):
-    """Directories with one copy for many."""
+def prefixes(policy: Policy, section: str, given: Sequence[str]) -> Iterator[Fault]:
+    """Yield the `prefixes` of a section that are the system's, or warmstart's: jobs see copies below them."""
+    prefix, below, _ = wing.FOLDER.partition("/lib/warmstart/")
+    installation = Installation(prefix)
+    is_private = below and prefix != "/usr"
+    own = (installation.etc, installation.var, installation.lib, installation.libexec) if is_private else ()
+    for number, path in enumerate(given):
+        loc = (section, "prefixes", number)
+        if problem := not_normal(path):
+            yield Fault(loc, problem)
+        for bad in (*NEVER_BELOW, *_OF_THE_SYSTEM):
+            if within(path, bad) or within(bad, path):
+                yield Fault(loc, f"may be neither below {bad} nor above it")
+        if any(within(path, ours) or within(ours, path) for ours in own):
+            yield Fault(loc, f"may be neither in warmstart's own directories nor above one ({prefix})")
+        for name in ("store", "workspace", "cache", "audit"):
+            ours = getattr(policy.paths, name)
+            if within(path, ours) or within(ours, path):
+                yield Fault(loc, f"may be neither in paths.{name} nor above it ({ours})")
 
-    path: SharedGlob = required(
-        "The directory's path without links, below one of the section's `prefixes`; `*` stands for any part of a "
-        "name: `/sw/envs/*`."
-    )
-    owners: list[User] = required(
-        "Whose files such a directory may have, besides root's.",
-        min_length=1,
-    )
-    scope: Literal["account", "site"] = required(
-        "Whose one copy it is: each account's, which needs `trust.account: enforced`, or the site's."
-    )
 
-
-def faults(rule: Rule, model: PolicyModel, find_user: FindUser, key: str) -> Iterator[Fault]:
-    """Yield faults of a rule's `key`: a path below no prefix, an owner that is no user, a claimed attribute.
-
-    The policy's section of that name has `prefixes`.
-    """
-    shared: list[SharedDirectory] = getattr(rule, key)
-    prefixes: list[str] = getattr(model, key).prefixes
+def in_rule(rule: Rule, policy: Policy, key: str) -> Iterator[Fault]:
+    """Yield faults of a rule's `key`: a path below no prefix of the section of that name, a claimed attribute."""
+    shared = wire.decode(list[SharedPath], rule.own.get(key, []))
     for number, item in enumerate(shared):
-        loc = (key, number)
         if problem := not_normal(item.path):
-            yield Fault((*loc, "path"), problem)
-        if not any(item.path.startswith(f"{prefix}/") for prefix in prefixes):
-            yield Fault((*loc, "path"), f"{item.path} is below none of {key}.prefixes")
-        for index, name in enumerate(item.owners):
-            if find_user(name) is None:
-                yield Fault((*loc, "owners", index), f"no user {name!r} on this node")
-        if item.scope == "account" and model.trust.account != "enforced":
-            problem = "account needs trust.account: enforced; otherwise users choose their account"
-            yield Fault((*loc, "scope"), problem)
+            yield Fault((key, number, "path"), problem)
+        if not is_below(item.path, policy.own[key]["prefixes"]):
+            yield Fault((key, number, "path"), f"{item.path} is below none of {key}.prefixes")
+        if item.scope == "account" and policy.trust.account != "enforced":
+            yield Fault((key, number, "scope"), NEEDS_ENFORCED)
     if shared:
-        yield from claimed(model, rule.match, key, "user, group, node or partition")
-
-
-def form(rule: Rule, item: SharedDirectory, find_user: FindUser) -> Json:
-    """Return a directory that a rule names, in the form of `shared.SharedPath`."""
-    owners: list[Json] = [[*user[:2]] for name in item.owners if (user := find_user(name))]
-    return [item.path, owners, item.scope, rule.name]
+        yield from claimed(policy, rule.match, key, "user, group, node or partition")

@@ -6,7 +6,7 @@ no name may make a match slow (CPython translates `*` without backtracking, bpo-
 
 from __future__ import annotations
 
-from warmstart.lean import TYPE_CHECKING, NamedTuple, Sequence, fnmatchcase
+from warmstart.lean import TYPE_CHECKING, NamedTuple, fnmatchcase
 from warmstart.profiles.contract import Fact, Profile, Relocation
 
 if TYPE_CHECKING:
@@ -24,30 +24,82 @@ OWNERS = "owners"  # the fact of a whole that may leave its user's scope: the ui
 SIDECAR = ".sha256"
 IN_TMPDIR = "{TMPDIR:/tmp}"
 
+# Types of the policy's values (`policy.values`), as they are once they are checked.
+Facts = tuple[Fact, ...]
+Formats = dict[str, str]  # pattern of a name → a check of `formats.by_name`
+NamePatterns = tuple[str, ...]  # of one part
+PathPatterns = tuple[str, ...]
+Size = int  # bytes
+Variables = dict[str, str]
+
 
 class DefinedProfile(NamedTuple):
-    """One profile as the policy defines it. Plain data, because it is sent to the validator as JSON.
+    """[A profile of the site's own](profiles.md#a-profile-of-your-own). `NAME` is the profile's name."""
 
-    A pattern in `entries` is a path below the profile's directory. Its parts may have `*`, `?` and `[…]`, and one part
-    may be `**` (any number of parts). With a trailing `/` it names directories: each is one entry with everything in
-    it. Without, each file that matches is an entry. The first matching pattern decides. `never`, `needs` and the keys
-    of `formats` are patterns of one part.
-    """
-
-    name: str
-    variables: dict[str, str]
-    relocation: Relocation
-    facts: Sequence[Fact]
-    entries: Sequence[str]
-    never: Sequence[str]  # files with such a name in their path are left out
-    needs: Sequence[str]  # an entry needs at least one file for each pattern
-    formats: dict[str, str]  # pattern → a check of `formats.by_name`; the first that matches a file's name decides
-    max_size: int  # bytes of one entry
-    after_success: bool = False  # whether entries of failed jobs are left out
-    in_step: bool = False  # whether a job is shown its entries on all its nodes or on none
+    variables: Variables
+    """Variables that point the tool at its cache. `{dir}` is the profile's directory in the job's cache; at least one
+    value has it."""
+    entries: PathPatterns
+    """What is published whole: `PATTERN/` is a directory with everything in it, `PATTERN` a file. The first that fits
+    counts; what fits none is never harvested."""
+    never: NamePatterns = ()
+    """Names of files and directories that are left out, besides `*.lock`, `*.tmp`, `*.part`, `*.incomplete`, `lock`,
+    `locks`, `tmp.*` and names that begin with a dot."""
+    needs: NamePatterns = ()
+    """Names of files. An entry without at least one of each is `incomplete`."""
+    formats: Formats = {}  # noqa: RUF012 - never mutated
+    """[Formats](profiles.md#formats) of files, by name. The first pattern that fits counts; files that fit none are not
+    opened."""
+    facts: Facts = ()
+    """What must be the same besides the image."""
+    relocation: Relocation = "constant-path"
+    """`relocatable` if entries work at another path: try it with a copy of a warm cache."""
+    max_size: Size = 1 << 30
+    """Bytes of one entry. Larger entries are refused."""
+    in_step: bool = False
+    """The tool compiles in step with its job's other ranks ([jobs on several
+    nodes](profiles.md#jobs-on-several-nodes))."""
+    only_successful: bool = False
+    """Harvest it only from jobs that [ended well](#which-jobs-count-as-successful)."""
+    name: str = ""
     sidecars: bool = False  # whether NAME.sha256 belongs to the entry NAME and holds its checksum
     empty: bool = False  # whether an empty file is one, whatever its format
     hidden: bool = False  # whether names that begin with a dot are kept
+
+
+class Files(NamedTuple):
+    """Files that jobs declare with `files=NAME` and leave in `$WARMSTART_FILES` ([profiles](profiles.md))."""
+
+    include: PathPatterns = ("**",)
+    """What is kept: `PATTERN/` is a directory with everything in it, `PATTERN` a file."""
+    never: NamePatterns = ()
+    """Names of files and directories that are left out, besides locks and temporary files."""
+    hidden: bool = False
+    """Keep files, too, whose name or a directory's name above them begins with a dot; never leftovers."""
+    facts: Facts = ("gpu",)
+    """What must be the same besides the image and the declared name."""
+    max_size: Size = 1 << 30
+    """Bytes of one file, or of one directory that is kept whole; at most 8 GiB."""
+    only_successful: bool = True
+    """Keep only files of jobs that [ended well](#which-jobs-count-as-successful)."""
+
+    @property
+    def profile(self) -> DefinedProfile:
+        """The profile of such files."""
+        return DefinedProfile(
+            {"WARMSTART_FILES": "{dir}"},
+            self.include,
+            never=self.never,
+            formats={"*": "written"},
+            facts=("declared", *self.facts),
+            relocation="relocatable",
+            max_size=self.max_size,
+            only_successful=self.only_successful,
+            name=FILES,
+            sidecars=True,
+            empty=True,
+            hidden=self.hidden,
+        )
 
 
 def is_whole(profile: str) -> bool:
@@ -70,10 +122,10 @@ def profile_of(defined: DefinedProfile) -> Profile:
         # A tool's own place is not known; what warmstart itself names has one that goes with the job.
         defaults={name: IN_TMPDIR for name in defined.variables if name.startswith("WARMSTART_")},
         relocation=defined.relocation,
-        facts=tuple(defined.facts),
+        facts=tuple(dict.fromkeys(("image", *defined.facts))),
         entry_of=entry_of,
         validate=validate,
-        after_success=defined.after_success,
+        after_success=defined.only_successful,
         in_step=defined.in_step,
     )
 

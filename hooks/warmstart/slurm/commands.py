@@ -26,7 +26,7 @@ from contextlib import suppress
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.process import CompletedProgram, run
-from warmstart.slurm.facts import SCRIPTS, Access, Configuration, JobFacts
+from warmstart.slurm.facts import Access, JobFacts, Settings
 
 NAME = "squeue"  # of what answers queries, in the audit
 _DRAIN_S = 5.0
@@ -36,9 +36,9 @@ _LONGEST_STATUS = 10  # digits
 _UNSET = ("", "N/A", "(null)")
 _DAEMON = "slurmstepd"  # Debian's is slurmstepd-wlm
 _TITLE = re.compile(rb"slurmstepd: \[(\d{1,10})[.+]")
-_ENFORCED = re.compile(r"^AccountingStorageEnforce\s*=\s*([\w,]+)$", re.MULTILINE)
-_CONF = re.compile(r"^SLURM_CONF\s*=\s*(/.*\S)$", re.MULTILINE)
-_SCRIPT = re.compile(rf"^({'|'.join(SCRIPTS)})(?:\[\d+\])?\s*=\s*(.*\S)$", re.MULTILINE)
+_ENFORCED = "AccountingStorageEnforce"
+_SETTING = re.compile(r"^(\w+)(?:\[\d+\])?[ \t]*=[ \t]*(.*)$", re.MULTILINE)  # Prolog[1] since 24.05
+_PARTITION = re.compile(r"^PartitionName=(\S+)(?:.* Nodes=(\S+))?", re.MULTILINE)
 _UNKNOWN_JOB = b"Invalid job id specified"
 JOB_FIELDS = ("JobID", "State", "QOS", "ArrayJobID", "ArrayTaskID", "EligibleTime")
 _FIELDS = ("JobID", "State", "Reason", "exit_code", "EndTime")
@@ -78,16 +78,35 @@ def _set(value: str) -> str:
     return "" if value in _UNSET else value
 
 
-def configuration(access: Access, deadline: Deadline) -> Configuration:
+def enforced(access: Access, deadline: Deadline) -> list[str]:
+    """Return AccountingStorageEnforce, lower case, [] for none. `ValueError` without a clear answer."""
+    return [word.lower() for word in settings(access, deadline).words(_ENFORCED)]
+
+
+def settings(access: Access, deadline: Deadline) -> Settings:
     """Return slurmctld's settings. `ValueError` if scontrol fails, or its answer is not clear."""
-    text = _show_config(access, deadline)
-    enforced = _ENFORCED.findall(text)
-    if len(enforced) != 1:
-        raise ValueError("scontrol's output does not have exactly one AccountingStorageEnforce")
-    scripts: dict[str, list[str]] = {key: [] for key in SCRIPTS}
-    for key, value in _SCRIPT.findall(text):
-        scripts[key] += [value] if _set(value) else []
-    return Configuration([word for word in enforced[0].lower().split(",") if word != "none"], scripts)
+    process = _asked(access, [access.scontrol, "show", "config"], deadline)
+    if process.status != 0:
+        raise ValueError(f"scontrol: {process.complaint()}")
+    return parse_settings(process.stdout.decode("utf-8", "replace"))
+
+
+def parse_settings(text: str) -> Settings:
+    """Return the settings in scontrol's output; `ValueError` if it is not clear."""
+    values: dict[str, list[str]] = {}
+    for key, value in _SETTING.findall(text):
+        values.setdefault(key, []).extend([value.strip()] if _set(value.strip()) else [])
+    if len(values.get(_ENFORCED, [])) != 1:
+        raise ValueError(f"scontrol's output does not have exactly one {_ENFORCED}")
+    return Settings(values)
+
+
+def partitions(access: Access, deadline: Deadline) -> dict[str, str]:
+    """Return all partitions with their nodes, a host list. `ValueError` if scontrol fails."""
+    process = _asked(access, [access.scontrol, "--all", "--oneliner", "show", "partition"], deadline)
+    if process.status != 0:
+        raise ValueError(f"scontrol: {process.complaint()}")
+    return {name: _set(nodes) for name, nodes in _PARTITION.findall(process.stdout.decode("utf-8", "replace"))}
 
 
 def knows_node(access: Access, node: str, deadline: Deadline) -> bool:
@@ -99,19 +118,6 @@ def knows_node(access: Access, node: str, deadline: Deadline) -> bool:
     if f"Node {node} not found" in told:
         return False
     raise ValueError(f"scontrol: {process.complaint()}")
-
-
-def slurm_conf(access: Access, deadline: Deadline) -> str:
-    """Return slurmctld's path of slurm.conf, "" if scontrol does not tell it. `ValueError` if scontrol fails."""
-    match = _CONF.search(_show_config(access, deadline))
-    return match[1] if match else ""
-
-
-def _show_config(access: Access, deadline: Deadline) -> str:
-    process = _asked(access, [access.scontrol, "show", "config"], deadline)
-    if process.status != 0:
-        raise ValueError(f"scontrol: {process.complaint()}")
-    return process.stdout.decode("utf-8", "replace")
 
 
 def release(access: Access, deadline: Deadline) -> str:

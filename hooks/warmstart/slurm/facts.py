@@ -1,7 +1,8 @@
-"""How slurmctld is reached, and what it says about jobs and its configuration, whatever it was queried through."""
+"""How slurmctld is reached, and what it says about jobs and its settings, whatever it was queried through."""
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from warmstart.host.identity import Identity
@@ -42,11 +43,24 @@ class JobFacts(NamedTuple):
         return self.is_over or self.state == COMPLETING
 
 
-class Configuration(NamedTuple):
-    """Settings of the running slurmctld, by their names in slurm.conf(5)."""
+class Settings(NamedTuple):
+    """Settings of the running slurmctld with all defaults, by their names in slurm.conf(5)."""
 
-    enforced: list[str]  # AccountingStorageEnforce, lower case; [] for none
-    scripts: dict[str, list[str]]  # Prolog, Epilog, PrologSlurmctld, EpilogSlurmctld: the programs
+    values: dict[str, list[str]]  # several of a key like Prolog, from Slurm 24.05 on; [] of what is not set
 
+    def all(self, key: str) -> list[str]:
+        """Return the values of a key that may have several."""
+        return self.values.get(key, [])
 
-SCRIPTS = ("Prolog", "Epilog", "PrologSlurmctld", "EpilogSlurmctld")
+    def one(self, key: str) -> str:
+        """Return the value of a key, "" if it is not set."""
+        return next(iter(self.all(key)), "")
+
+    def seconds(self, key: str) -> int:
+        """Return the value of a key in seconds, 0 if it is not set."""
+        number = re.match(r"\d{1,10}", self.one(key))
+        return int(number[0]) if number else 0
+
+    def words(self, key: str) -> list[str]:
+        """Return a comma-separated list, [] for none."""
+        return [word for word in self.one(key).split(",") if word and word.lower() != "none"]

@@ -4,7 +4,8 @@
 |---|---|
 | a prolog that waits long for an image, on the job's first node | whether its job is over |
 | maintenance | whether a job without a step daemon is over, and whether there is a node of a name |
-| maintenance, a hook that compiles the policy, doctor | what slurmctld enforces, and which hooks it runs |
+| maintenance, a hook that compiles the policy | what slurmctld enforces |
+| `doctor`, `policy check` | its settings, and its partitions |
 | wings | what jobs are |
 
 A wing's `answers.py` is asked where it fits the running release of Slurm, and not repeated through a command if it
@@ -21,7 +22,7 @@ from warmstart import wing
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.slurm import commands
-from warmstart.slurm.facts import Access, Configuration, JobFacts
+from warmstart.slurm.facts import Access, JobFacts, Settings
 
 QUERY_S = 10.0
 
@@ -42,8 +43,8 @@ class Answers(Protocol):
     def job(self, access: Access, job_id: int, deadline: Deadline) -> JobFacts | None:
         """Return a job; None if slurmctld does not know it any more."""
 
-    def configuration(self, access: Access, deadline: Deadline) -> Configuration:
-        """Return slurmctld's settings."""
+    def enforced(self, access: Access, deadline: Deadline) -> list[str]:
+        """Return AccountingStorageEnforce, lower case; [] for none."""
 
 
 class AnswersPart(Answers, Protocol):
@@ -75,10 +76,20 @@ class Slurmctld:
         with _problems(f"node {node}"):
             return commands.knows_node(self._access, node, deadline)
 
-    def configuration(self, deadline: Deadline) -> Configuration:
-        """Return settings that are in force, whatever slurm.conf says by now."""
-        with _problems("its configuration"):
-            return self._answers(deadline).configuration(self._access, deadline)
+    def enforced(self, deadline: Deadline) -> list[str]:
+        """Return AccountingStorageEnforce, lower case, [] for none: what is in force, whatever slurm.conf says."""
+        with _problems("what it enforces"):
+            return self._answers(deadline).enforced(self._access, deadline)
+
+    def settings(self, deadline: Deadline) -> Settings:
+        """Return all settings that are in force, whatever slurm.conf says by now."""
+        with _problems("its settings"):
+            return commands.settings(self._access, deadline)
+
+    def partitions(self, deadline: Deadline) -> dict[str, str]:
+        """Return all partitions with their nodes, a host list."""
+        with _problems("its partitions"):
+            return commands.partitions(self._access, deadline)
 
     def _answers(self, deadline: Deadline) -> Answers:
         if self._found is None:

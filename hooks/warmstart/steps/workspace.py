@@ -20,6 +20,7 @@ from warmstart.host.files import (
     FULL,
     NODE_FAULTS,
     DiskFailed,
+    FileSystemBroken,
     Untrusted,
     ensure_path,
     opened_dir,
@@ -40,7 +41,7 @@ class Options(NamedTuple):
 
 
 def run(context: Context, options: Options) -> Outcome:
-    """Build the whole tree, or nothing. Raises `WorkspaceUnusable`, `DiskFailed` or `WorkspaceNotRoots`."""
+    """Build the whole tree, or nothing. Raises `FileSystemBroken`, `DiskFailed` or `WorkspaceNotRoots`."""
     record = context.record
     try:
         ensure_path(record.workspace, 0o755, sticky=False)
@@ -49,13 +50,13 @@ def run(context: Context, options: Options) -> Outcome:
             record = _make(root, record)
             _build(root, record, options.profiles, context.policy.paths.cache)
     except OSError as error:
-        from warmstart.images.scratch import WorkspaceNotRoots, WorkspaceUnusable  # slow to import
+        from warmstart.images.scratch import WorkspaceNotRoots  # slow to import
 
         if isinstance(error, Untrusted) or error.errno in {errno.ELOOP, errno.ENOTDIR}:
             raise WorkspaceNotRoots.of(record.workspace, error) from error
         problem = error.strerror or str(error)
         if error.errno in NODE_FAULTS:
-            raise WorkspaceUnusable(path=record.workspace, problem=problem) from error
+            raise FileSystemBroken(path=record.workspace, problem=problem) from error
         raise DiskFailed(what=f"no workspace below {record.workspace}", problem=problem) from error
     path = record.run_directory
     cache = context.policy.constant_cache or f"{path}/cache"

@@ -30,7 +30,7 @@ from tests.lib.runs import a_job, a_record
 from tests.lib.superblocks import image
 from warmstart import record, request, wing
 from warmstart.audit import line
-from warmstart.doctor import installed, slurm_conf
+from warmstart.doctor import installed, slurm_files
 from warmstart.errand import Errand
 from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred, spool
@@ -457,11 +457,11 @@ PARSERS: dict[str, Parser] = {
         ("store/bundles.py:_known_sum",),
         (_json({"used": 9, "announced": 1, "at": 1.5}),),
     ),
-    "slurm-conf": Parser(
-        _file(lambda path: (slurm_conf.read(path), slurm_conf.plugins(path), slurm_conf.pairs(path))),
+    "slurm-files": Parser(
+        _file(lambda path: (slurm_files.plugins(path), slurm_files._of_lines(path))),
         (OSError,),
-        ("doctor/slurm_conf.py:_joined",),
-        (b"ClusterName=c\nNodeName=n[1-4] \\\n CPUs=2 # two\nInclude more.conf\n", b"required x.so a=b\n"),
+        ("doctor/slurm_files.py:_joined",),
+        (b"BasePath=/c \\\n Dirs=/tmp # two\nNodeName=a BasePath=none\n", b"required x.so a=b\ninclude *.conf\n"),
     ),
     "slurm-plugin": Parser(_file(installed.built_for), (OSError,), ("doctor/installed.py:built_for",), (_SHARED,)),
     "spool": Parser(spool._decode, (ValueError,), ("harvest/spool.py:_decode",), (spool._encode(_SPOOLED),)),

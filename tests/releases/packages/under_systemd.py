@@ -83,7 +83,7 @@ def state(systemd: Systemd, job: str) -> str:
 
 def found(systemd: Systemd) -> tuple[str, str]:
     said = systemd.run("sh", "-c", "warmstart doctor --json || true")
-    (finding,) = (row for row in json.loads(said)["findings"] if row["check"] == "slurm.slurmd-stop")
+    (finding,) = (row for row in json.loads(said)["findings"] if row["check"] == "slurm.times")
     return finding["status"], finding["found"]
 
 

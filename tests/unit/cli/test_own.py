@@ -66,7 +66,7 @@ def test_a_store_that_gives_users_no_reports_says_so(as_user: Node, monkeypatch:
 
     monkeypatch.setattr(reports, "read", refuse)
     told = as_user.command("explain", "7")
-    assert (told.exit_code, "`store.reports`" in told.stderr) == (2, True)
+    assert (told.exit_code, "`store.features`" in told.stderr) == (2, True)
 
 
 def test_what_is_in_view_and_report_is_told_once(as_user: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.lib.command_line import POLICY, answer, installed, run
-from warmstart.doctor.containers import NOT_UNPACKING, PYXIS, UNPACKING
+from warmstart.doctor.containers import NOT_UNPACKING, UNPACKING
+from warmstart.doctor.slurm import PYXIS
 from warmstart.paths import Installation
 
 NOBODY = ("plan", "--user", "nobody")
@@ -53,16 +54,14 @@ def test_how_containers_start_is_told(
     site: Installation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: str | None, way: str
 ) -> None:
     """By pyxis's line on this host, and only of a job with an image."""
-    (tmp_path / "plugstack.conf").write_text("" if lines is None else f"required {PYXIS} {lines}\n")
-    conf = tmp_path / "slurm.conf"
-    monkeypatch.setenv("SLURM_CONF", str(conf))
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     image = (*NOBODY, "--image", "reg.example.com/mine")
 
     def told(*job: str) -> set[str]:
         return {*answer(site, *job)["remarks"]} & {UNPACKING, NOT_UNPACKING}
 
-    assert told(*image) == set()  # a login node may have no slurm.conf
-    conf.write_text("ClusterName=c\n")
+    assert told(*image) == set()  # a login node may have no files of Slurm
+    (tmp_path / "plugstack.conf").write_text("" if lines is None else f"required {PYXIS} {lines}\n")
     assert told(*image) == ({way} if way else set())
     assert told(*NOBODY) == set()
 

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal
 
 import pytest
 
 from tests.lib.command_line import answer, installed, run
 from warmstart.cli import doctor
-from warmstart.doctor import constant_path, containers, job_side, kernel, node, store, units
-from warmstart.doctor import policy as site_policy
-from warmstart.doctor.finding import Finding, Result
+from warmstart.doctor import node, store, trials, units
+from warmstart.doctor.finding import SKIP, Check, Finding, Result, check
 from warmstart.doctor.finding import run as run_checks
 from warmstart.doctor.node import Node
 from warmstart.errand import Errand, Errands, at_work
@@ -30,9 +30,8 @@ from warmstart.policy.current import current_policy
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
-    """Return an installation with a compiled policy. The user who runs the tests stands for root."""
-    monkeypatch.setattr(site_policy, "ROOT_ALONE", frozenset({0, os.getuid()}))
+def site(tmp_path: Path) -> Installation:
+    """Return an installation with a compiled policy."""
     installation = installed(tmp_path / "prefix")
     current_policy(installation, keep=True)
     return installation
@@ -47,9 +46,12 @@ def here(site: Installation, tmp_path: Path) -> Node:
     return Node(site, policy._replace(paths=paths))
 
 
-def one(check: Callable[[Node], object], subject: Node) -> Result:
-    (found,) = run_checks({"x": check}, subject)  # type: ignore[dict-item]
-    return found
+def found(check: Check[Node], subject: Node) -> list[tuple[str, str, str]]:
+    return [tuple(result)[1:] for result in run_checks([check], subject)]  # type: ignore[misc]
+
+
+def statuses(check: Check[Node], subject: Node) -> list[str]:
+    return [status for status, _, _ in found(check, subject)]
 
 
 @pytest.fixture
@@ -66,12 +68,12 @@ def test_an_account_that_shares_its_uid_had_another_one_when_the_policy_was_comp
     subject: tuple[Node, dict[str, int], dict[str, list[int]]],
 ) -> None:
     where, people, _ = subject
-    assert one(node.accounts, where).status == "ok"
+    assert found(node.accounts, where) == [("ok", "", "")]
     people["i"] = 900
-    compiled, shared = node.accounts(where)
-    assert (compiled.status, "hooks use 901:901" in compiled.found) == ("wrong", True)
-    assert f"touch {where.installation.policy}" in compiled.change  # the accounts may be right
-    assert (shared.status, "shares uid" in shared.found) == ("wrong", True)
+    (compiled, words, change), (shared, why, _) = found(node.accounts, where)
+    assert (compiled, "hooks use 901:901" in words) == ("wrong", True)
+    assert f"touch {where.installation.policy}" in change  # the accounts may be right
+    assert (shared, "shares uid" in why) == ("wrong", True)
 
 
 @pytest.mark.report
@@ -79,64 +81,103 @@ def test_each_account_is_mended_alone(subject: tuple[Node, dict[str, int], dict[
     where, people, groups = subject
     del people["i"]
     groups["v"] = [0]
-    missing, privileged = node.accounts(where)
-    assert "`useradd --system --uid 901 --no-create-home --shell /usr/sbin/nologin i`" in missing.change
-    assert privileged.change == "take it out of these groups: `gpasswd -d v root`"
+    (_, _, missing), (_, _, privileged) = found(node.accounts, where)
+    assert "`useradd --system --uid 901 --no-create-home --shell /usr/sbin/nologin i`" in missing
+    assert privileged == "take it out of these groups: `gpasswd -d v root`"
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that makes all disks of the node of a kind, with some GiB and thousands of inodes free."""
+
+    def make(kind: str = "ext4", free: float = 50, inodes: float = 50) -> None:
+        seen = SimpleNamespace(
+            f_bavail=int(free * 1024),
+            f_blocks=100 << 10,
+            f_frsize=1 << 20,
+            f_favail=int(inodes * 1000),
+            f_files=100_000,
+            f_flag=0,
+        )
+        monkeypatch.setattr(os, "statvfs", lambda _: seen)
+        monkeypatch.setattr(node, "mount_of", lambda _: Mount(kind, "/scratch"))
+
+    return make
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "lustre", "fuse.sshfs"])
-def test_a_workspace_on_a_file_server_is_wrong(here: Node, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(node, "mount_of", lambda _: Mount(kind, "/scratch"))
-    assert one(node.file_system, here).status == "wrong"
-
-
-@pytest.mark.report
-@pytest.mark.parametrize(("setting", "statuses"), [("1\n", ["ok"]), ("0\n", ["ok", "wrong"])])
-def test_without_leases_no_import_is_proved(
-    here: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: str, statuses: list[str]
-) -> None:
-    monkeypatch.setattr(node, "mount_of", lambda _: ("ext4", "/"))
-    monkeypatch.setattr(node, "LEASES", str(tmp_path / "leases-enable"))
-    (tmp_path / "leases-enable").write_text(setting)
-    assert [found.status for found in run_checks({"x": node.file_system}, here)] == statuses
+def test_workspaces_and_the_log_are_on_no_file_server(here: Node, disk: Callable[..., None], kind: str) -> None:
+    """A job that hangs there would hang its epilog; of lines that several nodes append, some would be lost."""
+    disk(kind)
+    assert [(status, words.partition(" (")[0]) for status, words, _ in found(node.disks, here)] == [
+        ("wrong", "the audit log"), ("wrong", "workspaces")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("free", "inodes", "status"), [(50, 50, "ok"), (4, 50, "wrong"), (50, 4, "wrong")])
-def test_bytes_and_inodes_count(
-    here: Node, monkeypatch: pytest.MonkeyPatch, free: int, inodes: int, status: str
+def test_bytes_and_inodes_count(here: Node, disk: Callable[..., None], free: int, inodes: int, status: str) -> None:
+    disk(free=free, inodes=inodes)
+    assert statuses(node.disks, here) == [status]
+
+
+def test_a_full_disk_is_told_once(here: Node, disk: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each that writes there; and nothing is tried on it."""
+    disk(free=0.01)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert statuses(node.disks, here) == ["wrong"] * 3
+    assert found(trials.seeding, here) == []
+
+
+@pytest.mark.report
+@pytest.mark.parametrize(("setting", "status"), [("1\n", "ok"), ("0\n", "wrong")])
+def test_without_leases_no_import_is_proved(
+    here: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: str, status: str
 ) -> None:
-    seen = SimpleNamespace(f_bavail=free, f_blocks=100, f_frsize=1 << 30, f_favail=inodes * 1000, f_files=100_000)
-    monkeypatch.setattr(os, "statvfs", lambda _: seen)
-    assert one(node.space, here).status == status
+    monkeypatch.setattr(node, "LEASES", str(tmp_path / "leases-enable"))
+    (tmp_path / "leases-enable").write_text(setting)
+    assert statuses(node.imports, here) == [status]
+    none = here.policy._replace(images=here.policy.images._replace(registries=()))
+    assert found(node.imports, here._replace(policy=none)) == []
 
 
-def test_programs(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def slurm_here(here: Node, tmp_path: Path) -> Node:
+    """Return the node with a squeue."""
+    (tmp_path / "squeue").touch()
+    (tmp_path / "squeue").chmod(0o755)
+    return here._replace(
+        policy=here.policy._replace(paths=here.policy.paths._replace(scontrol=str(tmp_path / "scontrol")))
+    )
+
+
+def test_programs(slurm_here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Missing programs are listed; others show their version."""
     monkeypatch.setattr(node, "PROGRAMS", ("/bin/sh",))
     monkeypatch.setattr(choice, "programs", lambda _: ("/bin/true",))
     monkeypatch.setattr(node, "_version", lambda program: f"{program} 1")
-    assert one(node.tools, here).status == "ok"
+    assert statuses(node.programs, slurm_here) == ["ok"]
     monkeypatch.setattr(node, "PROGRAMS", ("/bin/sh", "/no/such/mksquashfs"))
-    found = one(node.tools, here)
-    assert (found.status, found.found.partition(";")[0]) == ("wrong", "missing: /no/such/mksquashfs")
-    assert "apt-get install squashfs-tools" in found.change
+    ((status, words, change),) = found(node.programs, slurm_here)
+    assert (status, words.partition(";")[0]) == ("wrong", "missing: /no/such/mksquashfs")
+    assert "apt-get install squashfs-tools" in change
     monkeypatch.setattr(node, "PROGRAMS", ("/bin/sh",))
     monkeypatch.setattr(layer_reader, "ZSTD_LIBRARY", "libzstd.so.0")
     monkeypatch.setitem(node.PACKAGES, "libzstd.so.0", "libzstd0")
-    found = one(node.tools, here)
-    assert (found.status, found.found.partition(";")[0]) == ("wrong", "missing: libzstd.so.0")
+    ((status, words, _),) = found(node.programs, slurm_here)
+    assert (status, words.partition(";")[0]) == ("wrong", "missing: libzstd.so.0")
 
 
 @pytest.mark.parametrize("script", ["#!/no/such/interpreter", "#!/bin/sh\nexit 127", "#!/bin/sh\nkill -9 $$"])
-def test_a_program_that_does_not_run(here: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> None:
+def test_a_program_that_does_not_run(
+    slurm_here: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str
+) -> None:
     """It is there, and can be executed; its interpreter or a library is not."""
     program = tmp_path / "skopeo"
     program.write_text(f"{script}\n")
     program.chmod(0o755)
     monkeypatch.setattr(choice, "programs", lambda _: (str(program),))
     monkeypatch.setattr(node, "PROGRAMS", ())
-    found = one(node.tools, here)
-    assert (found.status, found.found.partition(";")[0]) == ("wrong", f"{program} cannot be run")
+    ((status, words, _),) = found(node.programs, slurm_here)
+    assert (status, words.partition(";")[0]) == ("wrong", f"{program} cannot be run")
 
 
 @pytest.mark.report
@@ -155,34 +196,25 @@ def test_a_shelf_whose_disk_is_not_mounted(
     local = tmp_path / "local"
     (local / "shelf" if there else local).mkdir(parents=True)
     monkeypatch.setattr(node, "FSTAB", str(tmp_path / "fstab"))
-    monkeypatch.setattr(node, "_owned_by_root", lambda *_: iter([Finding("ok", "only root can change it")]))
     (tmp_path / "fstab").write_text(fstab.format(local=local))
-    monkeypatch.setattr(node, "mount_of", lambda _: Mount("ext4", "/"))
+    monkeypatch.setattr(node, "mount_of", lambda _: Mount("ext4", "/scratch"))
     monkeypatch.setattr(node, "mounts", lambda: [Mount("ext4", "/"), *([Mount("xfs", str(local))] if mounted else [])])
     policy = here.policy._replace(paths=here.policy.paths._replace(shelf=f"{local}/shelf"))
-    found = one(node.shelf, here._replace(policy=policy))
-    assert (found.status, found.change) == ("wrong" if change else "ok", change.format(local=local)), found
+    (told,) = [row for row in found(node.disks, here._replace(policy=policy)) if "free" not in row[1]]
+    assert (told[0], told[2]) == ("wrong" if change else "ok", change.format(local=local)), told
 
 
-def test_a_full_disk_is_told_by_its_own_check(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = SimpleNamespace(f_bavail=1, f_blocks=1000, f_frsize=4096, f_favail=9000, f_files=9000, f_flag=0)
-    monkeypatch.setattr(os, "statvfs", lambda _: full)
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert one(node.space, here).status == "wrong"
-    checks = (kernel.seeding, job_side.execution)
-    assert [finding for check in checks for finding in check(here)] == []
-
-
-def test_the_importer_is_told_and_why(here: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_importer_is_told_and_why(slurm_here: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(node, "_version", lambda program: program)
     monkeypatch.setattr(node, "PROGRAMS", ())
     monkeypatch.setattr(choice, "programs", lambda _: ())
     monkeypatch.setattr(choice, "ENROOT", "/bin/sh")
     monkeypatch.setattr(choice, "UMOCI", str(tmp_path / "umoci"))
 
-    def told(importer: str) -> str:
-        policy = here.policy._replace(images=here.policy.images._replace(importer=importer))
-        return one(node.tools, here._replace(policy=policy)).found.partition(";")[0]
+    def told(importer: Literal["auto", "enroot"]) -> str:
+        policy = slurm_here.policy._replace(images=slurm_here.policy.images._replace(importer=importer))
+        ((_, words, _),) = found(node.programs, slurm_here._replace(policy=policy))
+        return words.partition(";")[0]
 
     assert told("auto") == f"the importer is enroot (images.importer is auto, and {tmp_path}/umoci is not there)"
     (tmp_path / "umoci").touch()
@@ -196,16 +228,15 @@ def test_every_program_has_a_package() -> None:
 
 
 def test_what_is_at_work_is_not_late(here: Node) -> None:
-    """Nobody has started an import and a round for an hour, because others are being made."""
+    """Nobody has started an import and a round for hours, because others are being made."""
     place = here.installation.node("n1")
     os.makedirs(place.state)
-    live = here._replace(policy=here.policy._replace(harvest=here.policy.harvest._replace(while_running=900)))
     request = ImportRequest(reference="a:1", kind="k", private="", user="a", uid=1, cluster="c", job_id=7, asked=0.0)
-    Errands(place, IMPORTS).put(Errand("1", int(time.time()) - 3600, 0, request.key), request)
-    Errands(place, ROUNDS).put(Errand("1", int(time.time()) - 3600, 0, "7.0a1b2c3d"), Watched("/none", 0.0))
-    assert (one(node.imports, here).status, one(node.rounds, live).status) == ("wrong", "wrong")
+    Errands(place, IMPORTS).put(Errand("1", int(time.time()) - 7200, 0, request.key), request)
+    Errands(place, ROUNDS).put(Errand("1", int(time.time()) - 7200, 0, "7.0a1b2c3d"), Watched("/none", 0.0))
+    assert statuses(node.backlog, here) == ["wrong", "wrong"]
     with at_work(place, IMPORTS.name), at_work(place, ROUNDS.name):
-        assert (one(node.imports, here).status, one(node.rounds, live).status) == ("ok", "ok")
+        assert statuses(node.backlog, here) == ["ok"]
 
 
 def test_without_systemd_a_supervisor_has_to_run_what_units_would(
@@ -213,14 +244,13 @@ def test_without_systemd_a_supervisor_has_to_run_what_units_would(
 ) -> None:
     monkeypatch.setattr(units, "SYSTEMD", str(tmp_path / "none"))
     os.makedirs(here.installation.node("n1").state)
-    assert f"{here.installation.libexec}/timers" in one(node.maintenance, here).change
+    assert f"{here.installation.libexec}/timers" in found(node.maintenance, here)[0][2]
 
 
 def test_another_user_learns_that_it_takes_root(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    found = [one(check, here) for check in (kernel.seeding, job_side.programs)]
-    found += doctor._store(here.installation, here.policy)
-    assert [(result.status, result.change) for result in found] == [("unknown", "run it as root")] * 3
+    told = run_checks([trials.seeding, trials.access], here) + doctor._store(here.installation, here.policy)
+    assert [(result.status, result.change) for result in told] == [("unknown", "run it as root")] * 3
 
 
 @pytest.mark.parametrize(("uid", "change"), [(1000, "run it as root"), (0, "")])
@@ -237,9 +267,14 @@ def test_a_check_that_fails_itself_is_unknown(monkeypatch: pytest.MonkeyPatch, u
     def hangs(_: None) -> list[Finding]:
         raise WorkerSilent(what="f", problem="no answer")
 
-    found = run_checks({"a": denied, "b": broken, "c": hangs}, None)
-    assert [(r.status, r.change) for r in found[:2]] == [("unknown", change), ("unknown", "")]
-    assert found[2].status == "wrong"
+    told = run_checks([check("a")(denied), check("b")(broken), check("c")(hangs)], None)
+    assert [(row.status, row.change) for row in told[:2]] == [("unknown", change), ("unknown", "")]
+    assert told[2].status == "wrong"
+
+
+def test_what_is_well_needs_no_words_and_what_is_not_used_no_row() -> None:
+    told = run_checks([check("a")(lambda _: []), check("b")(lambda _: [SKIP])], None)
+    assert told == [Result("a", "ok", "", "")]
 
 
 def test_a_store_that_hangs_costs_one_deadline(site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,8 +286,7 @@ def test_a_store_that_hangs_costs_one_deadline(site: Installation, monkeypatch: 
     policy = current_policy(site).policy
     monkeypatch.setattr(store, "opened", hangs)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    found = {r.check: r.status for r in doctor._store(site, policy)}
-    assert found == {"store.reachable": "critical"}
+    assert {row.check: row.status for row in doctor._store(site, policy)} == {"store.mount": "critical"}
 
 
 @pytest.mark.parametrize(
@@ -290,13 +324,13 @@ def test_a_bug_is_status_3(site: Installation, monkeypatch: pytest.MonkeyPatch) 
     assert run(site, "doctor").exit_code == 3
 
 
-def test_a_slurm_conf_that_is_not_there(site: Installation) -> None:
-    """A wrong path is wrong usage; without any file its checks are unknown, in one row."""
-    assert run(site, "doctor", "--slurm-conf", "/no/such").exit_code == 3
-    (found,) = doctor._slurm(site, None, "/no/such")
-    assert (found.check, found.status) == ("slurm", "unknown")
-    number = len([*doctor.SLURM, *containers.CHECKS, *constant_path.CHECKS])
-    assert found.found.startswith(f"{number} checks were not made: /no/such")
+def test_a_slurmctld_that_does_not_answer(site: Installation) -> None:
+    """Its checks are unknown, in one row, and no node is taken out of service for it."""
+    policy = current_policy(site).policy
+    (told,) = doctor._slurm(site, policy._replace(paths=policy.paths._replace(scontrol="/no/such/scontrol")))
+    assert (told.check, told.status) == ("slurm", "unknown")
+    assert told.found.startswith(f"{len(doctor.SLURM)} checks were not made: cannot ask slurmctld")
+    assert doctor.status_of([told]) == 1
 
 
 def _broken(*_: object) -> object:
@@ -308,53 +342,56 @@ def _half(_: object) -> Iterator[Finding]:
     _broken()
 
 
-GROUPS = [site_policy.CHECKS, doctor.NODE, doctor.SLURM, doctor.TASKS]
+GROUPS = ["POLICY", "NODE", "SLURM"]
 if os.geteuid() == 0:  # who alone becomes the store's owner
-    GROUPS.append(doctor.STORE)
+    GROUPS.append("STORE")
+
+
+@pytest.fixture
+def answers(site: Installation, tmp_path: Path) -> None:
+    """Have a slurmctld that answers."""
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text("#!/bin/sh\necho AccountingStorageEnforce = none\n")
+    scontrol.chmod(0o755)
+    policy = Path(site.policy)
+    policy.write_text(policy.read_text().replace("paths: {", f"paths: {{scontrol: {scontrol}, "))
 
 
 @pytest.mark.report
-@pytest.mark.parametrize("check", [_broken, _half])
+@pytest.mark.usefixtures("answers")
+@pytest.mark.parametrize("find", [_broken, _half])
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_bug_in_a_check_is_one_finding(
-    site: Installation,
-    group: dict[str, object],
-    check: Callable[[object], object],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    site: Installation, group: str, find: Callable[[object], Iterator[Finding]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which names the place; what this check found before, and all other checks, are told."""
-    conf = tmp_path / "slurm.conf"
-    conf.touch()
-    whole = doctor.examine(site, str(conf))
-    name = next(iter(group))
-    monkeypatch.setitem(group, name, check)
-    found = doctor.examine(site, str(conf))
-    of_it = [(r.status, r.found, r.change) for r in found if r.check == name]
+    whole, (first, *others) = doctor.examine(site), getattr(doctor, group)
+    monkeypatch.setattr(doctor, group, [check(first.name)(find), *others])
+    told = doctor.examine(site)
+    of_it = [tuple(row)[1:] for row in told if row.check == first.name]
     bug = f"a bug in this check: KeyError('x') ({Path(__file__).name}:{_broken.__code__.co_firstlineno + 1})"
-    half = [("wrong", "half", "")] if check is _half else []
+    half = [("wrong", "half", "")] if find is _half else []
     assert of_it == [*half, ("unknown", bug, "report it")]
-    assert {r.check for r in found} == {r.check for r in whole}
+    assert {row.check for row in told} == {row.check for row in whole}
 
 
 @pytest.mark.report
+@pytest.mark.usefixtures("answers")
 @pytest.mark.parametrize(
     ("place", "named"),
     [
         ((doctor, "Node"), "node"),
         ((store, "opened"), "store"),
         ((doctor, "Slurm"), "slurm"),
-        ((containers, "tasks"), "slurm.tasks"),
         ((doctor, "current_policy"), "node"),
     ],
 )
 def test_a_bug_beside_the_checks_leaves_the_other_parts(
-    site: Installation, place: tuple[object, str], named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    site: Installation, place: tuple[object, str], named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conf = tmp_path / "slurm.conf"
-    conf.touch()
     monkeypatch.setattr(*place, _broken)
-    found = {result.check: result for result in doctor.examine(site, str(conf))}
-    assert found[named].status == "unknown"
-    others = {"node": "slurm.conf", "store": "node.code", "slurm": "node.code", "slurm.tasks": "slurm.conf"}
-    assert {"policy.in-force", others[named]} <= found.keys()
+    told = {row.check: row.status for row in doctor.examine(site)}
+    assert told[named] == "unknown"
+    assert {"policy.in-force", "node.permissions"} <= told.keys()
+    if place[0] is doctor and place[1] == "Slurm":
+        assert "node.accounts" in told

@@ -12,9 +12,10 @@ from typing import Any, ParamSpec, TypeVar, cast
 import pytest
 
 from tests.lib.command_line import installed
-from warmstart.doctor import prefixes, probe, store
+from warmstart.doctor import permissions, prefixes, probe, store
 from warmstart.doctor.finding import Result, run
-from warmstart.doctor.probe import Look, Owned, Weak
+from warmstart.doctor.permissions import Place, Seen
+from warmstart.doctor.probe import Look
 from warmstart.doctor.store import Store
 from warmstart.errors import WarmstartError
 from warmstart.host.identity import Identity, WorkerSilent
@@ -29,8 +30,8 @@ R = TypeVar("R")
 LOOK = Look(OWNER, 0o755, size=1000, free=500, inside=(OWNER,))
 GOOD: dict[str, Any] = {
     "look": LOOK,
-    "writable_by_others": Weak(3, [], is_all=True),
-    "above": [Owned("/s", 0, 0o755)],
+    # Of `permissions`: who can change the store.
+    "look_at": Seen([], []),
     "hold_lock": None,
     "lock_is_free": False,
     "link": 2,
@@ -59,7 +60,7 @@ def results(policy: Policy, *, place: str = "/p", as_root: bool = True, **answer
     told = {**GOOD, **answers}
 
     def ask(function: Callable[P, R], /, *_: P.args, **__: P.kwargs) -> R:
-        value = told[function.__name__]
+        value = told["look_at" if function is permissions.look else function.__name__]
         if isinstance(value, (OSError, WarmstartError)):
             raise value
         answer: R = value
@@ -79,20 +80,20 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
 @pytest.mark.parametrize(
     ("name", "status", "answers"),
     [
-        ("store.reachable", "wrong", {"look": WorkerSilent(what="look", problem="no answer")}),
-        ("store.locks", "wrong", {"lock_is_free": True}),
-        ("store.locks", "wrong", {"hold_lock": DENIED}),
-        ("store.links", "wrong", {"link": DENIED}),
-        ("store.links", "wrong", {"link": 1}),
-        ("store.reports", "advice", {"show_a_user": OSError(errno.EOPNOTSUPP, "Operation not supported")}),
+        ("store.mount", "wrong", {"look": WorkerSilent(what="look", problem="no answer")}),
+        ("store.features", "wrong", {"lock_is_free": True}),
+        ("store.features", "wrong", {"hold_lock": DENIED}),
+        ("store.features", "wrong", {"link": DENIED}),
+        ("store.features", "wrong", {"link": 1}),
+        ("store.features", "advice", {"show_a_user": OSError(errno.EOPNOTSUPP, "Operation not supported")}),
         ("store.clock", "ok", {"clock_ahead": 4.0}),
         ("store.clock", "wrong", {"clock_ahead": 6.0}),
         ("store.clock", "wrong", {"clock_ahead": -6.0}),
         ("store.root", "advice", {"can_list": True}),
         ("store.root", "unknown", {"as_root": False}),
         ("store.space", "advice", {"look": LOOK._replace(free=100)}),
-        ("store.writable", "critical", {"place": "", "code": errno.EDQUOT}),
-        ("store.writable", "critical", {"place": "", "code": errno.EACCES}),
+        ("store.mount", "critical", {"place": "", "code": errno.EDQUOT}),
+        ("store.mount", "critical", {"place": "", "code": errno.EACCES}),
         ("store.mount", "advice", {"kind": "ext4"}),
     ],
 )
@@ -139,40 +140,47 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def through(tree: Path, path: str) -> list[tuple[str, int]]:
-    """Return the names and modes of what a path below `tree` leads through."""
-    found = probe.above(str(tree / path))
-    return [(place.path[len(str(tree)) + 1 :], place.mode) for place in found if place.path.startswith(f"{tree}/")]
-
-
-def test_directories(tree: Path) -> None:
-    (tree / "real").chmod(0o750)
-    (tree / "real/inner").chmod(0o777)
-    assert through(tree, "real/inner/store") == [("real", 0o750), ("real/inner", 0o777)]
-    assert {place.uid for place in probe.above(str(tree / "real/inner/store"))} <= {0, os.getuid()}
+def through(tree: Path, path: str) -> list[str]:
+    """Return the names of what a path below `tree` leads through."""
+    return [entry[len(str(tree)) + 1 :] for entry, _ in permissions.resolved(str(tree / path)) if f"{tree}/" in entry]
 
 
 @pytest.mark.parametrize("target", ["real", "{tree}/real", "./real/inner/..", "further"])
 def test_links_are_resolved_step_by_step(tree: Path, target: str) -> None:
-    """A link's own mode, 0777, is not told; the directories that it leads through are."""
+    """Each link and each directory that they lead through."""
     (tree / "further").symlink_to("real")
     (tree / "link").symlink_to(target.format(tree=tree))
-    (tree / "real").chmod(0o700)
     found = through(tree, "link/inner/store")
-    assert found[0] == ("link", 0)
-    assert {("real", 0o700), ("real/inner", (tree / "real/inner").stat().st_mode & 0o7777)} <= {*found}
-    assert ("real/inner/store", 0o755) not in found
+    assert (found[0], found[-2:]) == ("link", ["real/inner", "real/inner/store"])
+    assert "real" in found
 
 
-def test_the_last_may_be_a_link(tree: Path) -> None:
+def test_the_last_may_be_a_link_or_missing(tree: Path) -> None:
     (tree / "store").symlink_to("real/inner/store")
-    assert [path for path, _ in through(tree, "store")] == ["store", "real", "real/inner"]
+    assert through(tree, "store") == ["store", "real", "real/inner", "real/inner/store"]
+    assert through(tree, "real/gone/store") == ["real"]
 
 
 def test_links_without_end(tree: Path) -> None:
     (tree / "loop").symlink_to("loop")
     with pytest.raises(OSError, match="Too many levels"):
-        probe.above(str(tree / "loop/store"))
+        permissions.look(Place("", "wrong", [str(tree / "loop/store")]))
+
+
+def test_a_links_own_mode_says_nothing(tree: Path) -> None:
+    """It is 0777; what counts is who owns it, and the directories that it leads through."""
+    owners = (0, os.getuid())
+    (tree / "link").symlink_to("real")
+    place = Place("", "wrong", [str(tree / "link/inner/store")], owners=owners, below=2)
+    assert permissions.look(place) == Seen([], [])
+    (tree / "real").chmod(0o777)
+    (tree / "real/inner").chmod(0o1777)
+    for name in "abc":
+        (tree / "real/inner/store" / name).touch()
+        (tree / "real/inner/store" / name).chmod(0o666)
+    seen = permissions.look(place)
+    assert [(each.path[len(str(tree)) :], each.excess) for each in seen.there] == [("/real", 0o022)]
+    assert len(seen.below) == 2  # as many files are looked at
 
 
 # What doctor says of the directories below which jobs may name what they read from copies.
@@ -185,7 +193,7 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(*paths: object) -> list[tuple[str, str]]:
-    return [(finding.status, finding.found) for finding in prefixes.check("wing", [*map(str, paths)])]
+    return [(finding.status, finding.found) for finding in prefixes.faults("wing", [*map(str, paths)])]
 
 
 def test_what_gives_nobody_a_copy(prefix: Path) -> None:

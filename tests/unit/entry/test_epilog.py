@@ -14,6 +14,7 @@ from tests.lib.privileges import make_removable
 from warmstart import record as records
 from warmstart.cli import own
 from warmstart.entry import epilog, prolog
+from warmstart.host.files import FileSystemBroken
 from warmstart.record import Record
 from warmstart.slurm import commands
 from warmstart.steps import release
@@ -85,7 +86,7 @@ def test_a_harvest_that_is_lost_is_no_success(node: Node, record: Record) -> Non
 
 def test_only_a_broken_node_drains(node: Node, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
-        raise records.StateUnusable(path="/var", problem="read-only")
+        raise FileSystemBroken(path="/var", problem="read-only")
 
     monkeypatch.setattr(release, "run", broken)
     monkeypatch.setattr(commands, "drain_node", lambda *_: True)

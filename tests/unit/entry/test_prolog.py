@@ -16,9 +16,10 @@ from warmstart import plan, run_end, runner, view, wing
 from warmstart import record as records
 from warmstart.entry import epilog, prolog
 from warmstart.host.deadline import Deadline
+from warmstart.host.files import FileSystemBroken
 from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.job import Job
-from warmstart.policy.compiled import Condition, Policy, Wing
+from warmstart.policy.compiled import Match, Policy, Wing
 from warmstart.profiles import facts, registry
 from warmstart.record import Record, StateFull
 from warmstart.run_end import Ending
@@ -151,7 +152,7 @@ def test_a_job_that_no_rule_gives_anything_has_no_state(node: Node) -> None:
 
 
 def test_a_job_that_no_rule_matches_is_told_so_if_it_asks(node: Node) -> None:
-    elsewhere = NUMBA._replace(match=(Condition("node", ("n2",)),))
+    elsewhere = NUMBA._replace(match=Match(node=("n2",)))
     node.write(node.policy._replace(rules=(elsewhere,)))
     node.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers nonsense")
     record = run(node)
@@ -186,7 +187,7 @@ def test_a_store_that_is_away_leaves_the_job_cold(node: Node) -> None:
 @pytest.mark.parametrize("bug", [False, True])
 def test_a_failure_leaves_nothing_half_applied(node: Node, monkeypatch: pytest.MonkeyPatch, bug: bool) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise ZeroDivisionError if bug else records.StateUnusable(path="/var", problem="read-only")
+        raise ZeroDivisionError if bug else FileSystemBroken(path="/var", problem="read-only")
 
     monkeypatch.setattr(seed, "run", fail)
     monkeypatch.setattr(commands, "drain_node", lambda *_: True)
@@ -233,7 +234,7 @@ def test_wings_are_asked_where_a_rule_needs_what_slurmd_does_not_tell(  # noqa: 
     load = wing.load
     part = SimpleNamespace(informed=informed)
     monkeypatch.setattr(wing, "load", lambda module: part if module == "w.informs" else load(module))
-    rule = NUMBA._replace(match=(Condition("job_name", ("night",)),))
+    rule = NUMBA._replace(match=Match(job_name=("night",)))
     informing = Wing("w", used=True, step="", early=False, end="", informs="w.informs")
     node.write(node.policy._replace(rules=(rule,), unseen=unseen, wings=(informing,)))
     node.environ(SLURM_JOB_RESTART_COUNT="0")

@@ -26,7 +26,7 @@ from warmstart.images.store import uses
 from warmstart.images.user import own_images
 from warmstart.images.user.own_images import Directory, Made
 from warmstart.paths import SETS
-from warmstart.policy.compiled import Condition
+from warmstart.policy.compiled import Match
 from warmstart.store.layout import StoreFailed
 
 HEX = "ab" * 32
@@ -109,7 +109,7 @@ def test_where_warmstart_stays_out_of_the_way_enroot_imports(
 ) -> None:
     """With the user's own settings, whatever the store has and the policy allows; `release` leaves nothing."""
     stored(node)
-    elsewhere = NUMBA._replace(match=(Condition("node", ("n2",)),))
+    elsewhere = NUMBA._replace(match=Match(node=("n2",)))
     policy = node.policy
     if case == "off":
         Path(node.installation.off_switch).touch()
@@ -145,7 +145,7 @@ def test_where_warmstart_stays_out_of_the_way_enroot_imports(
 
 
 def test_a_rule_for_this_node_serves_from_the_store(node: Node, step: Step) -> None:
-    canary = NUMBA._replace(match=(Condition("node", (NODE,)),), mode="enforce")
+    canary = NUMBA._replace(match=Match(node=(NODE,)), mode="enforce")
     node.write(node.policy._replace(rules=(canary,), mode="observe"))
     path = stored(node)
     uses.record(str(node.store), Path(path).name.removesuffix(".sqsh"), NODE)

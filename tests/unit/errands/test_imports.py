@@ -27,7 +27,7 @@ from warmstart.images.reference import parse
 from warmstart.images.store import published
 from warmstart.images.store.eviction import ImageQuotaExceeded
 from warmstart.images.store.layout import image_name
-from warmstart.policy.compiled import Credentials, PrivateRepository
+from warmstart.policy.compiled import Credentials, Match, PrivateRepository
 
 DIGEST = f"sha256:{'ab' * 32}"
 IMAGE = f"reg.example.com/a@{DIGEST}"
@@ -226,7 +226,7 @@ def test_the_policy_in_force_decides(
 
 
 def test_a_private_image_is_imported_with_the_sites_login(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    repository = PrivateRepository("team", "reg.example.com/a", ())
+    repository = PrivateRepository("team", "reg.example.com/a", Match())
     rules = node.policy.images._replace(credentials=Credentials("/nowhere/credentials", (repository,)))
     node.write(node.policy._replace(images=rules))
     flights = imports(monkeypatch, publish)

@@ -13,7 +13,7 @@ import pytest
 from tests.lib.image_site import CAPS
 from warmstart.host import loops
 from warmstart.host.deadline import after
-from warmstart.host.files import remove_tree
+from warmstart.host.files import FileSystemBroken, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.images import scratch
 from warmstart.images.scratch import Caps, Exceeded, Watch
@@ -40,7 +40,7 @@ def test_removes_what_dead_hooks_left_and_nothing_else(tmp_path: Path) -> None:
 def test_a_full_or_broken_disk_is_told_apart(tmp_path: Path) -> None:
     with pytest.raises(scratch.ScratchUnusable), scratch.disk_errors("/w"):
         raise OSError(28, "No space left on device")
-    with pytest.raises(scratch.WorkspaceUnusable), scratch.disk_errors("/w"):
+    with pytest.raises(FileSystemBroken), scratch.disk_errors("/w"):
         raise OSError(30, "Read-only file system")
     (tmp_path / "file").touch()
     with pytest.raises(scratch.ScratchUnusable), scratch.opened(str(tmp_path / "file"), "r1", ME, CAPS):
@@ -74,7 +74,7 @@ def test_a_failing_disk_below_drains_no_node() -> None:
     work = scratch.Scratch("/scratch", -1, CAPS, is_loop_filesystem=True)
     with pytest.raises(scratch.ScratchUnusable), work.errors():
         raise OSError(5, "Input/output error")
-    with pytest.raises(scratch.WorkspaceUnusable), work._replace(is_loop_filesystem=False).errors():
+    with pytest.raises(FileSystemBroken), work._replace(is_loop_filesystem=False).errors():
         raise OSError(5, "Input/output error")
 
 

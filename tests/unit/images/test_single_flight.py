@@ -19,6 +19,7 @@ from warmstart.errand import Errands
 from warmstart.errors import WarmstartError
 from warmstart.host import detached
 from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import FileSystemBroken
 from warmstart.images import single_flight
 from warmstart.images.importers.base import (
     ImageForbidden,
@@ -34,13 +35,12 @@ from warmstart.images.imports.requests import IMPORTS, ImportRequest
 from warmstart.images.imports.waiting import ImageWaitExpired, name_images
 from warmstart.images.query import Site, query_by_rules
 from warmstart.images.reference import Reference, parse
-from warmstart.images.scratch import WorkspaceUnusable
 from warmstart.images.store import published, uses
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.eviction import ImageQuotaExceeded
 from warmstart.images.store.layout import Charged, Found, ImageQuery, key_of
 from warmstart.images.store.published import ImageProducer, RememberedFailure
-from warmstart.record import StateFull, StateUnusable
+from warmstart.record import StateFull
 from warmstart.store.layout import StoreFailed, StoreFull
 
 WANTED = parse(f"reg.io/a@sha256:{HEX}")
@@ -233,13 +233,13 @@ def test_a_quota_is_its_users_matter(site: Site, started: Deeds) -> None:
 
 def test_only_roots_own_word_breaks_a_node(site: Site, started: Deeds) -> None:
     """What the import on this node found is believed; the store, whose owner others may control, is not."""
-    broken = WorkspaceUnusable(path="/w", problem="read-only")
+    broken = FileSystemBroken(path="/w", problem="read-only")
     started.append(lambda: told(site, broken))
     with pytest.raises(ImportFailed, match="read-only"):
         single_flight.obtain(WANTED, site, after(5))
     (request,) = asked(site)
     started.append(lambda: requests.remember_failure(site.paths, request.image, RememberedFailure.of(broken)))
-    with pytest.raises(WorkspaceUnusable):
+    with pytest.raises(FileSystemBroken):
         single_flight.obtain(WANTED, site, after(5))
 
 
@@ -274,9 +274,9 @@ def test_a_user_with_too_many_requests_is_told(site: Site, started: Deeds, monke
 @pytest.mark.parametrize(
     ("function", "number", "error"),
     [
-        ("replace_file", errno.EROFS, StateUnusable),
+        ("replace_file", errno.EROFS, FileSystemBroken),
         ("replace_file", errno.ENOSPC, StateFull),
-        ("names_in", errno.EIO, StateUnusable),
+        ("names_in", errno.EIO, FileSystemBroken),
     ],
 )
 def test_requests_that_cannot_be_written_or_read(

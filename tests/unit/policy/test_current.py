@@ -16,7 +16,7 @@ from warmstart.errors import PolicyError
 from warmstart.host import files
 from warmstart.paths import Installation
 from warmstart.policy import compiled, load, source
-from warmstart.policy.compiled import Condition, Images, Policy, Rule
+from warmstart.policy.compiled import Images, Match, Policy, Rule
 from warmstart.policy.current import RETRY_S, PolicyUnsaved, current_policy, hint_for
 from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, Problem, invalid
 
@@ -32,9 +32,9 @@ rules:
 BROKEN = "version: 1\npaths: {store: /shared/warmstart}\nsite_lable: two\n"
 
 
-def kept(installation: Installation, slurm_conf: str | None = None) -> tuple[Policy, PolicyError | None]:
+def kept(installation: Installation) -> tuple[Policy, PolicyError | None]:
     """Return the policy in force, and what is wrong with a newer one, as the next hook does; the result is kept."""
-    policy, _, _, problem = current_policy(installation, keep=True, slurm_conf=slurm_conf)
+    policy, _, _, problem = current_policy(installation, keep=True)
     return policy, problem
 
 
@@ -81,7 +81,7 @@ def test_a_policy_is_read_as_it_was_compiled(installation: Installation, site: S
     site.write(RICH)
     written, read = kept(installation)[0], kept(installation)[0]
     assert read == written
-    assert {type(value) for value in (read.rules[0], read.rules[0].match[0], read.images)} == {Rule, Condition, Images}
+    assert {type(value) for value in (read.rules[0], read.rules[0].match, read.images)} == {Rule, Match, Images}
 
 
 @pytest.mark.parametrize("secret", [".", "policy.yaml", "conf.d", "conf.d/10.yaml"])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lib.policy_site import MINIMAL, Compile, Site, refusals
-from warmstart.policy import compiled, load
+from warmstart.policy import compiled
 from warmstart.policy.invalid import PolicyInvalid
 from warmstart.profiles.defined import FILES
 
@@ -33,9 +33,9 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
     assert [profile.name for profile in policy.profiles] == ["files"]
 
 
-def test_images_without_a_policy_are_those_of_an_empty_one(compiled_of: Compile) -> None:
-    """The importer for pyxis uses them if there is no policy."""
-    assert load.default_images() == compiled_of(MINIMAL).images
+def test_what_is_not_said_is_as_the_classes_have_it(compiled_of: Compile) -> None:
+    """The importer for pyxis uses these images if there is no policy."""
+    assert compiled_of(MINIMAL).images == compiled.Images()
 
 
 def test_only_a_link_may_lie_in_tmp(site: Site, compiled_of: Compile) -> None:
@@ -76,16 +76,16 @@ def test_a_profile_of_the_sites_own_is_compiled_whole(compiled_of: Compile) -> N
     assert mytool.variables == {"MYTOOL_CACHE": "{dir}/v1", "MYTOOL_MODE": "fast"}
     assert (mytool.entries, mytool.never, mytool.needs) == (("v1/*/", "**/*.bin"), ("*.log",), ("meta.json",))
     assert list(mytool.formats.items()) == [("*.json", "json"), ("*.so", "library")]
-    assert (mytool.facts, mytool.relocation, mytool.max_size) == (("image", "cpu", "gpu"), "relocatable", 2 << 20)
-    assert (files.name, files.facts, files.sidecars, files.empty) == (FILES, ("image", "declared", "gpu"), True, True)
+    assert (mytool.facts, mytool.relocation, mytool.max_size) == (("cpu", "gpu"), "relocatable", 2 << 20)
+    assert (files.name, files.facts, files.sidecars, files.empty) == (FILES, ("declared", "gpu"), True, True)
     assert policy.rules[0].profiles == ("mytool", "numba")
 
 
 def test_what_a_profile_leaves_out_is_the_careful_choice(compiled_of: Compile) -> None:
     policy = compiled_of(MINIMAL + 'profiles: {t: {variables: {T: "{dir}"}, entries: ["*"]}}\n')
     mytool = policy.profiles[0]
-    assert (mytool.relocation, mytool.facts, mytool.max_size) == ("constant-path", ("image",), 1 << 30)
-    assert [profile.after_success for profile in policy.profiles] == [False, True]
+    assert (mytool.relocation, mytool.facts, mytool.max_size) == ("constant-path", (), 1 << 30)
+    assert [profile.only_successful for profile in policy.profiles] == [False, True]
 
 
 @pytest.mark.threat(54)
@@ -112,7 +112,7 @@ def test_a_claimed_account_may_choose_what_gives_no_right(compiled_of: Compile) 
 def test_words_that_yaml_11_would_convert_stay_texts(compiled_of: Compile) -> None:
     text = f"{MINIMAL}rules:\n  - {{name: a, match: {{user: [no, on, '010', 12:30, 2024-01-01]}}, env: {{A: off}}}}\n"
     rule = compiled_of(text).rules[0]
-    assert [*rule.match[0].globs] == ["no", "on", "010", "12:30", "2024-01-01"]
+    assert list(rule.match.user or ()) == ["no", "on", "010", "12:30", "2024-01-01"]
     assert rule.env == {"A": "off"}
 
 

@@ -13,8 +13,8 @@ from tests.lib.policy_site import Compile, a_rule, defaults
 from tests.lib.runs import a_job
 from warmstart import plan
 from warmstart.job import Job
-from warmstart.policy import load, match
-from warmstart.policy.compiled import Condition, Policy
+from warmstart.policy import match
+from warmstart.policy.compiled import Match, Policy
 from warmstart.policy.match import (
     NO_RULE,
     Grant,
@@ -64,7 +64,7 @@ NAMES = st.text(st.sampled_from("abA-.[]*?!^é\n"), max_size=6)
 @settings(max_examples=400)
 @given(st.lists(NAMES.filter(lambda name: name and not {*name} & {*"\n?[]"}), min_size=1, max_size=3), NAMES)
 def test_a_list_of_globs_matches_as_fnmatch_does(globs: list[str], partition: str) -> None:
-    rule = a_rule(match=(load.condition("partition", globs),))
+    rule = a_rule(match=Match(partition=tuple(globs)))
     policy = BARE._replace(rules=(rule,))
     (found,) = matching(policy, JOB._replace(partition=partition), no_groups)
     expected = partition != "" and any(fnmatch.fnmatchcase(partition, glob) for glob in globs)
@@ -269,7 +269,7 @@ def test_the_last_rule_with_a_mode_decides(
     compiled_of: Compile, changes: dict[str, str], observed: dict[str, bool]
 ) -> None:
     for mode, expected in observed.items():
-        grant = granted(compiled_of(HEAD + MODES)._replace(mode=mode), a_job(**changes))
+        grant = granted(compiled_of(HEAD + MODES)._replace(mode=mode), a_job(**changes))  # type: ignore[arg-type]
         assert (grant.observed, grant.profiles) == (expected, ["numba"])
 
 
@@ -315,9 +315,9 @@ def test_system_accounts_get_nothing(policy_of: Make, uid: int, reason: str) -> 
     assert granted(policy, JOB).profiles == ["numba"]
 
 
-def on_nodes(*globs: str) -> tuple[Condition, ...]:
+def on_nodes(*globs: str) -> Match:
     """Return the condition of a rule for nodes of these names."""
-    return (Condition("node", globs),)
+    return Match(node=globs)
 
 
 @pytest.mark.parametrize(("nodelist", "observed"), [("a1", False), ("a[1-2]", True), ("b1", True)])

@@ -6,7 +6,7 @@ import pytest
 
 from tests.lib.policy_site import defaults
 from tests.lib.runs import a_job
-from warmstart.policy.compiled import User
+from warmstart.policy.compiled import Trust, User
 from warmstart.policy.match import combine
 from warmstart.policy.shared import SharedPath, covering, granted
 
@@ -14,10 +14,9 @@ SITE = ["/l/sw/*", [["operator", 800], ["root", 0]], "site", "all"]
 ACCOUNT = ["/l/ml", [["svc_ml", 1501]], "account", "ml"]
 
 
-@pytest.mark.parametrize(("trust", "rules"), [("enforced", ["all", "ml"]), ("unproven", ["all"])])
-def test_an_account_shares_only_where_it_is_enforced(trust: str, rules: list[str]) -> None:
-    policy = defaults()
-    policy = policy._replace(trust=policy.trust._replace(account=trust))
+@pytest.mark.parametrize(("doubted", "rules"), [(False, ["all", "ml"]), (True, ["all"])])
+def test_an_account_shares_only_where_it_is_enforced(doubted: bool, rules: list[str]) -> None:
+    policy = defaults()._replace(trust=Trust("enforced"), doubted=doubted)
     job = a_job(account="ml-1")
     grant = combine(policy, [], job)._replace(own={"wing": [[SITE], [ACCOUNT]]})
     found = granted(policy, job, grant, "wing")

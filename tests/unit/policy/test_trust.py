@@ -100,7 +100,7 @@ def test_an_answer_of_long_ago_or_of_the_future_proves_nothing(
     policy: Policy, known: Callable[..., str], age: float
 ) -> None:
     path = known(*ALL, age=age)
-    assert trust.is_doubted(trust.proven(policy, path))
+    assert trust.proven(policy, path).doubted
     assert "was last read" in str(trust.problem(trust.proven(policy, path), path))
 
 
@@ -109,16 +109,16 @@ def test_an_answer_of_long_ago_or_of_the_future_proves_nothing(
 )
 def test_a_damaged_memory_proves_nothing(policy: Policy, tmp_path: Path, text: str) -> None:
     path = tmp_path / "enforcement.json"
-    assert trust.is_doubted(trust.proven(policy, str(path)))
+    assert trust.proven(policy, str(path)).doubted
     path.write_text(text)
-    assert trust.is_doubted(trust.proven(policy, str(path)))
+    assert trust.proven(policy, str(path)).doubted
 
 
 def test_a_memory_that_others_can_write_proves_nothing(policy: Policy, known: Callable[..., str]) -> None:
     """It would be a way to a team's scope."""
     path = known(*ALL)
     os.chmod(path, 0o666)
-    assert trust.is_doubted(trust.proven(policy, path))
+    assert trust.proven(policy, path).doubted
 
 
 def test_a_doubted_rule_restricts_all_the_same(policy: Policy, known: Callable[..., str]) -> None:
@@ -152,24 +152,23 @@ def installation(tmp_path: Path, slurmctld: object) -> Installation:
     return installed(tmp_path, POLICY + "trust: {account: enforced}\n")
 
 
-def test_the_configuration_is_read_when_the_policy_is_compiled(
+def test_an_edit_asks_nobody_and_maintenance_remembers_what_slurmctld_said(
     installation: Installation, slurmctld: dict[str, list[str] | None]
 ) -> None:
-    """And remembered: a later hook asks nobody, and without an answer the last one stays."""
+    """Without an answer the last one stays."""
 
     def hooks_policy() -> Policy:
-        return current_policy(installation, keep=True, slurm_conf="").policy
+        return current_policy(installation, keep=True).policy
 
-    policy = hooks_policy()
-    assert policy.trust.account == trust.UNPROVEN
     slurmctld["words"] = ["associations"]
-    assert hooks_policy().trust.account == trust.UNPROVEN  # no question on the hot path
+    policy = hooks_policy()
+    assert policy.doubted
     trust.remember(policy, installation, "")
-    assert hooks_policy().trust.account == trust.ENFORCED
-    assert current_policy(installation).policy.trust.account == trust.ENFORCED
+    assert not hooks_policy().doubted
+    assert not current_policy(installation).policy.doubted
     slurmctld["words"] = None
     trust.remember(policy, installation, "")
-    assert hooks_policy().trust.account == trust.ENFORCED
+    assert not hooks_policy().doubted
 
 
 def test_doctor_calls_it_critical(installation: Installation, slurmctld: dict[str, list[str] | None]) -> None:
@@ -177,7 +176,7 @@ def test_doctor_calls_it_critical(installation: Installation, slurmctld: dict[st
         return {found.check: found.status for found in run_checks(doctor.CHECKS, installation)}["policy.trust"]
 
     assert status() == "critical"
-    policy = current_policy(installation, keep=True, slurm_conf="").policy
+    policy = current_policy(installation, keep=True).policy
     assert status() == "critical"
     slurmctld["words"] = ["associations"]
     trust.remember(policy, installation, "")

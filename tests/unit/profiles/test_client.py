@@ -23,7 +23,7 @@ from warmstart.profiles.judge import Verdicts
 # With this process's own identity the child is confined all the same.
 VALIDATOR = Validator(Identity("me", os.getuid(), os.getgid()))
 ANSWER = "WARMSTART_TEST_ANSWER"
-OWN = DefinedProfile("mine", {}, "relocatable", ("image",), ("*.bin",), (), (), {}, 100)
+OWN = DefinedProfile({}, ("*.bin",), relocation="relocatable", max_size=100, name="mine")
 FAILED = {"a": "validator-failed", "b": "validator-failed"}
 LIES: list[object] = [None, [], {}, {"a": "rm -rf /"}, {"a": 1}, {"a": ["incomplete"]}]
 

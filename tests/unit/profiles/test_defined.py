@@ -15,17 +15,7 @@ from warmstart.profiles.defined import DefinedProfile, profile_of
 from warmstart.profiles.entry_files import EntryFiles
 from warmstart.profiles.judge import judge
 
-PLAIN = DefinedProfile(
-    name="mytool",
-    variables={"MYTOOL_CACHE": "{dir}"},
-    relocation="relocatable",
-    facts=["image"],
-    entries=["*"],
-    never=[],
-    needs=[],
-    formats={},
-    max_size=1 << 20,
-)
+PLAIN = DefinedProfile({"MYTOOL_CACHE": "{dir}"}, ("*",), relocation="relocatable", max_size=1 << 20, name="mytool")
 
 
 def entry_of(path: str, *patterns: str, **changes: Any) -> str | None:  # noqa: ANN401
@@ -159,5 +149,5 @@ def test_a_directory_of_many_files_is_judged_in_linear_time(stage: Path, stage_f
         (stage / name).write_text(content)
     files = EntryFiles(stage_fd, "d", map(Counted, names))
     Counted.compared = 0
-    profile_of(PLAIN._replace(entries=["d/"], sidecars=True, formats={"*": "written"})).validate(files)
+    profile_of(PLAIN._replace(entries=("d/",), sidecars=True, formats={"*": "written"})).validate(files)
     assert Counted.compared < 10 * len(names)

@@ -8,7 +8,7 @@ import pytest
 
 from warmstart.host.deadline import after
 from warmstart.slurm import commands
-from warmstart.slurm.facts import Access, Configuration, JobFacts
+from warmstart.slurm.facts import Access, JobFacts
 
 # squeue of Slurm 22.05.8: JobID, State, QOS, ArrayJobID, ArrayTaskID, EligibleTime.
 TASKS = "2|RUNNING|(null)|2|2|1795333348|\n4|PENDING|high|2|1|1795333348|\n"
@@ -67,23 +67,39 @@ def test_a_job_that_slurm_has_forgotten(tmp_path: Path) -> None:
         commands.job(silent, 7, after(60))
 
 
-def scontrol(tmp_path: Path, text: str, status: int = 0) -> Access:
-    """Return the access to a stand-in for `scontrol show config`."""
+def scontrol(tmp_path: Path, text: str, status: int = 0, asked: str = "show config") -> Access:
+    """Return the access to a stand-in for scontrol."""
     (tmp_path / "answer").write_text(text)
     path = tmp_path / "scontrol"
-    path.write_text(f'#!/bin/sh\n[ "$*" = "show config" ] && cat {tmp_path}/answer\nexit {status}\n')
+    path.write_text(f'#!/bin/sh\n[ "$*" = "{asked}" ] && cat {tmp_path}/answer\nexit {status}\n')
     path.chmod(0o755)
     return Access(str(path))
 
 
-def test_the_running_configuration_is_read(tmp_path: Path) -> None:
-    prolog = ["/site/first", "/usr/libexec/warmstart/prolog"]
-    controller = ["/usr/libexec/warmstart/prolog-slurmctld"]
-    scripts = {"Prolog": prolog, "Epilog": [], "PrologSlurmctld": controller, "EpilogSlurmctld": []}
-    found = commands.configuration(scontrol(tmp_path, CONFIG), after(60))
-    assert found == Configuration(["associations", "limits", "qos"], scripts)
+def test_the_running_settings_are_read(tmp_path: Path) -> None:
+    """Of a key with several values all count; what is not set has none."""
+    found = commands.settings(scontrol(tmp_path, CONFIG), after(60))
+    assert found.all("Prolog") == ["/site/first", "/usr/libexec/warmstart/prolog"]
+    assert (found.all("Epilog"), found.one("Epilog"), found.seconds("Epilog")) == ([], "", 0)
+    assert commands.enforced(scontrol(tmp_path, CONFIG), after(60)) == ["associations", "limits", "qos"]
     nothing = CONFIG.replace("associations,limits,qos", "none")
-    assert commands.configuration(scontrol(tmp_path, nothing), after(60)).enforced == []
+    assert commands.enforced(scontrol(tmp_path, nothing), after(60)) == []
+
+
+def test_times_have_units_or_none() -> None:
+    found = commands.parse_settings(f"{CONFIG}BatchStartTimeout = 360 sec\n")
+    assert (found.seconds("BatchStartTimeout"), found.seconds("PrologEpilogTimeout")) == (360, 280)
+
+
+PARTITIONS = """\
+PartitionName=ci AllowGroups=ALL AllocNodes=ALL MaxNodes=1 MinNodes=0 Nodes=n[1-2] State=UP TotalCPUs=2 TotalNodes=2
+PartitionName=none AllowGroups=ALL AllocNodes=ALL MaxNodes=1 MinNodes=0 Nodes=(null) State=UP TotalCPUs=0 TotalNodes=0
+"""
+
+
+def test_partitions_are_read_with_their_nodes(tmp_path: Path) -> None:
+    access = scontrol(tmp_path, PARTITIONS, asked="--all --oneliner show partition")
+    assert commands.partitions(access, after(60)) == {"ci": "n[1-2]", "none": ""}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +107,7 @@ def test_the_running_configuration_is_read(tmp_path: Path) -> None:
 )
 def test_an_unclear_configuration_is_none(tmp_path: Path, text: str, status: int) -> None:
     with pytest.raises(ValueError, match="scontrol"):
-        commands.configuration(scontrol(tmp_path, text, status), after(60))
+        commands.settings(scontrol(tmp_path, text, status), after(60))
 
 
 # How a job ended, as squeue tells it while the epilog runs: a wait status on 22.05, CODE:SIGNAL since 23.02.

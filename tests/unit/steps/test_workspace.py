@@ -14,8 +14,8 @@ import pytest
 
 from tests.lib.runs import CACHE, a_context, a_record
 from warmstart import view
-from warmstart.host.files import DiskFailed
-from warmstart.images.scratch import WorkspaceNotRoots, WorkspaceUnusable
+from warmstart.host.files import DiskFailed, FileSystemBroken
+from warmstart.images.scratch import WorkspaceNotRoots
 from warmstart.paths import LONGEST_TMPDIR, LONGEST_WORKSPACE, NOTHING, SOCKET_NAMES, Shown
 from warmstart.steps import workspace
 from warmstart.steps.contract import Context
@@ -93,8 +93,8 @@ def test_the_job_gets_its_own_directories_under_roots(short: tuple[Context, Path
 @pytest.mark.parametrize(
     ("number", "error"),
     [
-        (errno.EROFS, WorkspaceUnusable),
-        (errno.EIO, WorkspaceUnusable),
+        (errno.EROFS, FileSystemBroken),
+        (errno.EIO, FileSystemBroken),
         (errno.ENOSPC, DiskFailed),
         (errno.EDQUOT, DiskFailed),
         (errno.EMFILE, DiskFailed),

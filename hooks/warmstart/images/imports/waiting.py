@@ -78,7 +78,7 @@ class Wait:
     def until(self, deadline: Deadline) -> Obtained:
         """Return the image, or the one that the tag meant last.
 
-        Raises `ImageWaitExpired`, `JobOver`, what the import failed with, and `StateFull` or `StateUnusable` if
+        Raises `ImageWaitExpired`, `JobOver`, what the import failed with, and `StateFull` or `FileSystemBroken` if
         requests cannot be read or written.
         """
         try:

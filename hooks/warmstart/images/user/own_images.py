@@ -114,7 +114,7 @@ def obtain(reference: Reference, directory: Directory, importer: Importer, login
     """Return the path of the user's own image; import it unless another step of the job has done so.
 
     `login` is the user name of a `docker://USER@…` reference, "" if it has none. Raises `ImageWaitExpired`,
-    `ImageInvalid`, `ScratchUnusable`, `WorkspaceUnusable`, and the errors of importers.
+    `ImageInvalid`, `ScratchUnusable`, `FileSystemBroken`, and the errors of importers.
     """
     name = key_of(reference.canonical())
     path = f"{directory.path}/{name}{IMAGE}"

@@ -10,7 +10,7 @@ _DIGITS = 64
 
 
 def check(kind: str, files: EntryFiles, name: str) -> None:
-    """Check a file in a format of `policy.schema.Format`, and load what this one needs. Raises `EntryInvalid`."""
+    """Check a file in a format of `policy.values.Format`, and load what this one needs. Raises `EntryInvalid`."""
     match kind:
         case "any":
             with files.open(name):

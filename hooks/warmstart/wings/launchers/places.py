@@ -17,6 +17,7 @@ from warmstart.policy.compiled import Policy
 from warmstart.wings.launchers import stored
 
 KEY = "launchers"  # of the policy
+Path = str
 SHARE = 4  # waiting for a launcher's lock may take one part in this many of the time left,
 LONGEST_S = 120.0  # but no more than this
 POLL_S = 0.25
@@ -24,10 +25,14 @@ UNLOCK_S = 5.0
 
 
 class Launchers(NamedTuple):
-    """The policy's `launchers`, as it is compiled."""
+    """Launchers that keep each image as `NAME.sqsh` ([launchers](../wings/launchers.md))."""
 
-    directory: str  # where they look for images
-    lock: bool
+    directory: Path | None = None
+    """Directory where launchers look for `NAME.sqsh`. warmstart keeps links there if only `store_user` and root can
+    write it."""
+    lock: bool = False
+    """An import also holds `NAME.sqsh.lock` in `directory` for part of its time, as launchers that use `flock(1)` do.
+    Needs `directory`."""
 
     @contextmanager
     def held(
@@ -37,7 +42,7 @@ class Launchers(NamedTuple):
         if not self.lock:
             yield ""
             return
-        there, name = store.at(self.directory), stored.names_of(reference)[0]
+        there, name = self._at(store), stored.names_of(reference)[0]
         until = deadline.within(min(deadline.left() / SHARE, LONGEST_S))
         problem = there.run(deadline, stored.try_lock, name)
         if problem == stored.BUSY:
@@ -53,11 +58,15 @@ class Launchers(NamedTuple):
 
     def show(self, reference: Reference, path: str, store: ImageStoreClient, deadline: Deadline) -> None:
         """Make links to an image under the launchers' names."""
-        store.at(self.directory).run(deadline, stored.link, stored.names_of(reference), path)
+        self._at(store).run(deadline, stored.link, stored.names_of(reference), path)
+
+    def _at(self, store: ImageStoreClient) -> ImageStoreClient:
+        assert self.directory is not None  # the wing is not in use without
+        return store.at(self.directory)
 
     def forget(self, store: ImageStoreClient, deadline: Deadline) -> None:
         """Remove the links to images that are gone."""
-        store.at(self.directory).run(deadline, stored.forget, f"{store.path}/{IMAGES}")
+        self._at(store).run(deadline, stored.forget, f"{store.path}/{IMAGES}")
 
 
 def of_policy(policy: Policy) -> Launchers:

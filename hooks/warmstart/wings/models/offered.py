@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from warmstart.host import wire
 from warmstart.lean import NamedTuple
-from warmstart.policy.compiled import Policy
+from warmstart.policy.compiled import Policy, Size
 
 KEY = "models"  # of the policy
 WORD = "model"  # of a request
 WAYS = ("spank", "namespace", "containers", "enroot")  # values of `constant_path` that show jobs their models
+Path = str
 DAY_S = 86_400.0  # a second job within it has a model copied; what was used within it stays
 
 
 class Models(NamedTuple):
-    """Which models jobs may read from copies, and how they are made; by default none."""
+    """Directories with weights that jobs read from copies on their node ([models](../wings/models.md))."""
 
-    prefixes: tuple[str, ...] = ()
-    keep: int = 0  # bytes of copies on a node
-    rate: int = 0  # bytes a second that are read for copies
+    prefixes: tuple[Path, ...] = ()
+    """Jobs may name directories below these. Write each path without links, as `realpath` shows it. Without any, jobs
+    may name none."""
+    keep: Size = 500 << 30
+    """Copies on a node, in `paths.shelf`. A larger model is not copied."""
+    rate: Size = 200 << 20
+    """Bytes a second that a node reads of the shared file system for copies."""
 
 
 def offered(policy: Policy) -> Models:

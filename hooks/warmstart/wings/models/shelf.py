@@ -76,7 +76,7 @@ def make(policy: Policy, node: str) -> None:
 def take(shelf: str, name: str, paths: NodePaths, run: Record, deadline: Deadline) -> int | None:
     """Return a set's directory, open for `linux.clone`, and note in the state that a run has it; None: there is none.
 
-    Raises `StateFull`, `StateUnusable`, and `OSError`; `ETIME` if an eviction held the shelf until the deadline.
+    Raises `StateFull`, `FileSystemBroken`, and `OSError`; `ETIME` if an eviction held the shelf until the deadline.
     """
     with suppress(FileNotFoundError), opened_dir(shelf) as fd:
         os.stat(f"{SETS}/{name}", dir_fd=fd)

@@ -16,7 +16,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.job import Job
 from warmstart.lean import NamedTuple, partial, suppress
 from warmstart.plan import NotOffered
-from warmstart.policy.compiled import Policy
+from warmstart.policy.compiled import Duration, Policy
 from warmstart.policy.match import Grant
 from warmstart.record import using_state
 from warmstart.request import COMMENT, Request, RequestInvalid
@@ -36,15 +36,29 @@ LONGEST_NUMBER = 5
 _ANSWER = "answer"  # the head node's notice
 
 
-class Rendezvous(NamedTuple):
-    """Which ports a rule offers."""
+Ports = tuple[int, int]  # the first and the last one
+Count = int
+Positive = int
 
-    ports: tuple[int, int]  # the first and the last one
-    per_job: int
-    per_user: int
-    shared_nodes: bool
-    wait: int  # seconds
-    required: bool
+
+class Rendezvous(NamedTuple):
+    """One address and ports for all nodes of a job ([ports](../wings/ports.md))."""
+
+    ports: Ports
+    """First and last TCP port of the range to reserve from, both included, 1024 or higher and outside of the head
+    node's `ip_local_port_range`. All rules may use the same range."""
+    per_job: Count = 8
+    """Ports that a job may ask for besides `MASTER_PORT`, at most 64. A job that asks for more is refused."""
+    per_user: Positive = 64
+    """Ports of one head node that the jobs of one user may hold at the same time."""
+    shared_nodes: bool = False
+    """Reserve ports also on nodes that the job shares, although a neighbour can take the port before the job binds
+    it."""
+    wait: Duration = 20
+    """How long the other nodes wait for the head node's answer. It is part of the 20 s that a prolog has for everything
+    without a budget of its own."""
+    required: bool = False
+    """A job that cannot have its ports fails with a reason. If false, it runs without, with a notice."""
 
 
 class Answer(NamedTuple):

@@ -26,9 +26,17 @@ from warmstart.policy.match import serves_repository
 from warmstart.record import using_state
 
 KEY = "prefetch"  # of the policy
+ImageReference = str
 PAUSE_S = 3600.0
 RUN_S = 300.0  # for all look-ups into the store
 PRESENT, REQUESTED, FAILED = "present", "requested", "failed within the hour"
+
+
+class Prefetch(NamedTuple):
+    """Images that are imported before any job asks for them ([prefetch](../wings/prefetch.md))."""
+
+    images: tuple[ImageReference, ...] = ()
+    """Images that `warmstart prefetch` keeps in the store. They count in no quota."""
 
 
 class Prefetched(NamedTuple):
@@ -38,9 +46,14 @@ class Prefetched(NamedTuple):
     result: str  # PRESENT, REQUESTED, FAILED, or why no request could be written
 
 
+def offered(policy: Policy) -> Prefetch:
+    """Return what the policy says."""
+    return wire.from_object(Prefetch, policy.own[KEY]) if KEY in policy.own else Prefetch()
+
+
 def wanted(policy: Policy) -> Iterator[tuple[Reference, str]]:
     """Yield the images of `prefetch.images`, each with the first private store that has its repository, else ""."""
-    for reference in map(parse, wire.decode(list[str], policy.own.get(KEY, []))):
+    for reference in map(parse, offered(policy).images):
         repository = f"{reference.registry}/{reference.repository}"
         known = policy.images.credentials.repositories if policy.images.credentials else ()
         names = (item.name for item in known if serves_repository(policy, item.name, repository))
@@ -50,7 +63,7 @@ def wanted(policy: Policy) -> Iterator[tuple[Reference, str]]:
 def run(policy: Policy, site: Site, installation: Installation) -> list[Prefetched]:
     """Ask for the images that are missing, and start the imports whose turn it is. `site` is the shared store's.
 
-    Raises `StoreFailed`, `WorkerSilent`, `StateFull` and `StateUnusable`.
+    Raises `StoreFailed`, `WorkerSilent`, `StateFull` and `FileSystemBroken`.
     """
     paths = installation.node(site.requester.node)
     deadline = after(RUN_S)

@@ -6,10 +6,10 @@ import os
 import shutil
 from collections.abc import Iterator
 
-from warmstart.doctor.containers import ENROOT, PROGRAMS, hook_problem
-from warmstart.doctor.finding import ADVICE, OK, WRONG, Finding
+from warmstart.doctor.containers import PROGRAMS, hook_problem
+from warmstart.doctor.finding import ADVICE, SKIP, WRONG, Finding, check
 from warmstart.doctor.node import Node
-from warmstart.doctor.slurm import LARGEST_SCRIPT
+from warmstart.doctor.slurm import ENROOT, LARGEST_SCRIPT
 from warmstart.doctor.wings import Checks
 from warmstart.host.files import read_small, weakness
 from warmstart.paths import Installation
@@ -21,14 +21,13 @@ WORDS = ('\'runtime::_start "$@"\' "${config}" "${rootfs}"', '"${ENROOT_RUNTIME_
 NEEDED = "use Linux 5.19 or later, and ext4 or xfs for paths.shelf; or leave out paths.shelf"
 
 
+@check("node.ready-roots")
 def ready_roots(node: Node) -> Iterator[Finding]:
     """Try, as nobody, all that a container needs; look for enroot's hook."""
     shelf = node.policy.paths.shelf
-    if not shelf:
-        yield Finding(OK, "the policy has no paths.shelf")
+    if not shelf or not os.path.isdir(shelf) or weakness(os.stat(shelf), sticky=True):
+        yield SKIP  # node.disks and node.permissions say what to do
         return
-    if not os.path.isdir(shelf) or weakness(os.stat(shelf), sticky=True):
-        return  # node.shelf says what to do
     tried = trial.tried(node.policy)
     if not tried.works:
         found = f"containers cannot start from a tree on this node: {tried.memory}"
@@ -51,17 +50,16 @@ def hook(installation: Installation, enroot: str) -> Iterator[Finding]:
         found = f"{', '.join(before)} runs before {HOOK}: what it changes in a container's root is lost"
         yield Finding(WRONG, found, f"give it a name that sorts after {HOOK}")
     else:
-        yield _known(shutil.which("enroot", path=PROGRAMS) or "/usr/bin/enroot")
+        yield from _known(shutil.which("enroot", path=PROGRAMS) or "/usr/bin/enroot")
 
 
-def _known(program: str) -> Finding:
+def _known(program: str) -> Iterator[Finding]:
     """Check that enroot still has what the hook looks for."""
     path = f"{os.path.dirname(os.path.dirname(program))}/lib/enroot/runtime.sh"
     text = read_small(path, LARGEST_SCRIPT).decode("utf-8", "replace")
     if missing := [word for word in WORDS if word not in text]:
         found = f"{HOOK} does not know this enroot, and no container starts from a tree: {path} lacks {missing[0]}"
-        return Finding(WRONG, found, "install a release of warmstart that knows it, or leave out paths.shelf")
-    return Finding(OK, "containers start from the tree of their image")
+        yield Finding(WRONG, found, "install a release of warmstart that knows it, or leave out paths.shelf")
 
 
-CHECKS = Checks(node={"node.ready-roots": ready_roots})
+CHECKS = Checks(node=(ready_roots,))

@@ -11,7 +11,7 @@ import os
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.slurm import commands
-from warmstart.slurm.facts import Access, Configuration, JobFacts
+from warmstart.slurm.facts import Access, JobFacts
 from warmstart.wings.specs import pyslurm_lookup
 from warmstart.wings.specs.client import ask_pyslurm
 
@@ -33,9 +33,9 @@ def job(access: Access, job_id: int, deadline: Deadline) -> JobFacts | None:
     return ask_pyslurm(_identity(access), access, deadline, pyslurm_lookup.job, job_id)
 
 
-def configuration(access: Access, deadline: Deadline) -> Configuration:
-    """Return slurmctld's settings."""
-    return ask_pyslurm(_identity(access), access, deadline, pyslurm_lookup.configuration)
+def enforced(access: Access, deadline: Deadline) -> list[str]:
+    """Return AccountingStorageEnforce, lower case; [] for none."""
+    return ask_pyslurm(_identity(access), access, deadline, pyslurm_lookup.enforced)
 
 
 def _identity(access: Access) -> Identity:

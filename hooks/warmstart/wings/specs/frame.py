@@ -125,7 +125,7 @@ def _work(
     found = keys.of(current.policy)
     if found is None:
         return
-    path = path_of(found.spec_directory, job.cluster, job.id)
+    path = path_of(found.directory, job.cluster, job.id)
     with SlurmClient(_slurm_user(found.user, path)) as slurm:
         libraries = installation.slurm_libraries
         work(ControllerRun(job, current.policy, found, path, log, slurm, after(found.deadline), libraries))

@@ -14,6 +14,6 @@ def informed(policy: Policy, job: Job, store: StoreClient, deadline: Deadline) -
     found = keys.of(policy)
     if found is None:
         return job
-    path = stored.path_of(found.spec_directory, job.cluster, job.id)
+    path = stored.path_of(found.directory, job.cluster, job.id)
     written = store.worker.look(deadline.within(found.deadline), stored.read, path, found.user.uid)
     return stored.informed(job, path, written)

@@ -15,10 +15,9 @@ from importlib import metadata
 from types import ModuleType
 from typing import Protocol
 
-from warmstart.slurm.facts import SCRIPTS, Configuration, JobFacts
+from warmstart.slurm.facts import JobFacts
 
 INVALID_JOB_ID = 2017  # ESLURM_INVALID_JOB_ID (slurm/slurm_errno.h)
-_ATTRIBUTES = ("prolog", "epilog", "prolog_slurmctld", "epilog_slurmctld")
 
 
 class _Job(Protocol):
@@ -64,15 +63,14 @@ def job(libraries: str, slurm_conf: str, job_id: int) -> JobFacts | None:
     return _facts(known)
 
 
-def configuration(libraries: str, slurm_conf: str) -> Configuration:
-    """Return slurmctld's settings. Raises `OSError` with Slurm's message."""
+def enforced(libraries: str, slurm_conf: str) -> list[str]:
+    """Return AccountingStorageEnforce, lower case, [] for none. Raises `OSError` with Slurm's message."""
     pyslurm = _load(libraries, slurm_conf)
     try:
         config = pyslurm.slurmctld.Config.load()
     except pyslurm.RPCError as error:
         raise OSError(errno.EIO, str(error)) from error
-    scripts = {key: list(getattr(config, name) or []) for key, name in zip(SCRIPTS, _ATTRIBUTES, strict=True)}
-    return Configuration([word.lower() for word in config.accounting_storage_enforce], scripts)
+    return [word.lower() for word in config.accounting_storage_enforce]
 
 
 def _load(libraries: str, slurm_conf: str) -> ModuleType:

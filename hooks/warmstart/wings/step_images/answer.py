@@ -209,7 +209,7 @@ def _job(record: Record) -> Job:
 
 def _obtain(session: Session, job: Job, record: Record, question: Question) -> Answer:
     policy, reference = session.policy, question.reference
-    check_allowed(reference, policy.images.registries)
+    check_allowed(reference, policy.images.allowed)
     # A private image is copied into the job's workspace.
     private = plan.private_images(policy, job, [reference]) if record.workspace else ()
     audit = session.audit.bind(step=image.NAME)

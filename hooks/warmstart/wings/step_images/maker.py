@@ -23,7 +23,7 @@ def make(installation: Installation, reference: Reference, policy: Policy, find:
 
     Raises `ImageDeclined`. `find`: as `asking.obtain`.
     """
-    imports = policy.own.get(KEY) == "import"
+    imports = KEY in policy.own
     nodes = os.environ.get(STEP_NODES, "")
     answer = asking.obtain(socket_of(installation), reference, policy.images, find, waits_on=not imports, nodes=nodes)
     if answer.path:

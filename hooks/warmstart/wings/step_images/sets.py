@@ -274,7 +274,7 @@ def _attach(context: Context, profiles: list[str], namespaces: list[int]) -> Non
 
 
 def _show(context: Context, image: StepImage, key: str, more: str = "") -> None:
-    """Tell the job's later steps of the set, so that they need not ask. Raises `StateUnusable` or `StateFull`."""
+    """Tell the job's later steps of the set, so that they need not ask. Raises `FileSystemBroken` or `StateFull`."""
     name = view.set_of(image.reference, image.nodes)
     view.add(context.paths.view, context.record, name, f"{key} {image.path}\n{more}")
 

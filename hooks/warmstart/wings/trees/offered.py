@@ -5,11 +5,12 @@ from __future__ import annotations
 from warmstart.host import wire
 from warmstart.lean import NamedTuple
 from warmstart.paths import NodePaths
-from warmstart.policy.compiled import Policy
+from warmstart.policy.compiled import Policy, Size
 from warmstart.profiles.defined import WHOLE
 
 KEY = "trees"  # of the policy, and of a rule
 WORD = "tree"  # of a request
+Path = str
 TREE_S = 2 * 3600  # how long the packing of one tree may take
 RENEWED_S = 12 * 3600  # age at which a copy is packed anew if a job asks for it
 OLDEST_S = 2 * RENEWED_S  # age at which jobs are shown a copy no more
@@ -18,11 +19,16 @@ WAYS = ("spank", "namespace", "containers", "enroot")  # values of `constant_pat
 
 
 class Trees(NamedTuple):
-    """Which trees jobs may read from packed copies, and bounds of packing one; by default none."""
+    """Directories on shared file systems that jobs read from packed copies ([trees](../wings/trees.md))."""
 
-    prefixes: tuple[str, ...] = ()
-    max_size: int = 0  # bytes
-    keep: int = 0  # bytes of copies on a node
+    prefixes: tuple[Path, ...] = ()
+    """Jobs may ask for directories below these, if root does not own them. Write each path without links, as `realpath`
+    shows it. Without any, jobs may ask for none."""
+    max_size: Size = 20 << 30
+    """Bytes of one tree's files. A larger one is not packed."""
+    keep: Size = 50 << 30
+    """Packed copies that `warmstart maintain` leaves on a node, beside `seed.keep`. Least recently used copies go
+    first, and none that a job reads. No tree is packed whose copy would be larger."""
 
 
 def offered(policy: Policy) -> Trees:

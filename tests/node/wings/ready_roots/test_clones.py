@@ -26,7 +26,6 @@ from warmstart.steps.contract import Context, Outcome
 from warmstart.store.client import StoreClient, rooms_of
 from warmstart.wings.ready_roots import clones, step, step_image, trial
 from warmstart.wings.ready_roots import unpack as unpack_part
-from warmstart.wings.ready_roots.policy import KEY
 from warmstart.wings.ready_roots.settings import OWN
 from warmstart.wings.ready_roots.step import VARIABLE, Options
 
@@ -39,8 +38,8 @@ def context() -> Iterator[Context]:
     base = Path(tempfile.mkdtemp(prefix="warmstart-clones-", dir="/var/tmp"))
     base.chmod(0o711)
     made = a_context(base)
-    policy = made.policy._replace(paths=made.policy.paths._replace(shelf=str(base / "shelf")), own={KEY: True})
-    wings = tuple(known._replace(used=known.name == KEY) for known in policy.wings)
+    policy = made.policy._replace(paths=made.policy.paths._replace(shelf=str(base / "shelf")))
+    wings = tuple(known._replace(used=known.name == "ready_roots") for known in policy.wings)
     policy = policy._replace(wings=wings)
     record = made.record._replace(
         uid=JOB[0],

@@ -67,8 +67,7 @@ def test_both_say_the_same(site: Site, pyslurm: str) -> None:
         assert pending is not None
         assert (pending.state, pending.array.partition("_")[0]) == ("PENDING", str(held))
         assert by_pyslurm.job(99_999, after(30)) is None
-        assert by_pyslurm.configuration(after(30)) == by_commands.configuration(after(30))
-        assert by_pyslurm.configuration(after(30)).scripts["Prolog"] == [f"{cluster.prefix}/libexec/warmstart/prolog"]
+        assert by_pyslurm.enforced(after(30)) == by_commands.enforced(after(30))
     finally:
         for known in (job_id, array, held):
             cluster.cancel(known)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.lib.built_entries import SHARED
 from tests.lib.cache_files import cubin, relocatable
 from tests.lib.judging import SAME_STAGE, Reason
-from warmstart.policy.schema import Format
+from warmstart.policy.values import Format
 from warmstart.profiles.entry_files import REASONS
 from warmstart.profiles.formats import by_name
 

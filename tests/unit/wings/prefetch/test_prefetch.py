@@ -26,7 +26,7 @@ from warmstart.images.store.layout import ImageQuery
 from warmstart.images.store.published import RememberedFailure
 from warmstart.paths import NodePaths
 from warmstart.policy import source
-from warmstart.policy.compiled import Condition, Credentials, PrivateRepository
+from warmstart.policy.compiled import Credentials, Match, PrivateRepository
 from warmstart.policy.invalid import PolicyInvalid
 from warmstart.wings.prefetch import work
 from warmstart.wings.prefetch.work import FAILED, PRESENT, REQUESTED
@@ -45,7 +45,7 @@ def kept(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 def keep(node: Node, *images: str) -> None:
     """Have the policy keep these images in the store."""
-    node.write(node.policy._replace(own={work.KEY: [f"docker://{image}" for image in images]}))
+    node.write(node.policy._replace(own={work.KEY: {"images": [f"docker://{image}" for image in images]}}))
 
 
 def here(kept: Node) -> NodePaths:
@@ -73,9 +73,9 @@ def publish(kept: Node, age_s: float) -> None:
 
 
 def test_private_images_come_from_their_own_store(kept: Node) -> None:
-    private = PrivateRepository("team", "reg.example.com/team/app", (Condition("user", ("alice",)),))
+    private = PrivateRepository("team", "reg.example.com/team/app", Match(user=("alice",)))
     images = kept.policy.images._replace(credentials=Credentials("/etc/auth.json", (private,)))
-    policy = kept.policy._replace(images=images, own={work.KEY: ["reg.example.com/team/app:1", IMAGE]})
+    policy = kept.policy._replace(images=images, own={work.KEY: {"images": ["reg.example.com/team/app:1", IMAGE]}})
     assert list(work.wanted(policy)) == [(parse("reg.example.com/team/app:1"), "team"), (parse(IMAGE), "")]
     kept.write(policy)
     assert run(kept) == [REQUESTED, REQUESTED]
@@ -153,6 +153,6 @@ def test_images_of_other_registries_are_refused(compiled_of: Compile) -> None:
 
 def test_the_compiled_policy_has_them(compiled_of: Compile) -> None:
     used = compiled_of(f"{MINIMAL}images: {{registries: [a.org]}}\nprefetch: {{images: [docker://a.org/b]}}\n")
-    assert used.own == {"prefetch": ["docker://a.org/b"]}
+    assert used.own == {"prefetch": {"images": ["docker://a.org/b"]}}
     for policy, is_used in ((used, True), (compiled_of(MINIMAL), False)):
         assert [known.used for known in policy.wings if known.name == "prefetch"] == [is_used]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.runs import a_policy
-from warmstart.doctor.finding import ADVICE, OK, WRONG
+from warmstart.doctor.finding import ADVICE, OK, WRONG, check, run
 from warmstart.doctor.node import Node
 from warmstart.paths import Installation
 from warmstart.wings.ready_roots import checks, trial
@@ -33,7 +33,8 @@ def enroot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def of_hook(tmp_path: Path) -> tuple[str, str]:
-    (found,) = checks.hook(Installation(str(tmp_path / "prefix")), str(tmp_path))
+    where = str(tmp_path)
+    (found,) = run([check("")(lambda prefix: checks.hook(Installation(prefix), where))], f"{where}/prefix")
     return found.status, found.found
 
 
@@ -91,17 +92,18 @@ def test_the_hook_has_the_words_that_are_looked_for() -> None:
 @pytest.mark.parametrize(
     ("tried", "status", "words"),
     [
-        (None, OK, "no paths.shelf"),
         (Tried("Invalid argument", "Invalid argument"), WRONG, "Invalid argument"),
         (Tried("Operation not supported", ""), ADVICE, "lies in memory"),
     ],
 )
 def test_a_node_that_cannot_is_told_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried: Tried | None, status: str, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried: Tried, status: str, words: str
 ) -> None:
     monkeypatch.setattr(checks, "ENROOT", str(tmp_path))
     monkeypatch.setattr(trial, "tried", lambda _: tried)
     policy = a_policy(tmp_path)
-    policy = policy._replace(paths=policy.paths._replace(shelf="/usr" if tried else None))
-    found, *_ = checks.ready_roots(Node(Installation(str(tmp_path)), policy))
+    policy = policy._replace(paths=policy.paths._replace(shelf="/usr"))
+    found, *_ = run([checks.ready_roots], Node(Installation(str(tmp_path)), policy))
     assert (found.status, words in found.found) == (status, True)
+    none = policy._replace(paths=policy.paths._replace(shelf=None))
+    assert run([checks.ready_roots], Node(Installation(str(tmp_path)), none)) == []

@@ -20,12 +20,11 @@ def test_pyslurm_of_the_running_release_is_asked_instead(tmp_path: Path) -> None
     assert not (tmp_path / "asked").exists()
 
 
-def test_pyslurm_tells_of_the_configuration(tmp_path: Path) -> None:
+def test_pyslurm_tells_what_is_enforced(tmp_path: Path) -> None:
     install(tmp_path / "libraries")
     slurmctld = controller(tmp_path, "25.11.1")
     assert slurmctld.job(8, after(60)) == JOB._replace(job_id=8)
-    found = slurmctld.configuration(after(60))
-    assert (found.enforced, found.scripts["Prolog"], found.scripts["Epilog"]) == (["limits"], ["/site/prolog"], [])
+    assert slurmctld.enforced(after(60)) == ["limits"]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +71,7 @@ def test_one_look_up_is_all_there_is(tmp_path: Path, broken: str, reason: str) -
     """When pyslurm's fails, hangs or crashes, squeue is not asked as well."""
     install(tmp_path / "libraries", broken=broken)
     slurmctld = controller(tmp_path, "25.11.1")
-    slurmctld.configuration(after(60))  # so that the release is known, which a command is asked for
+    slurmctld.enforced(after(60))  # so that the release is known, which a command is asked for
     with pytest.raises(LookUpFailed, match=reason):
         slurmctld.job(7, after(0.5 if "sleep" in broken else 60))
     assert not (tmp_path / "asked").exists()

@@ -11,10 +11,12 @@ import pytest
 
 from tests.lib import command_line
 from tests.lib.command_line import POLICY, installed
-from warmstart.doctor import slurm_conf, units
+from warmstart.doctor import slurm_files, units
 from warmstart.doctor.finding import Result, run
 from warmstart.doctor.slurm import Slurm
 from warmstart.paths import Installation
+from warmstart.policy.current import current_policy
+from warmstart.slurm.facts import Settings
 from warmstart.wings import step_images
 from warmstart.wings.step_images import job, place
 from warmstart.wings.step_images.checks import CHECKS
@@ -23,8 +25,7 @@ from warmstart.wings.step_images.place import program_of, socket_of
 
 def test_steps_can_ask_for_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = installed(tmp_path / "prefix", POLICY)
-    conf, plugstack = tmp_path / "slurm.conf", tmp_path / "plugstack.conf"
-    conf.write_text("ClusterName=c\n")
+    plugstack = tmp_path / "plugstack.conf"
     monkeypatch.setattr(place, "SPARE", str(tmp_path))
     importer = Path(site.libexec, "pyxis-importer")
     importer.parent.mkdir(parents=True)
@@ -32,19 +33,20 @@ def test_steps_can_ask_for_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = Path(place.socket_of(site))
     path.parent.mkdir(parents=True)
 
-    def looked(plugin: str) -> Result:
+    def looked(plugin: str) -> list[Result]:
         plugstack.write_text(plugin)
-        (found,) = run(CHECKS.slurm, Slurm(slurm_conf.read(str(conf)), site, None, None))
-        return found
+        plugins = tuple(slurm_files.plugins(str(plugstack)))
+        policy = current_policy(site).policy
+        return run(CHECKS.slurm, Slurm(Settings({}), site, policy, (22, 5), str(tmp_path), plugins))
 
     def status(plugin: str) -> str:
-        return looked(plugin).status
+        return looked(plugin)[0].status
 
     pyxis = f"required spank_pyxis.so importer={importer}\n"
-    assert [status(""), status("required spank_pyxis.so\n"), status(pyxis)] == ["ok", "ok", "advice"]
+    assert (looked(""), looked("required spank_pyxis.so\n"), status(pyxis)) == ([], [], "advice")
     for systemd, names_unit in ((tmp_path, True), (tmp_path / "none", False)):
         monkeypatch.setattr(units, "SYSTEMD", str(systemd))
-        assert ("warmstart-step-images.socket" in looked(pyxis).change) is names_unit
+        assert ("warmstart-step-images.socket" in looked(pyxis)[0].change) is names_unit
     path.touch()
     assert status(pyxis) == "advice"
     path.unlink()

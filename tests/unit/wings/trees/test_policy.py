@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lib.policy_site import MINIMAL, Compile, Site, find_user, refusals
+from tests.lib.policy_site import MINIMAL, Compile, Site, defaults, offering, refusals
 from tests.lib.runs import a_job
 from warmstart import wing
 from warmstart.policy.match import combine, matching
-from warmstart.policy.schema import whole
 from warmstart.policy.shared import granted
 from warmstart.wings.trees import policy as part
 from warmstart.wings.trees.offered import KEY, Trees, offered
@@ -74,12 +73,10 @@ def test_trees_of_many_are_owned_and_below_a_prefix(
 )
 def test_a_tree_is_none_of_warmstarts_own_directories(monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
     """Those of an installation below a prefix of its own, which the code's path tells."""
-    model = whole().model_validate(
-        {"version": 1, "paths": {"store": "/shared/warmstart"}, "trees": {"prefixes": [prefix]}}
-    )
-    assert [*part.faults(model, find_user)] == []
+    policy = offering(defaults(), trees={"prefixes": [prefix]})
+    assert [*part.faults(policy)] == []
     monkeypatch.setattr(wing, "FOLDER", "/opt/site/lib/warmstart/releases/1/warmstart/wings")
-    (fault,) = part.faults(model, find_user)
+    (fault,) = part.faults(policy)
     assert "warmstart's own directories" in fault.problem
 
 

@@ -290,7 +290,7 @@ OFFERED = offering(defaults(), trees={"prefixes": ["/lustre"]})._replace(constan
 @pytest.mark.parametrize(("way", "cache", "words"), [("spank", "", "no workspace"), ("none", "/w", "constant_path")])
 def test_a_copy_needs_a_way_to_the_job_and_a_workspace(way: str, cache: str, words: str) -> None:
     """Otherwise the step does not look at the tree, which the job reads as it is."""
-    planned = step.planned(OFFERED._replace(constant_path=way), a_job(), GRANT, ASKED)
+    planned = step.planned(OFFERED._replace(constant_path=way), a_job(), GRANT, ASKED)  # type: ignore[arg-type]
     assert planned is not None
     context = SimpleNamespace(record=SimpleNamespace(cache=cache))
     (told,) = planned.run(cast("Context", context)).notices
