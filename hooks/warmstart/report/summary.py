@@ -222,11 +222,7 @@ class _Adding:
             if hook.name == PROLOG:
                 self._add_use(image, period, head=hook.head)
         for profile, start in hook.starts:
-            self._fetched += values.count(start, "fetched_bytes")
-            if why := why_cold(start):
-                self._cold.add((hook.user, kind_of(why)))
-            if why and why not in NO_ENTRY:
-                self._cold_anyway.add(f"{profile}: {why}")
+            self._add_start(hook.user, profile, start)
         for profile, harvest in hook.harvests:
             self._add_harvest(hook.user, profile, harvest, period)
         if hook.name == PROLOG and hook.head:
@@ -250,6 +246,13 @@ class _Adding:
         self._imported_bytes += image.size
         period["imported"] += 1
         period["imported_bytes"] += image.size
+
+    def _add_start(self, user: str, profile: str, start: Mapping[str, object]) -> None:
+        self._fetched += values.count(start, "fetched_bytes")
+        if why := why_cold(start):
+            self._cold.add((user, kind_of(why)))
+            if why not in NO_ENTRY:
+                self._cold_anyway.add(f"{profile}: {why}")
 
     def _add_harvest(self, user: str, profile: str, harvest: Mapping[str, object], period: Counter[str]) -> None:
         self._entries += values.count(harvest, "entries")
