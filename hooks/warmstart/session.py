@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
-from warmstart.audit import events
 from warmstart.audit.log import Log
 from warmstart.errors import ResourceError, StoreError, UserError, WarmstartError
 from warmstart.host import files
@@ -137,7 +136,7 @@ def open_session(installation: Installation, hook: str, node: str = "") -> Itera
     from warmstart.audit.rendering import ProgramLog  # structlog is slow to import
 
     log = ProgramLog(policy.paths.audit, {"hook": hook, "run_id": run_id, "node": node}, syslog=policy.audit.syslog)
-    log.emit(events.HOOK_STARTED)
+    log.begin()
     started = time.monotonic()
     outcome = "failed"
     is_ended = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

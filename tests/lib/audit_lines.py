@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from warmstart.audit import events
 from warmstart.audit.log import Log
 
 FIELDS: dict[str, object] = {
@@ -28,6 +27,6 @@ def lines(log: Path) -> list[dict[str, Any]]:
 def finished(log: Path, *, syslog: bool = False, **fields: object) -> None:
     """Write the lines of a hook that imported an image."""
     audit = Log(str(log), FIELDS, syslog=syslog)
-    audit.emit(events.HOOK_STARTED)
+    audit.begin()
     audit.add("images", how="imported", **fields)
     audit.finish(outcome="ok", duration_ms=12.5)

@@ -27,7 +27,7 @@ from tests.lib.last_lines import Found, LastLines
 from tests.lib.numba_entries import write_as
 from tests.lib.runs import a_job, a_policy
 from warmstart import session as sessions
-from warmstart.audit.events import HOOK_FINISHED
+from warmstart.audit.line import HOOK_FINISHED
 from warmstart.cli.maintain import maintain
 from warmstart.entry import background, epilog, job_container, prolog
 from warmstart.errands import registry

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.lib import image_site
 from tests.lib.policy_site import defaults
-from warmstart.audit.events import HOOK_FINISHED
+from warmstart.audit.line import HOOK_FINISHED
 from warmstart.audit.log import Log
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity

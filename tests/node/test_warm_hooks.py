@@ -20,6 +20,7 @@ CALLS = {"prolog": 1005, "epilog": 1680, "no rule": 490}
 ON_THE_STORE = {"prolog": 20, "epilog": 0}
 WAITING = re.compile(r"^\d+ +(pselect6|poll|wait4)\(")
 MODULES = {"prolog": 50, "no rule": 24}  # of our own; packages, which are empty, are not counted
+CLASSES = {"prolog": 0, "no rule": 0}
 HOT_CODE = 400_000  # bytes of it that are read
 
 
@@ -56,31 +57,34 @@ def test_a_job_without_a_rule_makes_few_system_calls(site: BenchSite) -> None:
 
 
 def test_a_warm_prolog_loads_few_modules(site: BenchSite) -> None:
-    """Each takes as long as several system calls."""
-    names = modules(site, site.hook("prolog"))
+    """Each takes as long as several system calls; so do two or three classes."""
+    names, classes = loaded(site, site.hook("prolog"))
     site.hook("epilog").run()
     assert "warmstart.seed.overlay" in names
-    assert len(names) <= MODULES["prolog"]
+    assert (len(names) <= MODULES["prolog"], classes <= CLASSES["prolog"]) == (True, True), (len(names), classes)
 
 
 def test_a_prolog_without_a_rule_loads_fewer(site: BenchSite) -> None:
-    names = modules(site, site.hook("prolog", 9, "none"))
+    names, classes = loaded(site, site.hook("prolog", 9, "none"))
     assert "warmstart.policy.match" in names
-    assert len(names) <= MODULES["no rule"]
+    assert (len(names) <= MODULES["no rule"], classes <= CLASSES["no rule"]) == (True, True), (len(names), classes)
 
 
-def modules(site: BenchSite, command: Command) -> set[str]:
-    """Run a prolog; return the modules of our own that it has loaded, but for packages, which are empty."""
+def loaded(site: BenchSite, command: Command) -> tuple[set[str], int]:
+    """Run a prolog; return what it has loaded of our own: modules but for packages, which are empty, and classes."""
     release = site.prefix / "lib/warmstart/python"
     listed = site.base / "start"
-    ours = 'print(*(name for name, module in sys.modules.items() if name.startswith("warmstart.")))'
+    ours = """print(*(name for name, module in sys.modules.items() if name.startswith("warmstart.")))
+    print(len({value for module in sys.modules.values() for value in vars(module).values()
+        if isinstance(value, type) and value.__module__.startswith("warmstart.")}))"""
     listed.write_text(
         (release / "warmstart/start.py").read_text().replace("sys.stdout.flush()", f"{ours}\n    sys.stdout.flush()", 1)
     )
     argv = ["/usr/bin/python3", "-ISXutf8", str(listed), "entry.prolog", str(site.prefix), str(release)]
     done = subprocess.run(argv, env=dict(command.env), check=True, capture_output=True, text=True)
-    names = set(done.stdout.split())
-    return names - {name.rpartition(".")[0] for name in names}
+    *listing, classes = done.stdout.split()
+    names = set(listing)
+    return names - {name.rpartition(".")[0] for name in names}, int(classes)
 
 
 def test_a_large_namespace_costs_a_warm_job_no_more(site: BenchSite) -> None:

@@ -1,22 +1,12 @@
-"""The event catalogue: every value of an audit line's `event`.
+"""Acts that have a line of their own in the audit log. Names are `noun.verb`; docs/reference/audit.md documents them.
 
-Names are `noun.verb`. docs/reference/audit.md documents them; a test compares this module with that page.
+All else is part of a last line (`audit.line`). Wings have their own.
 """
 
 from __future__ import annotations
 
-from warmstart.lean import TYPE_CHECKING
+from warmstart.audit.line import Event
 
-if TYPE_CHECKING:
-    from typing import NewType
-
-    Event = NewType("Event", str)
-else:
-    Event = str
-
-HOOK_STARTED = Event("hook.started")
-HOOK_FINISHED = Event("hook.finished")
-HARVEST_FINISHED = Event("harvest.finished")
 NODE_DRAINED = Event("node.drained")
 POLICY_REJECTED = Event("policy.rejected")
 RECORD_DAMAGED = Event("record.damaged")
@@ -39,11 +29,3 @@ BUNDLE_QUARANTINED = Event("bundle.quarantined")
 ENTRY_PROMOTED = Event("entry.promoted")
 STORE_SWEPT = Event("store.swept")
 RUN_ABANDONED = Event("run.abandoned")
-
-# What a job's own user may read of a hook's last line: nothing of the node, of the policy, or of other users' jobs.
-SHOWN_TO_JOB = frozenset(
-    {
-        "outcome", "duration_ms", "partition", "account", "head", "asked", "excluded", "granted", "of", "facts",
-        "steps", "images", "caches", "failures", "remarks", "told", "died_ms", "look", "at_end",
-    }
-)  # fmt: skip

@@ -9,9 +9,20 @@ from __future__ import annotations
 
 import time
 
-from warmstart.lean import Iterable, dumps, loads
+from warmstart.lean import TYPE_CHECKING, Iterable, dumps, loads
+
+if TYPE_CHECKING:
+    from typing import NewType
+
+    Event = NewType("Event", str)
+else:
+    Event = str
 
 Line = dict[str, object]
+
+# What a program begins with; its last line; and the last line for another job than its own.
+HOOK_STARTED, HOOK_FINISHED = Event("hook.started"), Event("hook.finished")
+HARVEST_FINISHED = Event("harvest.finished")
 
 SCHEMA = 1
 ORDER = (

@@ -16,8 +16,7 @@ import os
 import stat
 import time
 
-from warmstart.audit.events import HARVEST_FINISHED, HOOK_FINISHED, HOOK_STARTED, SHOWN_TO_JOB, Event
-from warmstart.audit.line import Line, encoded, shaped, timestamp
+from warmstart.audit.line import HARVEST_FINISHED, HOOK_FINISHED, HOOK_STARTED, Event, Line, encoded, shaped, timestamp
 from warmstart.errors import WarmstartError
 from warmstart.host.files import DIRECTORY, Untrusted, ensure_path, weakness, write_all
 from warmstart.lean import TYPE_CHECKING
@@ -28,6 +27,13 @@ DEFAULT = "/var/log/warmstart/audit.jsonl"
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _JOB = ("cluster", "job_id", "uid", "user")
 _DOER = ("hook", "job_id", "uid", "user")
+# What a job's own user may read of a hook's last line: nothing of the node, of the policy, or of other users' jobs.
+_SHOWN = frozenset(
+    {
+        "outcome", "duration_ms", "partition", "account", "head", "asked", "excluded", "granted", "of", "facts",
+        "steps", "images", "caches", "failures", "remarks", "told", "died_ms", "look", "at_end",
+    }
+)  # fmt: skip
 _HIDDEN = ("node", "policy")  # kinds of failures that a job's user does not read
 
 
@@ -62,12 +68,15 @@ class Log:
         fields = {"done_by": own, **rest, **job}
         return self._copy(_fields=fields, _begun={}, _result={}, _failures=[], _last=HARVEST_FINISHED)
 
-    def emit(self, event: Event, **fields: object) -> None:
-        """Write one line at once."""
-        line = {"ts": timestamp(time.time()), "event": event, **self._fields, **fields}
-        if event == HOOK_STARTED:
-            self._begun.update(line)
-        self._write(shaped(line))
+    def begin(self, **fields: object) -> None:
+        """Write the first line."""
+        self._begun.update(self.emit(HOOK_STARTED, **fields))
+
+    def emit(self, event: Event, **fields: object) -> Line:
+        """Write one line at once; return it."""
+        line = shaped({"ts": timestamp(time.time()), "event": event, **self._fields, **fields})
+        self._write(line)
+        return line
 
     def say(self, **fields: object) -> None:
         """Have fields in the last line. Here and below, a field without a value is left out."""
@@ -109,11 +118,11 @@ class Log:
     def shown(self, **fields: object) -> str:
         """Return the first and the last line so far, as the job's own user may read them. `fields` as in `finish`."""
         own = {name: value for name, value in self._fields.items() if name != "step"}
-        result = {name: value for name, value in {**self._result, **fields}.items() if name in SHOWN_TO_JOB}
+        result = {name: value for name, value in {**self._result, **fields}.items() if name in _SHOWN}
         if isinstance(failures := result.get("failures"), list):
             result["failures"] = [failure for failure in failures if failure.get("kind") not in _HIDDEN]
         last = {"ts": timestamp(time.time()), "event": self._last, **own, **result}
-        return "".join(f"{encoded(shaped(line))}\n" for line in (self._begun, last) if line)
+        return "".join(f"{encoded(line)}\n" for line in (self._begun, shaped(last)) if line)
 
     def finish(self, **fields: object) -> None:
         """Write the last line, with the whole result; `fields` have the outcome. Of nothing done for a job, none."""
@@ -153,9 +162,8 @@ def _valued(fields: Line) -> Line:
 def _append(path: str, line: bytes) -> str:
     """Append a line to the log; return why not, "" if it is whole there."""
     try:
-        fd = _opened(path)
+        fd, size = _opened(path)
         try:
-            size = os.fstat(fd).st_size
             if size and os.pread(fd, 1, size - 1) != b"\n":
                 line = b"\n" + line  # a full disk, or a kill, has cut the last line short
             write_all(fd, line)
@@ -166,8 +174,8 @@ def _append(path: str, line: bytes) -> str:
     return ""
 
 
-def _opened(path: str) -> int:
-    """Open the log, or make it. Raises `OSError`, also for one that others could have made or can change."""
+def _opened(path: str) -> tuple[int, int]:
+    """Open the log, or make it; return its size, too. Raises `OSError`, also for one that others can change."""
     parent, name = os.path.split(path)
     try:
         directory = os.open(parent, DIRECTORY & ~os.O_NOFOLLOW)  # /var/log may be a link
@@ -189,4 +197,4 @@ def _opened(path: str) -> int:
     if problem or not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         os.close(fd)
         raise Untrusted(errno.EPERM, problem or "is no regular file with one name", path)
-    return fd
+    return fd, status.st_size

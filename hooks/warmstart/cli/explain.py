@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import click
 
 from warmstart import view
-from warmstart.audit.events import HARVEST_FINISHED, HOOK_FINISHED, HOOK_STARTED
-from warmstart.audit.line import Line
+from warmstart.audit.line import HARVEST_FINISHED, HOOK_FINISHED, HOOK_STARTED, Line
 from warmstart.audit.query import STDIN, LineFilter
 from warmstart.cli.audit import detail, from_option, moment, reading
 from warmstart.cli.output import as_objects, json_option, say, show_json, show_table, warn

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import click
 
-from warmstart.audit.events import Event
+from warmstart.audit.line import Event
 from warmstart.audit.log import Log
 from warmstart.cli.output import fail, warn
 from warmstart.errand import Errands

@@ -15,7 +15,6 @@ import sys
 import time
 
 from warmstart import record as records
-from warmstart.audit import events
 from warmstart.audit.log import DEFAULT, Log
 from warmstart.errors import NodeError, PolicyError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline, after
@@ -85,7 +84,9 @@ class Hook(NamedTuple):
             _hide_view(self.paths.view, str(self.job.view_id))
             if isinstance(error, records.RecordOfOtherRelease):
                 raise
-            self.audit.emit(events.RECORD_DAMAGED, error=error.as_audit())
+            from warmstart.audit.events import RECORD_DAMAGED
+
+            self.audit.emit(RECORD_DAMAGED, error=error.as_audit())
             records.forget(self.paths.state, self.job.id)
             return None
 
@@ -167,7 +168,7 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
     else:
         log = Log(current.policy.paths.audit, fields, syslog=current.policy.audit.syslog)
     job_fields: dict[str, object] = {"partition": job.partition, "account": job.account}
-    log.emit(events.HOOK_STARTED, **job_fields)
+    log.begin(**job_fields)
     outcome, status = _run(name, installation, job, log, run_id, started, current, work)
     took = round((time.monotonic() - started) * 1000, 3)
     log.finish(outcome=outcome, status=status, duration_ms=took, **job_fields)
@@ -249,26 +250,30 @@ def _is_observed(installation: Installation, policy: Policy | None, job: Job | N
 
 def _policy(installation: Installation, current: CurrentPolicy | Exception, log: Log) -> Policy:
     """Return the policy; audit what is wrong with the site's files. Raises why there is none."""
-    from warmstart.policy import trust
+    rejected = current if isinstance(current, Exception) else current.problem
+    if isinstance(rejected, PolicyError):
+        from warmstart.audit.events import POLICY_REJECTED
 
-    if isinstance(current, PolicyError):
-        log.emit(events.POLICY_REJECTED, error=current.as_audit(), in_force=None)
+        in_force = None if isinstance(current, Exception) else "the last good one"
+        log.emit(POLICY_REJECTED, error=rejected.as_audit(), in_force=in_force)
     if isinstance(current, Exception):
         raise current
-    if current.problem is not None:
-        log.emit(events.POLICY_REJECTED, error=current.problem.as_audit(), in_force="the last good one")
-    if problem := trust.problem(current.policy, installation.enforcement):
-        log.failed(problem, "policy")
+    if current.policy.doubted:
+        from warmstart.policy import trust
+
+        if problem := trust.problem(current.policy, installation.enforcement):
+            log.failed(problem, "policy")
     return current.policy
 
 
 def _drain_node(policy: Policy | None, job: Job, log: Log, error: NodeError) -> None:
+    from warmstart.audit.events import NODE_DRAINED
     from warmstart.slurm.commands import drain_node
 
     reason_given = policy is not None and drain_node(
         policy.paths.scontrol, job.node, f"{error} ({error.code})", os.environ.get("SLURM_CONF", "")
     )
-    log.emit(events.NODE_DRAINED, error=error.as_audit(), reason_given=reason_given)
+    log.emit(NODE_DRAINED, error=error.as_audit(), reason_given=reason_given)
 
 
 def _say(text: str) -> None:

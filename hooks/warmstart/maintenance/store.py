@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from warmstart.audit import events
+from warmstart.audit.line import Event
 from warmstart.errands import loop, registry
 from warmstart.errors import WarmstartError
 from warmstart.images.store import eviction, published
@@ -219,7 +220,7 @@ class StoreMaintenance:
             self._audit(events.BUNDLE_QUARANTINED, where, bundle, problem)
             self._count(quarantined=1)
 
-    def _audit(self, event: events.Event, where: Namespace, bundle: str, reason: str) -> None:
+    def _audit(self, event: Event, where: Namespace, bundle: str, reason: str) -> None:
         self._session.audit.emit(event, **labels(where), bundle=bundle, reason=reason)
 
     @contextmanager

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from warmstart.audit import values
-from warmstart.audit.events import HARVEST_FINISHED, HOOK_FINISHED, HOOK_STARTED
-from warmstart.audit.line import Line, timestamp
+from warmstart.audit.line import HARVEST_FINISHED, HOOK_FINISHED, HOOK_STARTED, Line, timestamp
 
 PROLOG, EPILOG = "prolog", "epilog"
 IMPORTED = "imported"

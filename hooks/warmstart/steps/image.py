@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-from warmstart.audit import events
 from warmstart.audit.log import Log
 from warmstart.errors import StoreError, UserError, WarmstartError
 from warmstart.host.deadline import Deadline
@@ -263,9 +262,13 @@ def tell(audit: Log, name: str, image: Obtained, seconds: float) -> None:
 def tell_import(audit: Log, name: str, image: Obtained) -> None:
     """Log what the import of a missing image did besides."""
     missing = image.missing
-    if missing.damaged:
-        audit.emit(events.IMAGE_DAMAGED, image=name, digest=image.digest, reason=missing.damaged)
     if missing.lockless:
         audit.remark(f"was imported without a lock: {missing.lockless}", name)
+    if not (missing.damaged or missing.evicted):
+        return
+    from warmstart.audit import events
+
+    if missing.damaged:
+        audit.emit(events.IMAGE_DAMAGED, image=name, digest=image.digest, reason=missing.damaged)
     for evicted in missing.evicted:
         audit.emit(events.IMAGE_EVICTED, name=evicted, reason=f"room for {name}")

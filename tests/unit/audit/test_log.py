@@ -57,7 +57,7 @@ def received(service: socket.socket) -> list[dict[str, Any]]:
 
 def test_the_last_line_has_all_that_was_done(log: Path) -> None:
     audit = Log(str(log), FIELDS)
-    audit.emit(events.HOOK_STARTED, partition="main")
+    audit.begin(partition="main")
     step = audit.bind(step="seed")
     step.put("caches", "triton", warm=True, entries=12)
     step.put("caches", "triton", ms=3.5)
@@ -118,7 +118,7 @@ def test_what_is_done_for_another_job_has_a_line_of_its_own(log: Path) -> None:
 
 def test_a_user_reads_nothing_of_the_node_and_the_policy(log: Path) -> None:
     audit = Log(str(log), FIELDS)
-    audit.emit(events.HOOK_STARTED)
+    audit.begin()
     for error in (Broken(), Wrong(), Missing(what="room")):
         audit.failed(error)
     audit.say(rules=["secret"], traceback="secret", head=True)
@@ -143,7 +143,7 @@ def test_it_is_made_for_root_and_the_logs_group(log: Path) -> None:
 
 def test_it_may_be_rotated_while_a_hook_works(log: Path) -> None:
     audit = Log(str(log), FIELDS)
-    audit.emit(events.HOOK_STARTED)
+    audit.begin()
     log.rename(older := log.with_suffix(".jsonl.1"))
     audit.finish(outcome="ok")
     assert [line["event"] for path in (older, log) for line in lines(path)] == ["hook.started", "hook.finished"]
@@ -151,7 +151,7 @@ def test_it_may_be_rotated_while_a_hook_works(log: Path) -> None:
 
 def _write(log: Path, writer: int) -> None:
     for number in range(200):
-        Log(str(log), {"hook": "prolog", "writer": writer}).emit(events.HOOK_STARTED, text="x" * (number * 37 % 7000))
+        Log(str(log), {"hook": "prolog", "writer": writer}).begin(text="x" * (number * 37 % 7000))
 
 
 def test_no_line_of_several_programs_is_torn(log: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warmstart.audit.events import Event
+from warmstart.audit.line import Event
 
 MODEL_COPIED = Event("model.copied")
 MODEL_COPY_FAILED = Event("model.copy-failed")

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from warmstart.audit.events import Event
+from warmstart.audit.line import Event
 
 IMAGE_PREFETCHED = Event("image.prefetched")

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from warmstart.audit.events import Event
+from warmstart.audit.line import Event
 
 SPEC_FAILED = Event("spec.failed")

@@ -86,7 +86,7 @@ def _audited(name: str, installation: Controller, job: Job, work: Callable[[Cont
     syslog = not isinstance(current, PolicyError) and current.policy.audit.syslog
     log = Log(installation.audit, {**job.as_audit(), "hook": name, "run_id": os.urandom(4).hex()}, syslog=syslog)
     job_fields: dict[str, object] = {"partition": job.partition, "account": job.account}
-    log.emit(events.HOOK_STARTED, **job_fields)
+    log.begin(**job_fields)
     outcome = "failed"
     try:
         _work(installation, job, log, current, work)

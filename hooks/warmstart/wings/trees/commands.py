@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import click
 
 from warmstart.audit import values
-from warmstart.audit.events import HOOK_FINISHED
+from warmstart.audit.line import HOOK_FINISHED
 from warmstart.audit.query import LineFilter
 from warmstart.cli.cache import NO, SHORT, admin_session, administrator, store_reading
 from warmstart.cli.output import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warmstart.audit.events import Event
+from warmstart.audit.line import Event
 
 TREE_PACKED = Event("tree.packed")
 TREE_PACK_FAILED = Event("tree.pack-failed")
