@@ -111,7 +111,7 @@ class _Sample:
             if new:
                 yield event("bundle.published", **harvest, bundle="b", size=new * 30_000)
             if pick.random() < 0.01:
-                yield event("entry.rejected", **harvest, reasons={"pickle-truncated": pick.randrange(1, 5)})
+                yield event("entry.rejected", **harvest, reasons={"pickle-malformed": pick.randrange(1, 5)})
         yield event("step.finished", step="harvest", duration_ms=400.0)
         yield event("hook.finished", outcome="ok", status=0, duration_ms=round(40 + pick.expovariate(1 / 200), 3))
 
