@@ -9,9 +9,22 @@ from warmstart.lean import NamedTuple, Sequence, fnmatchcase
 from warmstart.profiles.contract import Profile
 
 # Left out of every profile: locks and work in progress of many tools, leftovers of editors and file systems.
-_NEVER = (
-    "*.lock", "*.tmp", "*.part", "*.incomplete", "lock", "locks", "tmp.*", ".nfs*", ".staging*", ".tmp*", "*.swp",
-)  # fmt: skip
+_NEVER = {"lock", "locks"}
+_NEVER_BEFORE = ("tmp.", ".tmp", ".nfs", ".staging")
+_NEVER_AFTER = (".lock", ".tmp", ".part", ".incomplete", ".swp")
+
+
+class _Pattern(NamedTuple):
+    """A pattern of paths, taken apart."""
+
+    is_directory: bool
+    parts: list[str]  # of braces' patterns those above the last one
+    starts: tuple[str, ...] = ()
+    stem: str = ""
+    ends: tuple[str, ...] = ()  # not empty: it has braces
+
+
+_patterns: dict[str, _Pattern] = {}
 
 
 class Named(NamedTuple):
@@ -36,47 +49,60 @@ def entry_of(profile: Profile, path: str) -> str | None:
 def find(profile: Profile, path: str) -> Named | None:
     """Return where a file belongs, None if it is no entry's."""
     parts = path.split("/")
-    never = (*_NEVER, *profile.never)
-    if not all(parts) or any(fnmatchcase(part, pattern) for part in parts for pattern in never):
+    if any(map(_is_never, parts)) or any(fnmatchcase(part, pattern) for pattern in profile.never for part in parts):
         return None
     if found := _own(profile, "", parts):
         return found
     for pattern, name in profile.nested.items():
-        if length := _length(pattern, parts):
+        if length := _length(_taken_apart(pattern).parts, parts):
             from warmstart.profiles import registry
 
             return _own(registry.get(name), "/".join([*parts[:length], ""]), parts[length:])
     return None
 
 
+def _is_never(part: str) -> bool:
+    return not part or part in _NEVER or part.startswith(_NEVER_BEFORE) or part.endswith(_NEVER_AFTER)
+
+
 def _own(profile: Profile, below: str, parts: Sequence[str]) -> Named | None:
-    for pattern, needed in profile.entries.items():
-        if pattern.endswith("}"):
+    for text, needed in profile.entries.items():
+        pattern = _taken_apart(text)
+        if pattern.ends:
             entry = _between_braces(pattern, parts)
-        elif pattern.endswith("/"):
-            length = _length(pattern, parts)
+        elif pattern.is_directory:
+            length = _length(pattern.parts, parts)
             entry = "" if any(map(_is_hidden, parts[length:])) else "/".join(parts[:length])
         else:
-            entry = "/".join(parts) if _fit(pattern.split("/"), parts) else ""
+            entry = "/".join(parts) if _fit(pattern.parts, parts) else ""
         if entry:
             return Named(profile, below, entry, needed)
     return None
 
 
-def _between_braces(pattern: str, parts: Sequence[str]) -> str:
+def _taken_apart(text: str) -> _Pattern:
+    pattern = _patterns.get(text)
+    if pattern is None:
+        *above, last = text.rstrip("/").split("/")
+        stem, _, ends = last[:-1].rpartition("{")
+        starts, closed, rest = stem[1:].partition("}") if stem.startswith("{") else ("", "", stem)
+        pattern = _Pattern(text.endswith("/"), [*above, last])
+        if last.endswith("}"):
+            pattern = _Pattern(False, above, tuple(starts.split(",")) if closed else (), rest, tuple(ends.split(",")))
+        _patterns[text] = pattern
+    return pattern
+
+
+def _between_braces(pattern: _Pattern, parts: Sequence[str]) -> str:
     """Return the path without what stands in braces: a beginning and the shortest end; "" if it does not fit."""
     *above, last = parts
-    *patterns, of_last = pattern.split("/")
-    if not _fit(patterns, above):
+    if not _fit(pattern.parts, above):
         return ""
-    of_last, _, ends = of_last[:-1].rpartition("{")
-    if not of_last:  # the whole name is the end, and the directory is the entry
-        return "/".join(above) if any(_fits(last, end) for end in ends.split(",")) else ""
-    if of_last.startswith("{"):
-        starts, _, of_last = of_last[1:].partition("}")
-        last = last[max((len(start) for start in starts.split(",") if last.startswith(start)), default=0) :]
-    at = max(_end_of(last, end) for end in ends.split(","))
-    return "/".join([*above, last[:at]]) if at > 0 and _fits(last[:at], of_last) else ""
+    if not pattern.stem:  # the whole name is the end, and the directory is the entry
+        return "/".join(above) if any(_fits(last, end) for end in pattern.ends) else ""
+    last = last[max((len(start) for start in pattern.starts if last.startswith(start)), default=0) :]
+    at = max(_end_of(last, end) for end in pattern.ends)
+    return "/".join([*above, last[:at]]) if at > 0 and _fits(last[:at], pattern.stem) else ""
 
 
 def _end_of(name: str, end: str) -> int:
@@ -90,9 +116,8 @@ def _end_of(name: str, end: str) -> int:
     return at
 
 
-def _length(pattern: str, parts: Sequence[str]) -> int:
-    """Return how many parts are the shortest directory that a pattern with a `/` at its end names; 0: none are."""
-    patterns = pattern.rstrip("/").split("/")
+def _length(patterns: Sequence[str], parts: Sequence[str]) -> int:
+    """Return how many parts are the shortest directory that patterns name; 0 if there is none."""
     return next((length for length in range(1, len(parts)) if _fit(patterns, parts[:length])), 0)
 
 
