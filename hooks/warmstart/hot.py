@@ -24,8 +24,7 @@ else:
     from _frozen_importlib_external import SourceFileLoader
 
 NAME = "hot.code"
-# What these import, in this order, and the modules of the shipped profiles. Anything else that a hook needs it finds
-# as usual.
+# What these import, in this order. Anything else that a hook needs it finds as usual.
 ROOTS = (
     "warmstart.entry.prolog",
     "warmstart.entry.epilog",
@@ -77,10 +76,9 @@ def build(release: str) -> None:
     for name in ROOTS:
         __import__(name)
     from warmstart import wing
-    from warmstart.profiles import registry
 
     wings = [f"warmstart.wings.{module}" for part in ("step", "end", "informs") for module in wing.with_part(part)]
-    for name in (*wings, *(f"warmstart.profiles.{name.replace('-', '_')}" for name in registry.names())):
+    for name in wings:
         __import__(name)
     files = {
         name: module.__file__

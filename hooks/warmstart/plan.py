@@ -20,7 +20,7 @@ from warmstart.lean import TYPE_CHECKING, Callable, partial, suppress
 from warmstart.policy.compiled import Policy
 from warmstart.policy.match import NO_RULE, Grant, combine, matching, names_nodes, private_repository, scope_key
 from warmstart.profiles import registry
-from warmstart.profiles.defined import FILES
+from warmstart.profiles.contract import FILES
 from warmstart.record import Record
 from warmstart.request import NOTHING, Request
 from warmstart.slurm import nodes
@@ -378,7 +378,7 @@ def is_of_head(policy: Policy, name: str) -> bool:
 def _after_success(policy: Policy, record: Record) -> frozenset[str]:
     """Return the record's profiles of which only successful jobs count, but for those that the policy lost."""
     known = {*registry.names(policy.profiles)} & record.seeded.keys()
-    return frozenset(name for name in known if registry.get(name, policy.profiles).after_success)
+    return frozenset(name for name in known if registry.get(name, policy.profiles).only_successful)
 
 
 def _outcome_query(policy: Policy, record: Record, slurm_conf: str) -> Callable[[Deadline], str]:

@@ -20,12 +20,7 @@ BUILT = {
     "x.so": SHARED,
 }
 _ELSEWHERE = b"/var/tmp/warmstart/n1/17.0a1b2c3d/cache/torch-extensions/x/main.cpp"
-# What differs in a build at a run's own path: each of these alone gives it away.
-BUILT_ELSEWHERE = [
-    {"build.ninja": b"build main.o: compile " + _ELSEWHERE + b"\nbuild x.so: link main.o\n"},
-    {".ninja_log": NINJA_LOG.replace(b"main.o", _ELSEWHERE.replace(b"cpp", b"o"))},
-    {".ninja_deps": NINJA_DEPS[:16] + (76).to_bytes(4, "little") + _ELSEWHERE.ljust(72, b"\0") + b"\xfe" + b"\xff" * 3},
-]
+BUILT_ELSEWHERE = {"build.ninja": b"build main.o: compile " + _ELSEWHERE + b"\nbuild x.so: link main.o\n"}
 OPS = ".cache/flashinfer/0.7.2/90a"
 KERNEL = "cache/kernel.sm90_fp8_gemm_1d2d." + "0123456789abcdef" * 2
 GEMM = {f"{KERNEL}/kernel.cu": b"// hash\n#include <x>\n", f"{KERNEL}/kernel.cubin": cubin()}

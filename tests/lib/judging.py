@@ -6,11 +6,7 @@ from collections.abc import Callable
 
 from hypothesis import HealthCheck, settings
 
-from warmstart.profiles.entry_files import EntryFiles
-
 MTIME = 1_700_000_000_123_456_789  # of every staged file; the stage keeps what a job's files have
 Judge = Callable[[str, dict[str, bytes]], "str | None"]
 # Hypothesis runs all examples of a test in one stage: each replaces the files of the one before.
 SAME_STAGE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-# What a check of a format says of an entry's files: a reason, or None.
-Reason = Callable[[dict[str, bytes], Callable[[EntryFiles], object]], "str | None"]

@@ -20,7 +20,7 @@ from warmstart.harvest import live
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in
 from warmstart.paths import Installation
-from warmstart.profiles.defined import DefinedProfile
+from warmstart.profiles.contract import Profile
 from warmstart.record import Seeded, SeededBundle
 from warmstart.session import Session
 from warmstart.steps import harvest
@@ -32,7 +32,7 @@ from warmstart.store.manifest import content_digest
 from warmstart.store.parts import PARTS
 
 SCOPE = "user-64201-ws-alice"
-TOY = DefinedProfile({"TOY": "{dir}"}, ("*/",), relocation="relocatable", max_size=1 << 20, name="toy")
+TOY = Profile({"TOY": "{dir}"}, {"*/": []}, relocation="relocatable", name="toy")
 TICK_S = 0.012  # longer than the kernel's clock for ctimes takes to go on
 
 

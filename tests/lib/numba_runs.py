@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tests.lib.loaded import loaded
 from warmstart.host.files import opened_dir
-from warmstart.profiles import registry
+from warmstart.profiles import naming, registry
 from warmstart.profiles.judge import judge
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def entries(cache: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for path in sorted(cache.rglob("*")):
         name = path.relative_to(cache).as_posix()
-        entry = registry.get("numba").entry_of(name) if path.is_file() else None
+        entry = naming.entry_of(registry.get("numba"), name) if path.is_file() else None
         if entry:
             found.setdefault(entry, []).append(name)
     return found

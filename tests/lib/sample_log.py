@@ -92,7 +92,7 @@ class _Sample:
         if new:
             found |= {"bytes": new * 60_000, "building_ms": new * 900, "bundle": "b", "size": new * 30_000}
         if pick.random() < 0.01:
-            found["rejected"] = {"pickle-truncated": pick.randrange(1, 5)}
+            found["rejected"] = {"pickle-malformed": pick.randrange(1, 5)}
         return found
 
 

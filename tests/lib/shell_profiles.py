@@ -10,7 +10,7 @@ def profiles(**patterns: str) -> str:
         rows += [
             f"  {name}:",
             f'    variables: {{{name.upper()}_CACHE: "{{dir}}"}}',
-            f'    entries: ["{pattern}"]',
+            f'    entries: {{"{pattern}": []}}',
             "    relocation: relocatable",
         ]
     return "\n".join(rows) + "\n"

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from tests.lib.mutations import MUTATIONS
-from warmstart.profiles import registry
+from warmstart.profiles import naming, registry
 from warmstart.profiles.judge import judge
 
 RESULTS = Path(__file__).resolve().parents[2] / "build" / "tools.jsonl"
@@ -44,7 +44,7 @@ def damage(profile_name: str, directory: Path) -> tuple[int, int]:
     entries: dict[str, list[str]] = {}
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory).as_posix()
-        if path.is_file() and path.stat().st_size and (entry := profile.entry_of(name)):
+        if path.is_file() and path.stat().st_size and (entry := naming.entry_of(profile, name)):
             entries.setdefault(entry, []).append(name)
     dice = random.Random(20)
     mutations = [mutate for mutate, _ in MUTATIONS.values()]

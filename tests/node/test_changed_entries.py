@@ -18,8 +18,7 @@ POLICY = """\
 profiles:
   mytool:
     variables: {MYTOOL_CACHE: "{dir}"}
-    entries: ["*/"]
-    needs: ["meta.json"]
+    entries: {"*/": [meta.json]}
     relocation: relocatable
 """
 OWN = f"{POLICY}rules:\n  - {{name: all, profiles: [mytool]}}\n"

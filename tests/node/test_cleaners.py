@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.report, pytest.mark.usefixtures("accounts")]
 
 POLICY = f"""\
 profiles:
-  tool: {{variables: {{TOOL_CACHE: "{{dir}}"}}, entries: ["*/"], needs: [meta], relocation: relocatable}}
-  flat: {{variables: {{FLAT_CACHE: "{{dir}}"}}, entries: ["*.bin"], relocation: relocatable}}
+  tool: {{variables: {{TOOL_CACHE: "{{dir}}"}}, entries: {{"*/": [meta]}}, relocation: relocatable}}
+  flat: {{variables: {{FLAT_CACHE: "{{dir}}"}}, entries: {{"*.bin": []}}, relocation: relocatable}}
 rules:
   - {{name: all, profiles: [tool, flat], scope: site}}
   - {{name: publisher, match: {{partition: ci}}, scope: site, publish: {{users: [{BOB}]}}}}

@@ -75,8 +75,8 @@ def test_what_numba_can_not_load_is_refused(run: Runner, tmp_path: Path) -> None
     }
     module = JOB.stem
     assert reasons == {
-        f"{module}.even": "undefined-symbol",
-        f"{module}.odd": "undefined-symbol",
+        f"{module}.even": "not-loadable",
+        f"{module}.odd": "not-loadable",
         f"{module}.choose": None,
         f"{module}.factorial": None,
     }
@@ -89,7 +89,7 @@ def test_what_numba_can_not_load_is_refused(run: Runner, tmp_path: Path) -> None
 def test_a_function_of_a_module_that_nothing_can_import_is_refused(run: Runner, tmp_path: Path) -> None:
     cold = run(tmp_path / "cold", "from_file")
     assert cold.status == 0, cold.complaint
-    assert set(verdicts(tmp_path / "cold").values()) == {"not-importable"}
+    assert set(verdicts(tmp_path / "cold").values()) == {"not-loadable"}
     again = run(tmp_path / "cold", "from_file")
     assert "ModuleNotFoundError: No module named '<dynamic>'" in again.complaint, "Numba's own cache; see above"
 

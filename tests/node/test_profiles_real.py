@@ -19,7 +19,7 @@ from tests.lib.requirements import need_module
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
-from warmstart.profiles import registry
+from warmstart.profiles import naming, registry
 from warmstart.profiles.client import Validator
 
 JOBS = Path(__file__).parents[1] / "tools" / "jobs"
@@ -85,7 +85,7 @@ def harvestable(tool: str, directory: Path) -> Entries:
     entries: Entries = {}
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory).as_posix()
-        entry = registry.get(tool).entry_of(name) if path.is_file() else None
+        entry = naming.entry_of(registry.get(tool), name) if path.is_file() else None
         if entry:
             entries.setdefault(entry, []).append(name)
     return entries

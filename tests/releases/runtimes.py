@@ -29,7 +29,7 @@ RULES = """\
 profiles:
   pathtool:
     variables: {PATHTOOL_CACHE: "{dir}"}
-    entries: ["*.kernel"]
+    entries: {"*.kernel": []}
     formats: {"*.kernel": text}
 rules:
   - name: everyone

@@ -85,7 +85,7 @@ TOY_POLICY = """\
 profiles:
   toy:
     variables: {TOY_CACHE: "{dir}"}
-    entries: ["*"]
+    entries: {"*": []}
     relocation: relocatable
 rules:
   - {name: all, profiles: [toy]}

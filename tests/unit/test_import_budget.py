@@ -25,10 +25,9 @@ NEVER_WARM = frozenset(
 WARM = {
     "nothing applies": ("warmstart.entry.prolog", "warmstart.plan"),
     "a warm image": ("warmstart.steps.workspace", "warmstart.steps.image", "warmstart.steps.environment"),
-    "seeding": ("warmstart.steps.seed", "warmstart.store.bundles", "warmstart.profiles.numba"),
+    "seeding": ("warmstart.steps.seed", "warmstart.store.bundles", "warmstart.profiles.registry"),
     "three profiles' overlays": (
-        "warmstart.seed.overlay", "warmstart.profiles.inductor", "warmstart.profiles.jax",
-        "warmstart.profiles.triton", "warmstart.profiles.vllm", "warmstart.profiles.sglang",
+        "warmstart.seed.overlay", "warmstart.profiles.shipped", "warmstart.profiles.naming",
     ),
     "a board": ("warmstart.store.board", "warmstart.store.meeting", "warmstart.slurm.nodes"),
     **{

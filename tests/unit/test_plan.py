@@ -14,8 +14,8 @@ from warmstart.images.reference import ImageReferenceInvalid, ImageRefused
 from warmstart.job import Job
 from warmstart.policy.compiled import Limits, Match, Policy, Wing
 from warmstart.policy.match import Grant, matching, scope_key
-from warmstart.profiles import numba, registry
-from warmstart.profiles.defined import DefinedProfile
+from warmstart.profiles import registry
+from warmstart.profiles.contract import Profile
 from warmstart.record import CacheSet, Seeded
 from warmstart.request import Request, RequestInvalid
 from warmstart.runner import Prepared, Step
@@ -47,7 +47,7 @@ def test_profiles_bound_to_one_path_need_it(
     constant_path: str,
     used: bool,
 ) -> None:
-    profile = numba.PROFILE._replace(relocation=relocation, follows_links=follows_links)  # type: ignore[arg-type]
+    profile = registry.get("numba")._replace(relocation=relocation, follows_links=follows_links)  # type: ignore[arg-type]
     monkeypatch.setattr(registry, "get", lambda name, _defined: {"numba": profile}[name])
     policy = a_policy(tmp_path, constant_path=constant_path)
     requested = plan.request_of(policy, a_job(comment="warmstart: profiles=numba"), GRANT)
@@ -56,7 +56,7 @@ def test_profiles_bound_to_one_path_need_it(
 
 
 def test_files_are_declared_by_name(tmp_path: Path) -> None:
-    files = DefinedProfile({"WARMSTART_FILES": "{dir}"}, ("**",), relocation="relocatable", name="files")
+    files = Profile({"WARMSTART_FILES": "{dir}"}, {"**": []}, relocation="relocatable", name="files")
     policy = a_policy(tmp_path, profiles=(files,))
 
     def profiles(comment: str) -> list[str]:
@@ -127,7 +127,7 @@ def test_only_those_who_ask_are_told_that_no_rule_matches(
 
 
 def test_the_preview_tells_of_each_profile_and_of_what_is_left_out(tmp_path: Path) -> None:
-    own = DefinedProfile({"MYTOOL": "{dir}/v1"}, ("**",), relocation="relocatable", name="mytool")
+    own = Profile({"MYTOOL": "{dir}/v1"}, {"**": []}, relocation="relocatable", name="mytool")
     policy = a_policy(tmp_path, profiles=(own,), rules=(a_rule(),))
     shown = preview(policy, a_job(comment="warmstart: profiles=mytool,deepgemm,torch-extensions"))
     assert shown["profiles"][0] == {
@@ -151,7 +151,7 @@ def test_the_preview_of_a_wish_that_is_refused_has_no_steps(tmp_path: Path) -> N
 def test_a_failed_job_gives_nothing_that_needs_success(tmp_path: Path) -> None:
     seeded = {name: Seeded("ns", []) for name in ("numba", "own", "gone")}
     record = a_record(head=True, publish_scope="user-1-a", cache="/c", seeded=seeded)
-    own = DefinedProfile({"X": "{dir}"}, ("**",), relocation="relocatable", only_successful=True, name="own")
+    own = Profile({"X": "{dir}"}, {"**": []}, only_successful=True, name="own")
     (step, *_) = plan.epilog(a_policy(tmp_path, profiles=(own,)), record)
     assert step.name == "harvest"
     options = step.run.keywords["options"]  # type: ignore[attr-defined]

@@ -39,7 +39,7 @@ from warmstart.maintenance.bundles import bundle_deadline, labels, namespace_of,
 from warmstart.maintenance.store import StoreMaintenance, StoreReport
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy, hint_for
-from warmstart.profiles.defined import FILES
+from warmstart.profiles.contract import FILES
 from warmstart.repack import rewrite
 from warmstart.session import Session, is_root, open_session, require_root, store_deadline
 from warmstart.store import bundles

@@ -27,7 +27,7 @@ from warmstart.policy.compiled import Policy
 from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
 from warmstart.policy.match import Grant, combine, matching, parted
 from warmstart.profiles import registry
-from warmstart.profiles.defined import FILES
+from warmstart.profiles.contract import FILES
 from warmstart.record import Record, Seeded
 from warmstart.request import NOTHING, Request, known_words
 

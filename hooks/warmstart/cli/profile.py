@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Collection
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -19,7 +20,7 @@ from warmstart.host.identity import Identity
 from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy, hint_for
-from warmstart.profiles import registry
+from warmstart.profiles import naming, registry
 from warmstart.profiles.client import Validator
 from warmstart.profiles.entry_files import REASONS
 from warmstart.store.manifest import MOST_ENTRIES
@@ -103,7 +104,7 @@ def tried(policy: Policy, profile: Profile, directory: str) -> Taken:
             top,
             "",
             owner=owner,
-            entry_of=profile.entry_of,
+            entry_of=partial(naming.entry_of, profile),
             skip=(),
             stage=Stage(stage),
             limits=limits,

@@ -92,7 +92,6 @@ class Collected(NamedTuple):
     reached: str = ""  # the place of the last entry that was looked at
     is_empty: bool = True  # whether the job left nothing at all; of an overlay, not even a directory in its upper layer
     hides: bool = False  # whether the job removed something that an overlay showed it
-    touched: Collection[str] = ()  # names of all that is no directory, and directories that hide what is below them
     unsettled: int = 0  # entries that were left out because something of them has changed lately
 
     @property
@@ -251,7 +250,6 @@ class _Copy:
             reached="" if scanned.truncated else last,  # what was not scanned could have a place before it
             is_empty=scanned.is_empty,
             hides=scanned.hides or not self._entries.keys() >= {*self._changed},
-            touched=scanned.touched,
             unsettled=unsettled,
         )
 

@@ -26,7 +26,7 @@ from warmstart.host.untrusted import TurnedAway, open_file, opened_of_job
 from warmstart.lean import TYPE_CHECKING, NamedTuple, dumps, suppress
 from warmstart.paths import SETS, NodePaths
 from warmstart.profiles import registry
-from warmstart.profiles.defined import FILES
+from warmstart.profiles.contract import FILES
 from warmstart.record import Record
 from warmstart.store.board import run_of
 from warmstart.store.manifest import Entries
@@ -86,7 +86,7 @@ def profiles(policy: Policy, one: Record) -> list[str]:
     """
     known = {*registry.names(policy.profiles)} - {FILES}
     found = [registry.get(name, policy.profiles) for name in one.seeded if name in known]
-    taken = [profile for profile in found if not profile.lock and not profile.after_success]
+    taken = [profile for profile in found if not profile.lock and not profile.only_successful]
     return [profile.name for profile in sorted(taken, key=lambda profile: bool(profile.refers_to))]
 
 

@@ -29,7 +29,7 @@ from warmstart.maintenance.bundles import (
     survey,
 )
 from warmstart.maintenance.wings import of_wings
-from warmstart.profiles.defined import is_whole
+from warmstart.profiles.contract import is_whole
 from warmstart.repack import rewrite
 from warmstart.session import MaintenanceBusy, Session
 from warmstart.store import maintenance, reports

@@ -16,7 +16,7 @@ from warmstart.host.wire import Json
 from warmstart.paths import LONGEST_WORKSPACE
 from warmstart.policy.compiled import Match, Policy, Publish, Rule
 from warmstart.policy.document import Fault, Loc, dotted, nearest
-from warmstart.profiles.defined import FILES, is_whole
+from warmstart.profiles.contract import FILES, is_whole
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
 UNSEEN = ("qos", "job_name")  # attributes that slurmd does not tell a prolog, the first one before 26.05
@@ -175,7 +175,7 @@ def _overrides(policy: Policy, shipped: Sequence[str]) -> Iterator[Fault]:
 
 
 def _set_variables(policy: Policy, shipped: Sequence[str]) -> frozenset[str]:
-    from warmstart.profiles import registry  # loads a module per profile, and few policies need it
+    from warmstart.profiles import registry
 
     built_in = (name for profile in shipped for name in registry.get(profile).variables)
     defined = (name for profile in policy.profiles for name in profile.variables)

@@ -17,7 +17,7 @@ from warmstart.host import files, wire
 from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
 from warmstart.lean import TYPE_CHECKING, NamedTuple, dumps
-from warmstart.profiles.defined import DefinedProfile, Files
+from warmstart.profiles.contract import Files, Profile
 
 if TYPE_CHECKING:
     from typing import Literal, TypeVar
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Variable = str
     Globs = tuple[str, ...]
     HostLists = tuple[str, ...]  # patterns of single names
-    Profiles = tuple[DefinedProfile, ...]
+    Profiles = tuple[Profile, ...]
 
 _FORMAT = 4
 VERSION = "0.1.0"  # setup.cfg's; a test compares them

@@ -23,7 +23,7 @@ from warmstart.lean import dumps
 from warmstart.policy.compiled import Policy, Rule
 from warmstart.policy.document import Fault, Loc, Plain, fault
 from warmstart.policy.values import TYPES, WRITTEN, FindUser, mapping
-from warmstart.profiles.defined import DefinedProfile
+from warmstart.profiles.contract import Profile
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _ALWAYS = Field(default_factory=dict, validate_default=True)  # of a mapping: each of its keys has a default
@@ -130,12 +130,12 @@ class _Names(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:  # noqa: ANN401
         if name == "Profiles":
-            return mapping(TYPES["ProfileName"], _checked(DefinedProfile), AfterValidator(_named))
+            return mapping(TYPES["ProfileName"], _checked(Profile), AfterValidator(_named))
         found = self._module[name]
         return _checked(found) if hasattr(found, "_fields") else found
 
 
-def _named(profiles: dict[str, DefinedProfile]) -> tuple[DefinedProfile, ...]:
+def _named(profiles: dict[str, Profile]) -> tuple[Profile, ...]:
     return tuple(profile._replace(name=name) for name, profile in profiles.items())
 
 

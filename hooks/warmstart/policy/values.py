@@ -141,7 +141,10 @@ _ACCOUNT = ("account", r"[A-Za-z_][A-Za-z0-9_.-]{0,31}", "a user name")
 _PROXY = rf"(?=.{{1,259}}$){_DNS_LABEL}(\.{_DNS_LABEL})*:{_PORT}"
 _GLOB = rf"((?![?\[\]]){_PRINTABLE}){{1,256}}"
 _HOST_LIST = rf"((?!\?){_PRINTABLE}){{1,256}}"
-_PATH_PATTERN = rf"(?=.{{1,256}}$)(?!.*\*\*.*\*\*)(\*\*|{_NAME_PART})(/(\*\*|{_NAME_PART})){{0,7}}/?"
+_PARTS = rf"(\*\*|{_NAME_PART})(/(\*\*|{_NAME_PART})){{0,7}}"
+_BRACES = rf"\{{({_SIGN}|\*)+\}}"
+_ALIKE = rf"{_PARTS}/{_BRACES}|({_PARTS}/)?({_BRACES})?{_NAME_PART}{_BRACES}"
+_PATH_PATTERN = rf"(?=.{{1,256}}$)(?!.*\*\*.*\*\*)({_PARTS}/?|{_ALIKE})"
 
 _Glob = _text(
     "pattern", _GLOB, "a pattern: one line of at most 256 printable characters, with * alone, and no ?, [ and ]"
@@ -155,14 +158,19 @@ _HostList = _text(
 _NamePattern = _text(
     "name pattern", rf"(?=.{{1,128}}$){_NAME_PART}", "a pattern of names: letters, digits, _.+@%=,~!- and *"
 )
-_PathPattern = _text("path pattern", _PATH_PATTERN, "a pattern of paths: at most 8 names with *, one of them may be **")
+_PathPattern = _text(
+    "path pattern",
+    _PATH_PATTERN,
+    "a pattern of paths: at most 8 names with *, one of them may be **, and {.a,.b} at its end",
+)
 _Variable = _text("variable", r"[A-Za-z_][A-Za-z0-9_]{0,127}", "a variable's name")
 # A value in a task prolog's output ends at the newline and is not quoted (Slurm's prolog_epilog.html).
 _Value = _text("text", rf"{_PRINTABLE}{{0,4096}}", "one line of at most 4096 printable characters")
 _User = _text("user", _USER, "a user name", AfterValidator(_user))
-# The names of the checks in `profiles.formats.by_name`.
+# The names of the checks in `profiles.formats`.
 Format = Literal[
-    "any", "compressed", "cubin", "json", "library", "not-empty", "object", "pickle", "sha256-name", "text", "written"
+    "any", "base32-name", "compressed", "cubin", "empty-or-written", "hsaco", "json", "library", "object", "pickle",
+    "sha256-name", "text", "written",
 ]  # fmt: skip
 
 TYPES: dict[str, Any] = {
@@ -171,13 +179,19 @@ TYPES: dict[str, Any] = {
     "AnyProfile": Annotated[str, WithJsonSchema({"type": "string", "title": "name"})],  # `checks` knows which exist
     "Count": Annotated[int, Field(ge=0)],
     "Duration": _quantity("duration", DURATION, parse_duration),
+    "Entries": mapping(
+        _PathPattern,
+        Annotated[GenericAlias(list, _NamePattern), Field(max_length=_MOST)],
+        Field(min_length=1, max_length=_MOST),
+    ),
     "Facts": _Listed()[Literal["cpu", "driver", "gpu", "machine"]],
-    "Formats": mapping(_NamePattern, Format, Field(max_length=_MOST)),
+    "Formats": mapping(_PathPattern, Format, Field(max_length=_MOST)),
     "Glob": _Glob,
     "Globs": _one_or_more(_Glob, "pattern or list"),
     "HostLists": _one_or_more(_HostList, "host list or list", AfterValidator(_expanded)),
     "Label": _text("name", r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "a name: letters, digits and _.-, at most 64"),
     "Literal": Literal,
+    "LockEnd": _text("text", r"(\.[a-z0-9]{1,16})?", "the end of a lock file's name, such as .lock"),
     "Mode": Literal["observe", "enforce"],
     "NamePatterns": _Listed(Field(max_length=_MOST))[_NamePattern],
     "Path": _text("path", r"/[A-Za-z0-9_.@+=%/-]{1,1023}", "an absolute path of letters, digits and _.@+=%-/"),

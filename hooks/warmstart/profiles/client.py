@@ -14,7 +14,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity, WorkerAnswerMalformed
 from warmstart.host.worker import Worker
 from warmstart.lean import TYPE_CHECKING, Iterator, Mapping, Sequence, suppress
-from warmstart.profiles.defined import DefinedProfile
+from warmstart.profiles.contract import Profile
 
 if TYPE_CHECKING:
     from warmstart.profiles.judge import Verdicts
@@ -35,7 +35,7 @@ class Validator:
         stage: int,
         entries: Mapping[str, Sequence[str]],
         *,
-        defined: Sequence[DefinedProfile],
+        defined: Sequence[Profile],
         deadline: Deadline,
     ) -> Iterator[tuple[str, str | None]]:
         """Yield each staged entry, in order, with None (valid) or the reason why it is invalid, a key of `REASONS`.

@@ -1,15 +1,12 @@
-"""What a profile says about one tool's cache: variables, entries, validator (docs/reference/profiles.md).
+"""What a profile says about one tool's cache: variables, entries, checks (docs/reference/profiles.md).
 
-Hot path: a warm prolog reads `name` and `variables`. What opens content is imported by `validate`
-itself, in the process that judges the stage.
+A profile is data. Those that come with warmstart are in `shipped`, in the form in which a site writes its own in the
+policy. Hot path. What names entries is in `naming`, what opens files in `checks`.
 """
 
 from __future__ import annotations
 
-from warmstart.lean import TYPE_CHECKING, Callable, Literal, NamedTuple
-
-if TYPE_CHECKING:
-    from warmstart.profiles.entry_files import EntryFiles
+from warmstart.lean import Callable, Literal, NamedTuple, Sequence
 
 # "declared": a name that the job itself gives; it chooses among its user's own entries and grants nothing.
 Fact = Literal["cpu", "declared", "driver", "gpu", "image", "machine"]
@@ -26,71 +23,77 @@ AROUND = "around"  # it left nothing to see, and says that a variable of the pro
 USES = (HIT, BUILT, UNKNOWN, UNTOUCHED, AROUND)
 UNUSED = frozenset({UNTOUCHED, AROUND})  # of such a cache it does not matter whether it was cold
 
+FILES = "files"  # the profile of files that jobs declare; every policy has it
+# What wings pack lies in the store in place of a profile, under such a name: a whole, which is one entry, and whose
+# manifest names no files. So it can be verified, kept and promoted where its wing is gone.
+WHOLE = "whole-"
+OWNERS = "owners"  # the fact of a whole that may leave its user's scope: the uids of whom the policy names
+
+
+# Types of the policy's values (`policy.values`), as they are once they are checked.
+Entries = dict[str, Sequence[str]]  # pattern of paths → patterns of names: an entry of this kind has a file for each
+Facts = tuple[Fact, ...]
+Formats = dict[str, str]  # pattern of names, or of paths if it has a `/` → a check of `formats`; the first one counts
+LockEnd = str
+NamePatterns = tuple[str, ...]  # of one part
+PathPatterns = tuple[str, ...]
+Size = int  # bytes
+Variables = dict[str, str]
+
 
 class Profile(NamedTuple):
-    """One tool's cache.
+    """One tool's cache: [a profile of the site's own](profiles.md#a-profile-of-your-own), `NAME` is its name."""
 
-    `name` is also that of its directory below the job's cache root. `variables` maps names to templates in which
-    `{dir}` is the directory's absolute path, and `{home}` the user's home; one without either is a switch of the tool.
-    `defaults` are what the tool takes without them, by its source: `~` is the home, `{VARIABLE:PATH}` what a variable
-    says, or if it is not set a path, `{user}` the user's name, and "" what the tool reads as not set. `facts` are what
-    a namespace of this profile must contain besides its name.
-
-    `entry_of` maps the path of a regular file, relative to the directory and with `/` between parts, to the
-    entry that it belongs to, or to None for what is never harvested. It sees names only, any string
-    that a directory may hold (undecodable bytes as surrogates). Names with control characters are not
-    harvested whatever it says (`store.layout.is_plain_path`), and no file belongs to two entries.
-
-    `validate` raises `EntryInvalid` unless the staged files are a complete, well-formed entry; it runs
-    under the validator's uid, never runs, imports or unpickles content, and holds bounded memory.
-
-    `lock` is what the tool of a single-file cache appends to the file's name for its flock(2) lock file: the file is
-    copied under that lock, shared. `after_success`: what a job leaves that failed or was killed is not harvested, for
-    nothing tells that it is whole.
-
-    `refers_to` are the profiles, itself among them, whose entries its own name: a tool writes what it names first. Of a
-    job that runs its entries are taken only where none of these changes, and all of these were taken
-    (docs/adr/0061).
-
-    `leaves_trace`: below an overlay the tool writes something wherever it hits, a lock or a directory: a cache without
-    a trace was not used. `looked_up` maps such a trace's path to the entry that the tool looked up, "" if that is not
-    known: a job that looked up what it was not given compiled something that is no entry, and is no hit.
-
-    `in_step`: the tool compiles in step with its job's other ranks, which hang or time out where some find their
-    entries and others do not. So a job on several nodes is shown them on all or on none.
-
-    `exact_times`: the tool compares mtimes to the nanosecond, or sets them: its entries are extracted, not mounted.
-
-    `follows_links` (relocation "constant-path"): the tool resolves its cache's path before it writes it down, so a
-    link at the constant path does not do.
-
-    `user_scope`: the tool's own key tells too little apart for entries of several users: they are seeded and published
-    in the user's own scope alone. A job that publishes into a shared one is left without the profile.
-
-    `experimental`: it was never run with its tool (docs/reference/profiles.md, What was tried).
-
-    `revision`: raised to begin new namespaces, where entries that earlier releases published must not be seeded any
-    more: `entry_of` divided a cache otherwise, or `validate` accepted what ends jobs.
-    """
-
-    name: str
-    variables: dict[str, str]
-    defaults: dict[str, str]
-    relocation: Relocation
-    facts: tuple[Fact, ...]
-    entry_of: Callable[[str], str | None]
-    validate: Callable[[EntryFiles], None]
-    lock: str = ""
-    after_success: bool = False
-    refers_to: tuple[str, ...] = ()
-    leaves_trace: bool = False
-    looked_up: Callable[[str], str] | None = None
+    variables: Variables
+    """Variables that point the tool at its cache. `{dir}` is the profile's directory in the job's cache; at least one
+    value has it."""
+    entries: Entries
+    """What is published whole: `PATTERN/` is a directory with everything in it, `PATTERN{.a,.b}` files that differ in
+    their ends alone, `PATTERN` a file. The first that fits counts; what fits none is never harvested. Each has a list
+    of names of files: an entry that lacks one is `incomplete`."""
+    never: NamePatterns = ()
+    """Names of files and directories that are left out, besides `*.lock`, `*.tmp`, `*.part`, `*.incomplete`, `lock`,
+    `locks`, `tmp.*`, and names that begin with a dot that no pattern has."""
+    formats: Formats = {}  # noqa: RUF012 - never mutated, like the rest
+    """[Formats](profiles.md#formats) of files, by name, or with a `/` by path. The first pattern that fits counts."""
+    facts: Facts = ()
+    """What must be the same besides the image."""
+    relocation: Relocation = "constant-path"
+    """`relocatable` if entries work at another path: try it with a copy of a warm cache."""
+    max_size: Size = 1 << 30
+    """Bytes of one entry. Larger entries are refused."""
+    lock: LockEnd = ""
+    """Of a cache that is a single file: what is appended to its name for the name of its lock, under which it is read:
+    flock(2), shared, for at most two seconds. The lock file is not made."""
     in_step: bool = False
-    exact_times: bool = False
+    """The tool compiles in step with its job's other ranks ([jobs on several
+    nodes](profiles.md#jobs-on-several-nodes))."""
+    only_successful: bool = False
+    """Harvest it only from jobs that [ended well](#which-jobs-count-as-successful)."""
+
+    name: str = ""
+    # A site cannot write the rest.
+    # What the tool takes without the variables, by its source: `~` is the home, `{VARIABLE:PATH}` what a variable says,
+    # or if it is not set a path, `{user}` the user's name, and "" what the tool reads as not set.
+    defaults: dict[str, str] = {}  # noqa: RUF012
+    nested: dict[str, str] = {}  # noqa: RUF012 - pattern of directories → whose entries are in them, as another tool's
+    check: str = ""  # the module with a `check` of its own, for what no pattern says
+    exact_times: bool = False  # the tool compares mtimes to the nanosecond: entries are extracted, not mounted
+    # The tool resolves its cache's path before it writes it down, so a link at the constant path does not do.
     follows_links: bool = False
+    # Below an overlay the tool writes something wherever it hits: a cache without a trace was not used.
+    leaves_trace: bool = False
+    # The profiles, itself among them, whose entries its own name. Of a job that runs its entries are taken only where
+    # none of these changes, and all of these were taken (docs/adr/0061).
+    refers_to: tuple[str, ...] = ()
+    # The tool's key tells too little apart for entries of several users: they stay in the user's own scope.
     user_scope: bool = False
-    experimental: bool = False
-    revision: int = 1
+    experimental: bool = False  # never run with its tool (docs/reference/profiles.md, What was tried)
+
+    @property
+    def all_facts(self) -> tuple[Fact, ...]:
+        """What a namespace has besides the profile's name."""
+        return "image", *self.facts
 
     @property
     def suits_overlay(self) -> bool:
@@ -112,15 +115,37 @@ class Profile(NamedTuple):
         return values
 
 
-def named_by(*patterns: str) -> Callable[[str], str | None]:
-    """Return an `entry_of` that answers with group 1 of the first pattern that matches the whole path."""
+class Files(NamedTuple):
+    """Files that jobs declare with `files=NAME` and leave in `$WARMSTART_FILES` ([profiles](profiles.md))."""
 
-    def entry_of(path: str) -> str | None:
-        import re  # not needed by callers that only read the variables
+    include: PathPatterns = ("**",)
+    """What is kept: `PATTERN/` is a directory with everything in it, `PATTERN` a file."""
+    never: NamePatterns = ()
+    """Names of files and directories that are left out, besides locks and temporary files."""
+    facts: Facts = ("gpu",)
+    """What must be the same besides the image and the declared name."""
+    max_size: Size = 1 << 30
+    """Bytes of one file, or of one directory that is kept whole; at most 8 GiB."""
+    only_successful: bool = True
+    """Keep only files of jobs that [ended well](#which-jobs-count-as-successful)."""
 
-        for pattern in patterns:
-            if match := re.fullmatch(pattern, path):
-                return match[1]
-        return None
+    @property
+    def profile(self) -> Profile:
+        """The profile of such files."""
+        return Profile(
+            {"WARMSTART_FILES": "{dir}"},
+            {pattern: [] for pattern in self.include},
+            never=self.never,
+            formats={"*": "empty-or-written"},
+            facts=("declared", *self.facts),
+            relocation="relocatable",
+            max_size=self.max_size,
+            only_successful=self.only_successful,
+            name=FILES,
+            defaults={"WARMSTART_FILES": "{TMPDIR:/tmp}"},
+        )
 
-    return entry_of
+
+def is_whole(profile: str) -> bool:
+    """Return whether a name in the store stands for wholes, and for no profile."""
+    return profile.startswith(WHOLE)

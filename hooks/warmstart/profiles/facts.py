@@ -43,7 +43,7 @@ def derive(profiles: list[Profile], image: str, declared: str = "", cache: str =
         "driver": driver,
         "declared": lambda: declared,
     }
-    needed: set[Fact] = {"image", "cpu", *(fact for profile in profiles for fact in profile.facts)}
+    needed: set[Fact] = {"image", "cpu", *(fact for profile in profiles for fact in profile.all_facts)}
     return {fact: known[fact]() for fact in sorted(needed)} | ({"cache": cache} if cache else {})
 
 
@@ -155,16 +155,13 @@ def namespace(profile: Profile, facts: dict[str, str]) -> str:
     Raises `KeyError` if one is missing, because its namespace would mix different jobs.
     Python's ABI is no fact: the image decides it, and tools have it in their own names.
     """
-    chosen: dict[str, str] = {name: facts[name] for name in profile.facts}
+    chosen: dict[str, str] = {name: facts[name] for name in profile.all_facts}
     if profile.relocation == "constant-path":
         chosen["path"] = facts["path"]
     if "cache" in facts and "declared" not in profile.facts:
         chosen["cache"] = facts["cache"]
-    revision = {} if profile.revision == 1 else {"revision": profile.revision}
     canonical = dumps(
-        {"format": FORMAT, "profile": profile.name, "facts": chosen, **revision},
-        sort_keys=True,
-        separators=(",", ":"),
+        {"format": FORMAT, "profile": profile.name, "facts": chosen}, sort_keys=True, separators=(",", ":")
     )
     digest: str = sha256(canonical.encode()).hexdigest()
     return digest[:32]

@@ -8,9 +8,8 @@ from __future__ import annotations
 import signal
 
 from warmstart.lean import Iterator, Sequence, contextmanager
-from warmstart.profiles import registry
+from warmstart.profiles import naming, registry
 from warmstart.profiles.contract import Profile
-from warmstart.profiles.defined import DefinedProfile
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 
 Verdicts = dict[str, str | None]
@@ -23,9 +22,7 @@ class _TooSlow(BaseException):  # no `except Exception` of a validator stops it
     """The entry's time is over."""
 
 
-def judge(
-    profile_name: str, stage: int, entries: dict[str, list[str]], defined: Sequence[DefinedProfile] = ()
-) -> Verdicts:
+def judge(profile_name: str, stage: int, entries: dict[str, list[str]], defined: Sequence[Profile] = ()) -> Verdicts:
     """Return for each entry None (valid) or the reason why it is invalid, a key of `REASONS`.
 
     `stage` is a descriptor of the directory with the copies, searchable by this process. `entries` maps entry names to
@@ -37,12 +34,14 @@ def judge(
 
 
 def _reason(profile: Profile, stage: int, entry: str, names: list[str]) -> str | None:
+    from warmstart.profiles import checks  # in this process alone, which takes foreign bytes apart
+
     try:
-        if not names or any(profile.entry_of(name) != entry for name in names):
+        if not names or any(naming.entry_of(profile, name) != entry for name in names):
             return "unexpected-file"
         files = EntryFiles(stage, entry, names)
         with _limited(LEAST_SECONDS + files.size() / BYTES_PER_SECOND):
-            profile.validate(files)
+            checks.validate(profile, files)
     except EntryInvalid as invalid:
         return invalid.reason
     except _TooSlow:

@@ -33,7 +33,7 @@ from warmstart.host.identity import Identity
 from warmstart.host.space import Reservation, room
 from warmstart.host.untrusted import UNREADABLE
 from warmstart.profiles import registry
-from warmstart.profiles.defined import OWNERS, is_whole
+from warmstart.profiles.contract import OWNERS, is_whole
 from warmstart.seed.extract import Bounds, Source, extract, parents
 from warmstart.store.bundles import BundleDamaged, Offer, Published
 from warmstart.store.client import StoreClient

@@ -55,7 +55,7 @@ from warmstart.lean import (
     partial,
     suppress,
 )
-from warmstart.profiles.defined import WHOLE, is_whole
+from warmstart.profiles.contract import WHOLE, is_whole
 from warmstart.store import bundles
 from warmstart.store.bundles import FetchOverBudget, Offer
 from warmstart.store.client import StoreClient

@@ -43,9 +43,10 @@ from warmstart.lean import (
     Mapping,
     NamedTuple,
     contextmanager,
+    partial,
     suppress,
 )
-from warmstart.profiles import contract, registry
+from warmstart.profiles import contract, naming, registry
 from warmstart.profiles.client import Validator
 from warmstart.record import Record, RecordChange, SeededBundle, incarnation
 from warmstart.seed import node_cache
@@ -502,7 +503,7 @@ class _ProfileHarvest:
     def _collect(self, stage: Stage, limits: HarvestLimits) -> Collected:
         """Copy new entries into the stage."""
         record, profile = self._context.record, self._profile
-        entry_of, owner = profile.entry_of, record.uid
+        entry_of, owner = partial(naming.entry_of, profile), record.uid
         freeze = None if self._is_live else limits.deadline.within(BUSY_SECONDS)
         with opened_dir(record.set_directory) as base, opened_overlay(base, profile.name, freeze) as overlay:
             self._is_overlaid = overlay is not None
@@ -559,9 +560,7 @@ class _ProfileHarvest:
         if not self._seeded_number:
             return contract.UNTOUCHED if collected.is_empty else contract.UNKNOWN
         # Without an overlay, files that are read and files that are not look alike.
-        looked_up = self._profile.looked_up
-        asked = {*map(looked_up, collected.touched)} - {""} if looked_up else set()
-        if not self._is_overlaid or collected.hides or not all(entry in self._all_seeded for entry in asked):
+        if not self._is_overlaid or collected.hides:
             return contract.UNKNOWN
         if not collected.is_empty:
             return contract.HIT

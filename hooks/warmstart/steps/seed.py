@@ -207,7 +207,7 @@ class _Seeding:
     def plan(self, profiles: list[Profile], facts: dict[str, str]) -> None:
         """Find out which bundles to take: from the store, or from what the job's head node proposes."""
         targets = [
-            _Target(profile, self.seeded[profile.name].namespace, {name: facts[name] for name in profile.facts})
+            _Target(profile, self.seeded[profile.name].namespace, {name: facts[name] for name in profile.all_facts})
             for profile in profiles
         ]
         agreed = [target for target in targets if self._together and target.profile.in_step]

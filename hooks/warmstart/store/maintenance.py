@@ -26,7 +26,7 @@ from warmstart.host.files import (
 )
 from warmstart.lean import Callable, Collection, Iterable, Iterator, NamedTuple, Sequence, suppress
 from warmstart.policy.compiled import Maintenance
-from warmstart.profiles.defined import is_whole
+from warmstart.profiles.contract import is_whole
 from warmstart.store import board, bundles, index
 from warmstart.store.atomic import TEMP_PREFIX
 from warmstart.store.index import Listed

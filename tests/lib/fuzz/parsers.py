@@ -49,10 +49,10 @@ from warmstart.maintenance import metrics
 from warmstart.paths import NodePaths
 from warmstart.policy import compiled, source, units
 from warmstart.policy.load import parsed
-from warmstart.profiles import facts, helion
+from warmstart.profiles import checks, elf, facts, naming
 from warmstart.profiles import registry as profiles
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
-from warmstart.profiles.formats import compressed, elf, ninja, pickle_framing, plain
+from warmstart.profiles.formats import FORMATS
 from warmstart.seed import together
 from warmstart.slurm import commands, nodes
 from warmstart.store import board, bundles, index, parts
@@ -122,14 +122,17 @@ def in_directory(parse: Callable[[int], object], name: str) -> Callable[[bytes],
     return _file(of_path, name)
 
 
-def _format(check: Callable[[EntryFiles, str], object], *samples: bytes, covers: tuple[str, ...]) -> Parser:
+def _format(kind: str, *samples: bytes, covers: tuple[str, ...] = ()) -> Parser:
     """Return a check of one file of an entry."""
 
     def of_path(path: str) -> object:
         with opened_dir(str(STAGE / "stage")) as stage:
-            return check(EntryFiles(stage, "e", ["e/file"]), "e/file")
+            return FORMATS[kind](EntryFiles(stage, "e", ["e/file"]), "e/file")
 
-    return Parser(_file(of_path, "stage/e/file"), (EntryInvalid,), covers, samples)
+    covered = tuple(f"profiles/formats.py:{function}" for function in covers)
+    if kind in elf.KINDS:
+        covered = ("profiles/elf.py:_check", "profiles/elf.py:_check_sections", "profiles/elf.py:_check_segments")
+    return Parser(_file(of_path, "stage/e/file"), (EntryInvalid,), covered, samples)
 
 
 def _profile(name: str, files: Mapping[str, bytes]) -> Parser:
@@ -137,20 +140,20 @@ def _profile(name: str, files: Mapping[str, bytes]) -> Parser:
     profile = profiles.get(name)
     names = sorted(files)
 
-    def validate(data: bytes) -> object:
+    def validate(data: bytes) -> None:
         changed = names[data[0] % len(names)] if data else names[0]
         for file in names:
             path = STAGE / "entries" / name / file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data[1:] if file == changed else files[file])
             os.utime(path, (1, 1))
-        entry = profile.entry_of(names[0])
+        entry = naming.entry_of(profile, names[0])
         assert entry is not None
         with opened_dir(str(STAGE / "entries" / name)) as stage:
-            return profile.validate(EntryFiles(stage, entry, names))
+            checks.validate(profile, EntryFiles(stage, entry, names))
 
     samples = tuple(bytes([number]) + files[file] for number, file in enumerate(names))
-    return Parser(validate, (EntryInvalid,), (f"profiles/{name.replace('-', '_')}.py:validate",), samples)
+    return Parser(validate, (EntryInvalid,), (f"profiles/{name}.py:check",), samples)
 
 
 def _job(data: bytes) -> object:
@@ -255,7 +258,6 @@ _FAILURE = {"code": "image-not-found", "fields": {"image": "reg/a:1"}, "at": 1.5
 _SPOOLED = Spooled("user-1", "numba", "ns", draft("a"), "7.0a1b2c3d.numba", SHA256)
 _LAYERS = {"layers": [{"digest": f"sha256:{SHA256}", "size": 9}]}
 _PLATFORMS = {"manifests": [{"digest": f"sha256:{SHA256}", "platform": {"os": "linux", "architecture": "amd64"}}]}
-_NINJA_DEPS = b"# ninjadeps\n" + (4).to_bytes(4, "little") + (8).to_bytes(4, "little") + b"a.o\0" + bytes(4)
 _NUMBA = numba_entry(1)[1]
 _TRITON = cache_files.triton_kernel("3.9")
 _PICKLE = pickle.dumps({"a": [1, 2.5, None, True, b"x" * 300], "b": ("c", frozenset({1}))}, -1)
@@ -263,6 +265,16 @@ _ENVIRONMENT = b"SLURM_JOB_ID=7\nSLURM_JOB_UID=1000\nSLURM_JOB_GID=1000\nSLURM_J
 _STEM = f"images/published-{SHA256}"
 
 PARSERS: dict[str, Parser] = {
+    "compressed": _format(
+        "compressed",
+        cache_files.ZSTD,
+        zlib.compress(cache_files.CONTENT),
+        covers=("_inflate", "_walk_frame"),
+    ),
+    "cubin": _format("cubin", cache_files.cubin()),
+    "elf": _format("object", cache_files.relocatable(b"\x90" * 64, [b"f"], [b"g"])),
+    "json": _format("json", b'{"a": [1, 2]}', covers=("read_json",)),
+    "pickle": _format("pickle", _PICKLE, pickle.dumps(("stamp", {("array",): "a.nbc"}), 4)),
     "amd-topology": Parser(
         _file(lambda path: facts.gpu("/none", path.removesuffix("/0/properties")), "kfd/0/properties"),
         (facts.FactUnreadable,),
@@ -285,27 +297,11 @@ PARSERS: dict[str, Parser] = {
     "compiled-policy": Parser(
         _file(compiled.read), (), ("policy/compiled.py:read_own_json",), (compiled.encode(defaults()),)
     ),
-    "compressed": _format(
-        partial(compressed.check, least=4),
-        cache_files.ZSTD,
-        zlib.compress(cache_files.CONTENT),
-        covers=(
-            "profiles/formats/compressed.py:_inflate",
-            "profiles/formats/compressed.py:_walk_frame",
-            "profiles/formats/compressed.py:_walk_blocks",
-            "profiles/formats/compressed.py:_literals_end",
-        ),
-    ),
     "cpu": Parser(
         _file(facts.cpu),
         (facts.FactUnreadable,),
         ("profiles/facts.py:cpu",),
         (b"vendor_id\t: x\nmodel name\t: y\nflags\t: avx2\n",),
-    ),
-    "cubin": _format(
-        elf.check_cubin,
-        cache_files.cubin(),
-        covers=("profiles/formats/elf.py:_kernels",),
     ),
     "deferred": Parser(
         _file(_left, "errands/harvests/0,1,0,7.0a1b2c3d"),
@@ -319,16 +315,6 @@ PARSERS: dict[str, Parser] = {
         ("profiles/facts.py:driver",),
         (b"NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05\n",),
     ),
-    "elf": _format(
-        partial(elf.check, kind=1),
-        cache_files.relocatable(b"\x90" * 64, [b"f"], [b"g"]),
-        covers=(
-            "profiles/formats/elf.py:headers",
-            "profiles/formats/elf.py:_symbols",
-            "profiles/formats/elf.py:check_segments",
-            "profiles/formats/elf.py:_check_dynamic",
-        ),
-    ),
     "environment": Parser(_job, _REFUSED, ("job.py:from_environment",), (_ENVIRONMENT,)),
     "failure": Parser(
         _store_file("images/failed/key.json", lambda store: published.last_failure(store, "key")),
@@ -341,11 +327,6 @@ PARSERS: dict[str, Parser] = {
         (),
         ("profiles/facts.py:gpu",),
         (b"Model: \t NVIDIA H100\nIRQ: 7\n",),
-    ),
-    "helion": _format(
-        lambda files, _: helion.check_best(files),
-        *cache_files.of_tool("helion").values(),
-        covers=("profiles/helion.py:check_best",),
     ),
     "host-list": Parser(_text(nodes.expand), (ValueError,), ("slurm/nodes.py:expand",), (b"n[1-4,7],m[01-03]-x",)),
     "image": Parser(
@@ -381,8 +362,6 @@ PARSERS: dict[str, Parser] = {
         ("store/index.py:_head", "store/index.py:_decoded", "store/index.py:_is_other_format"),
         (_json(_DAMAGED), _json({**_DAMAGED, "bundles": [_ROW]}) + b'\n{"m/f": 9}'),
     ),
-    "json": _format(plain.check_json, b'{"a": [1, 2]}', covers=("profiles/formats/plain.py:_read",)),
-    "json-rows": _format(plain.read_rows, b'[["a", "b"]]', covers=("profiles/formats/plain.py:read_rows",)),
     "layer-configuration": Parser(
         partial(image_config.additions, mount_point="/var/cache/w"),
         (layer_reader.InvalidImage,),
@@ -403,7 +382,6 @@ PARSERS: dict[str, Parser] = {
         ("maintenance/metrics.py:_read",),
         (_json({"format": 1, "counters": {}, "read": [], "seen": []}),),
     ),
-    "ninja-deps": _format(ninja._check_deps, _NINJA_DEPS, covers=("profiles/formats/ninja.py:_check_deps",)),
     "numba": _profile("numba", _NUMBA),
     "part": Parser(
         _store_file(f"parts/1000.c.7.0/{BUNDLE}.json", _parts),
@@ -414,13 +392,6 @@ PARSERS: dict[str, Parser] = {
                 {**json.loads(_manifest()), "based_on": {"a": ["site", SHA256]}, "fresh": False, "nodelist": "n[1-2]"}
             ),
         ),
-    ),
-    "pickle": _format(
-        partial(pickle_framing.check, pickles=1),
-        _PICKLE,
-        pickle.dumps(("stamp", {("array",): "a.nbc"}), 4),
-        pickle.dumps({"cubins": {(9, 0): cache_files.cubin()}}, 4),
-        covers=("profiles/formats/pickle_framing.py:_Walk._argument", "profiles/formats/elf.py:check_if_object"),
     ),
     "policy": Parser(
         lambda data: parsed([source.read_draft("policy.yaml", data)]),

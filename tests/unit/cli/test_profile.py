@@ -23,7 +23,7 @@ rules: [{name: everyone, profiles: [own]}]
 profiles:
   own:
     variables: {OWN_CACHE: "{dir}"}
-    entries: ["%s"]
+    entries: {"%s": []}
     relocation: relocatable
 """
 

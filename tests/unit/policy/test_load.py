@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.lib.policy_site import MINIMAL, Compile, Site, refusals
 from warmstart.policy import compiled
 from warmstart.policy.invalid import PolicyInvalid
-from warmstart.profiles.defined import FILES
+from warmstart.profiles.contract import FILES
 
 ENFORCED = MINIMAL + "trust: {account: enforced}\n"
 
@@ -56,9 +56,9 @@ PROFILE = (
 profiles:
   mytool:
     variables: {MYTOOL_CACHE: "{dir}/v1", MYTOOL_MODE: fast}
-    entries: ["v1/*/", "**/*.bin"]
+    entries: {"v1/*/": [meta.json], "**/*.bin": []}
     never: ["*.log"]
-    needs: [meta.json]
+    lock: .lock
     formats: {"*.json": json, "*.so": library}
     facts: [cpu, gpu]
     relocation: relocatable
@@ -74,15 +74,16 @@ def test_a_profile_of_the_sites_own_is_compiled_whole(compiled_of: Compile) -> N
     mytool, files = policy.profiles
     assert mytool.name == "mytool"
     assert mytool.variables == {"MYTOOL_CACHE": "{dir}/v1", "MYTOOL_MODE": "fast"}
-    assert (mytool.entries, mytool.never, mytool.needs) == (("v1/*/", "**/*.bin"), ("*.log",), ("meta.json",))
+    assert mytool.entries == {"v1/*/": ["meta.json"], "**/*.bin": []}
+    assert (mytool.never, mytool.lock) == (("*.log",), ".lock")
     assert list(mytool.formats.items()) == [("*.json", "json"), ("*.so", "library")]
     assert (mytool.facts, mytool.relocation, mytool.max_size) == (("cpu", "gpu"), "relocatable", 2 << 20)
-    assert (files.name, files.facts, files.sidecars, files.empty) == (FILES, ("declared", "gpu"), True, True)
+    assert (files.name, files.facts, files.entries) == (FILES, ("declared", "gpu"), {"**": []})
     assert policy.rules[0].profiles == ("mytool", "numba")
 
 
 def test_what_a_profile_leaves_out_is_the_careful_choice(compiled_of: Compile) -> None:
-    policy = compiled_of(MINIMAL + 'profiles: {t: {variables: {T: "{dir}"}, entries: ["*"]}}\n')
+    policy = compiled_of(MINIMAL + 'profiles: {t: {variables: {T: "{dir}"}, entries: {"*": []}}}\n')
     mytool = policy.profiles[0]
     assert (mytool.relocation, mytool.facts, mytool.max_size) == ("constant-path", (), 1 << 30)
     assert [profile.only_successful for profile in policy.profiles] == [False, True]

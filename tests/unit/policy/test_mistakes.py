@@ -93,23 +93,25 @@ BELOW = [  # below version and paths.store, which are two lines
     (f"{OTHER}    override: [A=1]", "6:16", "'A=1' is not a variable's name"),
     (f"{OTHER}    override: OTHER", "6:15", "expected a list"),
     # Profiles of the site's own.
-    (f"profiles:\n  numba: {{{TOOL}, entries: ['*']}}", "4:3", "is a profile of warmstart"),
-    (f"profiles:\n  files: {{{TOOL}, entries: ['*']}}", "4:3", "is a profile of warmstart"),
-    (f"profiles:\n  My: {{{TOOL}, entries: ['*']}}", "4:3", "'My' is not a profile's name"),
+    (f"profiles:\n  numba: {{{TOOL}, entries: {{'*': []}}}}", "4:3", "is a profile of warmstart"),
+    (f"profiles:\n  files: {{{TOOL}, entries: {{'*': []}}}}", "4:3", "is a profile of warmstart"),
+    (f"profiles:\n  My: {{{TOOL}, entries: {{'*': []}}}}", "4:3", "'My' is not a profile's name"),
     (f"profiles:\n  t: {{{TOOL}}}", "4:6", "entries: missing"),
-    (f"profiles:\n  t: {{{TOOL}, entries: ['*'], nevr: []}}", "4:48", "did you mean never"),
-    (f"profiles:\n  t: {{{TOOL}, entries: []}}", "4:41", "entries: is empty"),
-    (f"profiles:\n  t: {{{TOOL}, entries: ['../*']}}", "4:42", "'../*' is not a pattern of paths"),
-    (f"profiles:\n  t: {{{TOOL}, entries: ['/a']}}", "4:42", "'/a' is not a pattern of paths"),
-    (f"profiles:\n  t: {{{TOOL}, entries: ['**/a/**']}}", "4:42", "'**/a/**' is not a pattern of paths"),
-    (f"profiles:\n  t: {{{TOOL}, entries: ['a**']}}", "4:42", "'a**' is not a pattern of paths"),
-    (f"profiles:\n  t: {{{TOOL}, entries: ['(a|b)']}}", "4:42", "'(a|b)' is not a pattern of paths"),
-    (f"profiles:\n  t: {{{TOOL}, entries: ['*'], never: [a/b]}}", "4:56", "'a/b' is not a pattern of names"),
-    (f"profiles:\n  t: {{{TOOL}, entries: ['*'], formats: {{'*': elf}}}}", "4:63", "formats.'*': expected 'any'"),
-    (f"profiles:\n  t: {{{TOOL}, entries: ['*'], facts: [disk]}}", "4:56", "expected 'cpu'"),
-    (f"profiles:\n  t: {{{TOOL}, entries: ['*'], relocation: rewrite}}", "4:60", "expected 'relocatable'"),
-    ("profiles:\n  t: {variables: {T: x}, entries: ['*']}", "4:7", "none contains {dir}"),
-    ("profiles:\n  t: {variables: {SLURM_T: '{dir}'}, entries: ['*']}", "4:19", "is reserved"),
+    (f"profiles:\n  t: {{{TOOL}, entries: {{'*': []}}, nevr: []}}", "4:52", "did you mean never"),
+    (f"profiles:\n  t: {{{TOOL}, entries: {{}}}}", "4:41", "entries: is empty"),
+    (f"profiles:\n  t: {{{TOOL}, entries: {{'../*': []}}}}", "4:42", "'../*' is not a pattern of paths"),
+    (f"profiles:\n  t: {{{TOOL}, entries: {{'/a': []}}}}", "4:42", "'/a' is not a pattern of paths"),
+    (f"profiles:\n  t: {{{TOOL}, entries: {{'**/a/**': []}}}}", "4:42", "'**/a/**' is not a pattern of paths"),
+    (f"profiles:\n  t: {{{TOOL}, entries: {{'a**': []}}}}", "4:42", "'a**' is not a pattern of paths"),
+    (f"profiles:\n  t: {{{TOOL}, entries: {{'(a|b)': []}}}}", "4:42", "'(a|b)' is not a pattern of paths"),
+    (f"profiles:\n  t: {{{TOOL}, entries: {{'{{a,b}}': []}}}}", "4:42", "'{a,b}' is not a pattern of paths"),
+    (f"profiles:\n  t: {{{TOOL}, entries: {{'a{{b}}/c': []}}}}", "4:42", "'a{b}/c' is not a pattern of paths"),
+    (f"profiles:\n  t: {{{TOOL}, entries: {{'*': []}}, never: [a/b]}}", "4:60", "'a/b' is not a pattern of names"),
+    (f"profiles:\n  t: {{{TOOL}, entries: {{'*': []}}, formats: {{'*': elf}}}}", "4:67", "formats.'*': expected 'any'"),
+    (f"profiles:\n  t: {{{TOOL}, entries: {{'*': []}}, facts: [disk]}}", "4:60", "expected 'cpu'"),
+    (f"profiles:\n  t: {{{TOOL}, entries: {{'*': []}}, relocation: rewrite}}", "4:64", "expected 'relocatable'"),
+    ("profiles:\n  t: {variables: {T: x}, entries: {'*': []}}", "4:7", "none contains {dir}"),
+    ("profiles:\n  t: {variables: {SLURM_T: '{dir}'}, entries: {'*': []}}", "4:19", "is reserved"),
 ]
 WHOLE = [
     ("", "1:1", "paths: missing"),
@@ -230,7 +232,7 @@ KNOWN = Known(
 )
 CI = "  - {name: ci, match: {partition: c*, user: alice}, scope: site, publish: {users: [svc_ci]}}\n"
 PUBLISHER = f"rules:\n{CI}"
-OWN = f"profiles: {{own: {{{TOOL}, entries: ['*'], relocation: relocatable, only_successful: true}}}}\n"
+OWN = f"profiles: {{own: {{{TOOL}, entries: {{'*': []}}, relocation: relocatable, only_successful: true}}}}\n"
 WARNED = [
     ("", "1:1", "no rules"),
     ("images: {keep: {lease: 2h}}\nrules: [{name: a}]", "3:24", "an image in use can be evicted"),
@@ -241,7 +243,7 @@ WARNED = [
     (f"{OWN}rules: [{{name: a}}]", "3:12", "no rule gives own"),
     (
         f"harvest: {{while_running: 15m}}\n{OWN}rules: [{{name: a, profiles: [own]}}]",
-        "4:101",
+        "4:105",
         "own waits for the job's end",
     ),
     ("harvest: {while_running: 15m, only_successful: true}\nrules: [{name: a}]", "3:26", "waits for the job's end"),

@@ -29,7 +29,7 @@ def stage_fd(stage: Path) -> Iterator[int]:
 @pytest.fixture
 def verdict(stage: Path, stage_fd: int) -> Judge:
     """Give a function that stages one entry's files and returns what the judge says of it."""
-    from warmstart.profiles import registry
+    from warmstart.profiles import naming, registry
 
     def judged(profile: str, files: dict[str, bytes]) -> str | None:
         for name, content in files.items():
@@ -37,7 +37,7 @@ def verdict(stage: Path, stage_fd: int) -> Judge:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
             os.utime(path, ns=(MTIME, MTIME))
-        entries = {registry.get(profile).entry_of(name) for name in files}
+        entries = {naming.entry_of(registry.get(profile), name) for name in files}
         assert len(entries) == 1
         entry = entries.pop()
         assert entry is not None

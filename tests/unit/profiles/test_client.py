@@ -17,18 +17,18 @@ from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.profiles import judge
 from warmstart.profiles.client import Validator
-from warmstart.profiles.defined import DefinedProfile
+from warmstart.profiles.contract import Profile
 from warmstart.profiles.judge import Verdicts
 
 # With this process's own identity the child is confined all the same.
 VALIDATOR = Validator(Identity("me", os.getuid(), os.getgid()))
 ANSWER = "WARMSTART_TEST_ANSWER"
-OWN = DefinedProfile({}, ("*.bin",), relocation="relocatable", max_size=100, name="mine")
+OWN = Profile({}, {"*.bin": []}, relocation="relocatable", max_size=100, name="mine")
 FAILED = {"a": "validator-failed", "b": "validator-failed"}
 LIES: list[object] = [None, [], {}, {"a": "rm -rf /"}, {"a": 1}, {"a": ["incomplete"]}]
 
 
-def lie(profile_name: str, stage: int, entries: dict[str, list[str]], defined: list[DefinedProfile]) -> Verdicts:
+def lie(profile_name: str, stage: int, entries: dict[str, list[str]], defined: list[Profile]) -> Verdicts:
     answer: Any = json.loads(os.environ[ANSWER])
     return answer  # type: ignore[no-any-return]
 
@@ -63,7 +63,7 @@ def test_entries_of_shipped_and_defined_profiles_are_judged_in_a_confined_child(
         dict(VALIDATOR.judge("none", stage_fd, own, defined=(), deadline=after(60)))
 
 
-def hang(profile_name: str, stage: int, entries: dict[str, list[str]], defined: list[DefinedProfile]) -> Verdicts:
+def hang(profile_name: str, stage: int, entries: dict[str, list[str]], defined: list[Profile]) -> Verdicts:
     """Answer for `a`, and for nothing else in time."""
     if [*entries] != ["a"]:
         time.sleep(600)

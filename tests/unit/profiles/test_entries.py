@@ -1,15 +1,15 @@
 """What each profile's validator takes, as its tool writes it, and what it refuses. Its names are in test_names.
 
-What is wrong with a file of one format is in `formats/`; here a file is cut once, to show that the format is looked at.
+What is wrong with a file of one format is in test_formats; here one is cut, to show that its format is looked at.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pickle
 import zlib
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,18 +21,14 @@ from tests.lib.built_entries import (
     BUILT_ELSEWHERE,
     GEMM,
     KERNEL,
-    NINJA_LOG,
     OPS,
     RANK,
     SGLANG,
-    SGLANG_ROWS,
     SHARED,
     SOURCES,
-    TILE,
     below,
     operation,
     tile,
-    tile_manifest,
 )
 from tests.lib.cache_files import (
     CONTENT,
@@ -41,7 +37,6 @@ from tests.lib.cache_files import (
     STEM,
     TRITON_RELEASES,
     ZSTD,
-    cubin,
     letters,
     numba_files,
     of_tool,
@@ -50,7 +45,7 @@ from tests.lib.cache_files import (
     zstd,
 )
 from tests.lib.judging import MTIME, SAME_STAGE, Judge
-from warmstart.profiles import registry
+from warmstart.profiles import naming, registry
 from warmstart.profiles.entry_files import REASONS
 from warmstart.profiles.judge import judge
 
@@ -137,14 +132,10 @@ GROUP, META, CODE, PTX = "__grp__add_kernel.json", "/add_kernel.json", ".cubin",
 MODULE = f"{KEY}/cuda_utils.cpython-311-x86_64-linux-gnu.so"
 TIMES = f"{KEY}/f.autotune.json"
 TRITON_CACHE = next(iter(json.loads(TRITON[f"{KEY}/{GROUP}"])["child_paths"].values())).partition(KEY)[0].encode()
-AMD, OTHER_AMD = (only(of_tool("triton-amd"), key) for key in ("QRY7LU", "X2TRGT"))
+AMD = only(of_tool("triton-amd"), "QRY7LU")
 TVM_FFI = of_tool("tvm-ffi")
 WARP_CPU, WARP_GPU = (only(of_tool("warp"), part) for part in ("_3ece880/", "_583bcb4/"))
 WARP_STEM = named(WARP_GPU, ".meta").removesuffix(".meta")
-
-
-def target(**changes: object) -> dict[str, object]:
-    return {"backend": "cuda", "arch": 120, "warp_size": 32} | changes
 
 
 TAKEN: dict[str, list[Files]] = {
@@ -186,98 +177,54 @@ TAKEN: dict[str, list[Files]] = {
 }
 REFUSED: dict[str, list[tuple[str, Files]]] = {
     "cudnn-frontend": [
-        ("incomplete", lack(PLAN, "entry.json")),
-        ("incomplete", lack(PLAN, "kernel.o")),
+        *(("incomplete", lack(PLAN, name)) for name in ("entry.json", "kernel.o")),
         ("json-malformed", cut(PLAN, "entry.json")),
-        ("field-malformed", edit(PLAN, "entry.json", schema="v1")),
-        ("field-malformed", edit(PLAN, "entry.json", key=None)),
-        ("field-malformed", edit(PLAN, "entry.json", symbol=7)),
-        ("field-malformed", edit(PLAN, "entry.json", wrapper=[])),
-        ("other-function", edit(PLAN, "entry.json", symbol="other")),
-        ("other-function", put(PLAN, "kernel.o", relocatable())),
-        ("elf-truncated", cut(PLAN, "kernel.o")),
-        ("name-not-hash", swap(ENVIRONMENT, "manifest.json", b"13000", b"13010")),
-        ("json-malformed", put(ENVIRONMENT, "manifest.json", b"[]")),
-        ("elf-truncated", cut(FLEX, ".o")),
-        ("other-function", put(FLEX, ".o", PLAN[named(PLAN, "kernel.o")])),
+        ("json-malformed", cut(ENVIRONMENT, "manifest.json")),
+        ("elf-malformed", cut(PLAN, "kernel.o")),
+        ("elf-malformed", cut(FLEX, ".o")),
     ],
     "cupy": [
-        ("hash-differs", cut(CUPY, ".cubin")),
-        ("hash-differs", put(CUPY, ".cubin", CUPY[named(CUPY, ".cubin")][:-1] + b"\xfe")),
-        # CuPy would hand it to the driver: a hash of nothing.
-        ("hash-differs", put(CUPY, ".cubin", hashlib.sha1(b"").hexdigest().encode())),
+        ("not-written", put(CUPY, ".cubin", b"")),
+        ("not-written", put(CUPY, ".cubin", CUPY[named(CUPY, ".cubin")][:99] + bytes(9000))),
     ],
-    "cute-dsl": [
-        ("elf-truncated", cut(QUACK, ".o")),
-        ("other-function", swap(QUACK, ".o", b"__tvm_ffi_func\0", b"__tvm_ffi_fund\0")),
-        ("other-function", put(QUACK, ".o", relocatable(undefined=[b"__tvm_ffi_func"]))),
-        ("field-malformed", put(QUACK_TIMES, ".json", b"{}")),
-        ("json-malformed", put(QUACK_TIMES, ".json", b"{")),
-    ],
+    "cute-dsl": [("elf-malformed", cut(QUACK, ".o")), ("json-malformed", cut(QUACK_TIMES, ".json"))],
     "deepgemm": [
-        ("incomplete", lack(GEMM, "kernel.cubin")),
-        ("incomplete", lack(GEMM, "kernel.cu")),
-        ("elf-truncated", cut(GEMM, "kernel.cubin")),
+        *(("incomplete", lack(GEMM, name)) for name in ("kernel.cubin", "kernel.cu")),
+        ("elf-malformed", cut(GEMM, "kernel.cubin")),
         ("elf-malformed", put(GEMM, "kernel.cubin", SHARED)),
-        ("other-target", swap(GEMM, "kernel.cubin", b".text.", b".tuxt.")),
         ("text-malformed", put(GEMM, "kernel.cu", b"")),
     ],
     "flashinfer": [
-        ("build-unfinished", operation(BUILT | {".ninja_log": NINJA_LOG[:-1]})),
-        *(("made-elsewhere", operation(BUILT | changes)) for changes in BUILT_ELSEWHERE),
+        ("incomplete", operation(lack(BUILT, "x.so"))),
+        ("elf-malformed", operation(cut(BUILT, "x.so"))),
+        ("made-elsewhere", operation(BUILT | BUILT_ELSEWHERE)),
         ("text-malformed", put(GENERATED, "x.h", b"")),
-        ("blob-empty", put(DOWNLOAD, "x.cubin", b"")),
-        ("blob-zeroes", put(DOWNLOAD, "x.cubin", b"any" + bytes(8192))),
+        ("not-written", put(DOWNLOAD, "x.cubin", b"")),
+        ("not-written", put(DOWNLOAD, "x.cubin", b"any" + bytes(8192))),
         ("json-malformed", cut(TWICE, "meta.json")),
-        ("field-malformed", swap(TWICE, "meta.json", b"sm90a", b"sm100a")),
-        ("field-malformed", swap(TWICE, "meta.json", b'"source_sha256": "', b'"source_sha256": "x')),
-        ("field-malformed", put(TWICE, "meta.json", b'{"arch": "sm90a", "cute_dsl_version": 4}')),
-        ("elf-truncated", cut(TWICE, "n512.o")),
-        ("other-function", put(TWICE, "n512.o", TWICE[named(TWICE, "n1024.o")])),
-        ("unexpected-file", TWICE | {named(TWICE, "n512.o").replace("n512.o", "build.ninja"): b"x"}),
-        ("incomplete", lack(TWICE, "meta.json")),
-        ("incomplete", lack(TWICE, ".o")),
+        ("elf-malformed", cut(TWICE, "n512.o")),
+        *(("incomplete", lack(TWICE, name)) for name in ("meta.json", ".o")),
         ("json-malformed", cut(CHOICE, ".json")),
-        ("name-not-hash", swap(CHOICE, ".json", b"twice", b"thrice")),
-        ("field-malformed", swap(CHOICE, ".json", b'"tactic"', b'"tactics"')),
     ],
-    "helion": [
-        ("json-malformed", cut(HELION, ".best_config")),
-        ("json-malformed", edit(HELION, ".best_config", config="{")),
-        ("json-malformed", edit(HELION, ".best_config", config="[" * 100_000)),
-        ("json-malformed", edit(HELION, ".best_config", config="[1]")),
-        ("field-malformed", edit(HELION, ".best_config", config={"block_sizes": [16]})),
-        ("field-malformed", edit(HELION, ".best_config", key=None)),
-        ("field-malformed", edit(HELION, ".best_config", key={"fields": {}})),
-        ("field-malformed", edit(HELION, ".best_config", key={"fields": {"hardware": "x", "backend": 7}})),
-    ],
+    "helion": [("json-malformed", cut(HELION, ".best_config"))],
     "hybrid-ep": [
-        ("elf-truncated", cut(HYBRID_EP, ".so")),
-        ("other-function", put(HYBRID_EP, ".so", SHARED)),
-        ("other-function", swap(HYBRID_EP, ".so", b"get_function_ptr\0", b"get_function_ptx\0")),
-        ("elf-malformed", put(HYBRID_EP, ".so", relocatable(defined=[b"get_function_ptr"]))),
+        ("elf-malformed", cut(HYBRID_EP, ".so")),
+        ("elf-malformed", put(HYBRID_EP, ".so", relocatable())),
     ],
     "inductor": [
-        ("name-not-hash", {graph(b"pickle"): b"pickled"}),
-        ("name-not-hash", {graph(b"pickle"): b"pickle", graph(b"x"): b"y"}),
-        ("name-not-hash", {source("import torch"): b"import torchs"}),
-        ("text-malformed", {source("import torch"): b"\xff"}),
-        ("incomplete", lack(CPP, ".so")),
-        ("incomplete", lack(CPP, ".cpp")),
-        ("incomplete", lack(CPP, ".so") | {f"{STEM}.main.o": relocatable()}),
-        ("incomplete", CPP | {f"{STEM}.cpp": b"int x;"}),
-        ("name-not-hash", CPP | {f"{STEM}.py": b""}),
+        ("hash-differs", {graph(b"pickle"): b"pickled"}),
+        ("hash-differs", {graph(b"pickle"): b"pickle", graph(b"x"): b"y"}),
+        ("hash-differs", {source("import torch"): b"import torchs"}),
+        *(("incomplete", lack(CPP, name)) for name in (".so", ".cpp")),
         ("text-malformed", put(CPP, ".cpp", b" \n")),
-        ("elf-truncated", cut(CPP, ".so")),
+        ("elf-malformed", cut(CPP, ".so")),
         ("elf-malformed", put(CPP, ".so", relocatable())),
         ("elf-malformed", {CONSTANTS: SHARED}),
-        ("json-malformed", {BEST: b"[1]"}),
         ("too-large", {BEST: b" " * (2 << 20)}),
         ("json-malformed", below("helion/", cut(HELION, ".best_config"))),
     ],
     "jax": [
         ("compressed-malformed", {EXECUTABLE: zlib.compress(CONTENT)[:-1]}),
-        ("compressed-malformed", {EXECUTABLE: zlib.compress(b"\0\0\0\7")}),  # too little to be an executable
         ("compressed-malformed", {EXECUTABLE: b"plain"}),
     ],
     "numba": [
@@ -285,114 +232,65 @@ REFUSED: dict[str, list[tuple[str, Files]]] = {
         ("incomplete", lack(NUMBA, ".1.nbc")),
         ("incomplete", index("0.68", ("stamp", {}))),
         ("incomplete", index("0.68", ("stamp", {1: "f.1.nbc", 2: "f.2.nbc"}))),
-        ("pickle-truncated", index("0.68")),
-        ("pickle-trailing", index("0.68", ("stamp", {1: "f.1.nbc"}), 1)),
-        ("pickle-malformed", index("0.68", 1, protocol=3)),
-        ("pickle-truncated", cut(NUMBA, ".1.nbc")),
-        # The ELF object inside of the data: here its section headers are gone.
-        ("elf-truncated", numba_files(1) | {NUMBA_DATA: pickle.dumps((b"key", relocatable()[:-64]), 5)}),
-        ("pickle-truncated", cut(NUMBA_CUDA, ".nbc")),
-        ("other-target", swap(NUMBA_CUDA, ".nbc", b".text.", b".tuxt.")),
+        ("pickle-malformed", index("0.68")),
+        ("pickle-malformed", index("0.68", ("stamp", {1: "f.1.nbc"}), 1)),
+        ("pickle-malformed", cut(NUMBA, ".1.nbc")),
+        ("pickle-malformed", cut(NUMBA_CUDA, ".nbc")),
         ("two-writers", swap(NUMBA_CUDA, ".nbi", b"array(float32, 1d, C)", b"array(float64, 1d, C)")),
     ],
     "sglang": [
         ("incomplete", lack(SGLANG, ".so")),
-        ("elf-truncated", cut(SGLANG, ".so")),
-        ("name-not-hash", put(SGLANG, ".json", json.dumps(SGLANG_ROWS[:1]).encode())),
-        ("json-malformed", put(SGLANG, ".json", b"[[1]]")),
-        ("elf-truncated", {f"cute_aot/{'a' * 64}.o": b""}),
-        ("elf-truncated", below("triton/", cut(TRITON, CODE))),
+        ("elf-malformed", cut(SGLANG, ".so")),
+        ("json-malformed", cut(SGLANG, ".json")),
+        ("elf-malformed", {f"cute_aot/{'a' * 64}.o": b""}),
+        ("elf-malformed", below("triton/", cut(TRITON, CODE))),
     ],
     "tilelang": [
-        ("incomplete", {f"{TILE}/params.json": b"{}"}),
-        ("incomplete", lack(tile(SOURCES), ".so")),
-        ("hash-differs", put(tile(SOURCES), "params.json", b'{"x": [2]}')),
-        ("hash-differs", cut(tile(SOURCES), "params.json")),
-        ("unexpected-file", tile(SOURCES | {"extra.json": b"{}"})),
-        ("field-malformed", tile(SOURCES, tile_manifest(SOURCES, version=2))),
-        ("field-malformed", tile(SOURCES, tile_manifest(SOURCES, files={}))),
-        ("field-malformed", tile({"a.json": b""}, tile_manifest({}, files={"a.json": "sha256"}))),
-        ("elf-truncated", tile({"k.so": b"x"}, tile_manifest({"k.so": b"x"}))),
+        ("incomplete", lack(tile(SOURCES), "manifest.json")),
+        ("json-malformed", cut(tile(SOURCES), "manifest.json")),
+        ("elf-malformed", cut(tile(SOURCES), ".so")),
     ],
     "torch-extensions": [
         *(("incomplete", extension(None, name)) for name in ("x.so", "main.o", "build.ninja", ".ninja_log")),
-        ("build-unfinished", cut(extension(), ".ninja_log")),
-        ("build-unfinished", cut(extension(), ".ninja_deps")),
-        ("build-unfinished", extension({"other.o": relocatable()})),
-        ("incomplete", extension({"other.so": SHARED})),
-        ("elf-truncated", cut(extension(), "x.so")),
+        ("elf-malformed", cut(extension(), "x.so")),
         ("elf-malformed", put(extension(), "main.o", SHARED)),
         ("text-malformed", put(extension(), "main.cpp", b"")),
-        *(("made-elsewhere", extension(changes)) for changes in BUILT_ELSEWHERE),
+        ("made-elsewhere", extension(BUILT_ELSEWHERE)),
     ],
     "triton": [
         *(("incomplete", lack(TRITON, name)) for name in sorted({*TRITON} - {f"{KEY}/{GROUP}"})),
         ("incomplete", lack(TRITON, GROUP)),
         ("json-malformed", cut(TRITON, GROUP)),
-        ("field-malformed", put(TRITON, GROUP, b'{"child_paths": ["add_kernel.cubin"]}')),
-        ("field-malformed", edit(TRITON, GROUP, child_paths={"add_kernel.json": "/etc/shadow"})),
-        ("field-malformed", edit(TRITON, GROUP, child_paths={"x": f"/c/{KEY}/../x"})),
-        ("unexpected-file", edit(TRITON, GROUP, child_paths={"add_kernel.json": f"/c/{KEY}/add_kernel.json"})),
+        ("json-malformed", put(TRITON, GROUP, b'{"child_paths": ["add_kernel.cubin"]}')),
+        ("made-elsewhere", edit(TRITON, GROUP, child_paths={"add_kernel.json": "/etc/shadow"})),
         ("made-elsewhere", swap(TRITON, GROUP, TRITON_CACHE, b"/var/tmp/w/17.0a1b2c3d/cache/triton/")),
-        ("name-not-hash", edit(TRITON, META, hash="0" * 64)),
-        ("name-not-hash", edit(TRITON, META, hash=None)),
-        ("name-not-hash", edit(TRITON, META, hash=7)),
-        ("field-malformed", edit(TRITON, META, target=None)),
-        ("other-vendor", edit(TRITON, META, target=target(backend="xpu"))),
-        ("field-malformed", edit(TRITON, META, target=target(backend="hip"))),
-        ("incomplete", edit(TRITON, META, target=target(backend="hip", arch="gfx90a"))),
-        ("field-malformed", edit(TRITON, META, target=target(backend=7))),
-        ("other-target", edit(TRITON, META, target=target(arch=90))),
-        ("field-malformed", edit(TRITON, META, target=target(arch=True))),
-        ("field-malformed", edit(TRITON, META, shared=-1)),
-        ("field-malformed", edit(TRITON, META, name="other")),
-        ("elf-truncated", cut(TRITON, CODE)),
+        ("two-writers", edit(TRITON, GROUP, child_paths={"add_kernel.json": f"/c/{KEY}/add_kernel.json"})),
+        ("two-writers", TRITON | {f"{KEY}/__grp__sub_kernel.json": TRITON[named(TRITON, GROUP)]}),
+        ("two-writers", TRITON | {f"{KEY}/sub_kernel.cubin": TRITON[named(TRITON, CODE)]}),
+        ("json-malformed", cut(TRITON, META)),
+        ("elf-malformed", cut(TRITON, CODE)),
         ("elf-malformed", put(TRITON, CODE, TRITON[named(TRITON, CODE)] + b"\0")),
-        ("other-target", put(TRITON, CODE, cubin("3.4"))),
-        ("other-target", swap(TRITON, CODE, b".text.add_kernel", b".text.sub_kernel")),
-        ("other-target", swap(TRITON, PTX, b"sm_120", b"sm_90")),
-        ("other-target", swap(TRITON, PTX, b".entry add_kernel(", b".entry sub_kernel(")),
         ("text-malformed", put(TRITON, PTX, b"")),
         ("text-malformed", put(TRITON, ".ttir", b"\xff\xfe")),
-        ("unexpected-file", TRITON | {f"{KEY}/__grp__sub_kernel.json": TRITON[named(TRITON, GROUP)]}),
-        ("unexpected-file", TRITON | {f"{KEY}/sub_kernel.cubin": TRITON[named(TRITON, CODE)]}),
-        ("unexpected-file", TRITON | {MODULE: SHARED}),
-        ("elf-truncated", {MODULE: b""}),
-        ("incomplete", {MODULE: SHARED, TIMES: b"{}"}),
-        ("field-malformed", {TIMES: b"{}"}),
-        ("elf-truncated", cut(AMD, ".hsaco")),
-        ("elf-malformed", put(AMD, ".hsaco", AMD[named(AMD, ".hsaco")] + b"\0")),
+        ("elf-malformed", {MODULE: b""}),
+        ("elf-malformed", cut(AMD, ".hsaco")),
         ("elf-malformed", put(AMD, ".hsaco", SHARED)),
-        ("other-target", put(AMD, ".hsaco", OTHER_AMD[named(OTHER_AMD, ".hsaco")])),
-        ("other-function", swap(AMD, ".hsaco", b"\0add_kernel.kd\0", b"\0sub_kernel.kd\0")),
-        ("field-malformed", swap(AMD, META, b'"backend": "hip", "arch"', b'"backend": "cuda", "arch"')),
-        ("text-malformed", put(AMD, ".amdgcn", b"")),
     ],
     # Nobody has published the format: little can be proved.
-    "trt-rtx": [
-        ("blob-empty", {RTX: b""}),
-        ("blob-zeroes", {RTX: bytes(100)}),
-        ("blob-zeroes", {RTX: b"RTX" + bytes(4096)}),
-    ],
+    "trt-rtx": [("not-written", {RTX: content}) for content in (b"", bytes(100), b"RTX" + bytes(4096))],
     "tvm-ffi": [
         *(("incomplete", lack(TVM_FFI, name)) for name in ("answer.so", "cpp_0.o", "build.ninja", ".ninja_log")),
-        ("elf-truncated", cut(TVM_FFI, "answer.so")),
-        ("build-unfinished", put(TVM_FFI, ".ninja_log", b"# ninja log v7\n")),
+        ("elf-malformed", cut(TVM_FFI, "answer.so")),
+        ("not-written", put(TVM_FFI, ".ninja_log", b"")),
         ("made-elsewhere", put(TVM_FFI, "build.ninja", b"build x: /w/n1/17.0a1b2c3d/cache/tvm-ffi/x.cpp\n")),
-        ("text-malformed", put(TVM_FFI, "main.cpp", b"")),
-        ("elf-truncated", TVM_FFI | {named(TVM_FFI, "answer.so").replace("answer.so", "kernel.cubin"): b""}),
     ],
     "vllm": [("incomplete", below(f"{RANK}/inductor_cache/", lack(CPP, ".so")))],
     "warp": [
         ("json-malformed", put(WARP_GPU, ".meta", b"")),
-        ("field-malformed", put(WARP_GPU, ".meta", b'{"f_smem_bytes": "1"}')),
-        ("elf-truncated", cut(WARP_GPU, ".sm90.cubin")),
-        ("other-target", put(WARP_GPU, ".sm90.cubin", WARP_GPU[f"{WARP_STEM}.sm80.cubin"])),
-        ("elf-truncated", WARP_GPU | {f"{WARP_STEM}.cpu01234567.o": b""}),
-        ("other-target", WARP_GPU | {f"{WARP_STEM}.sm75.ptx": b".version 8.0\n.target sm_80\n.visible .entry f()\n"}),
+        ("elf-malformed", cut(WARP_GPU, ".sm90.cubin")),
+        ("elf-malformed", WARP_GPU | {f"{WARP_STEM}.cpu01234567.o": b""}),
         ("text-malformed", put(WARP_GPU, ".cu", b"\0")),
         ("incomplete", lack(WARP_GPU, ".meta")),
-        ("incomplete", lack(WARP_GPU, ".cubin")),
     ],
 }
 GOOD = [(profile, files) for profile, entries in TAKEN.items() for files in entries]
@@ -455,7 +353,7 @@ def test_a_pickle_is_never_loaded(verdict: Judge, tmp_path: Path) -> None:
 def test_a_rank_has_a_workspace_of_its_own(verdict: Judge, files: Files) -> None:
     """As TensorRT-LLM gives its ranks: all of it comes back, and is judged as what ranks share."""
     of_rank = below("rank-13/", files)
-    entry_of = registry.get("flashinfer").entry_of
+    entry_of = partial(naming.entry_of, registry.get("flashinfer"))
     assert {entry_of(name) for name in of_rank} == {f"rank-13/{entry_of(name)}" for name in files}
     assert verdict("flashinfer", of_rank) is None
     refused = [verdict("flashinfer", dict.fromkeys(names, b"")) for names in (of_rank, files)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from tests.lib.cache_files import NUMBA_BASE, NUMBA_DATA, NUMBA_INDEX, numba_files
 from tests.lib.judging import SAME_STAGE, Judge
+from warmstart.profiles import checks, numba
 from warmstart.profiles import judge as judging
-from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
-from warmstart.profiles.defined import DefinedProfile
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.judge import judge
 
@@ -51,15 +50,12 @@ def test_an_entry_that_takes_too_long_is_invalid(stage: Path, stage_fd: int, mon
     entries = write_entry(stage)
     other = NUMBA_BASE.replace("-17", "-18")
     (stage / f"{other}.nbi").write_bytes(b"x")
-    get = registry.get
+    validate = checks.validate
 
-    def busy(name: str, defined: Sequence[DefinedProfile]) -> Profile:
-        profile = get(name, defined)
-        return profile._replace(
-            validate=lambda files: endless(files) if files.entry == other else profile.validate(files)
-        )
+    def busy(profile: Profile, files: EntryFiles) -> None:
+        (endless if files.entry == other else partial(validate, profile))(files)
 
-    monkeypatch.setattr(registry, "get", busy)
+    monkeypatch.setattr(checks, "validate", busy)
     monkeypatch.setattr(judging, "LEAST_SECONDS", 0.5)
     assert judge("numba", stage_fd, {other: [f"{other}.nbi"], **entries}) == {other: "too-slow", NUMBA_BASE: None}
     assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
@@ -118,10 +114,8 @@ def test_no_name_leads_out_of_the_stage(stage_fd: int, name: str) -> None:
 
 
 def test_a_validator_that_fails_proves_nothing(verdict: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    from warmstart.profiles.formats import pickle_framing
-
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(pickle_framing, "check", fail)
+    monkeypatch.setattr(numba, "walk_pickles", fail)
     assert verdict("numba", numba_files()) == "validator-failed"

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.lib.policy_site import find_user
 from tests.lib.runs import a_policy
 from warmstart import plan
 from warmstart.policy.match import Grant
+from warmstart.policy.model import check_shape
 from warmstart.profiles import registry
+from warmstart.profiles.contract import Profile
 from warmstart.profiles.registry import ProfileUnknown
+from warmstart.profiles.shipped import PROFILES
 from warmstart.repack import rewrite
 from warmstart.request import NOTHING
 from warmstart.store.layout import Namespace
@@ -49,6 +55,14 @@ def test_each_variable_has_what_the_tool_takes_without_it(name: str) -> None:
         assert re.fullmatch(r"(~|\{[A-Z_]+:[~/][a-z./]*\})?[^{}:~]*(\{user\}[^{}:~]*)?", default)
         assert default != profile.variables[variable]
         assert default or variable in READ_AS_NOT_SET
+
+
+@pytest.mark.parametrize("profile", [profile for profile in PROFILES if profile.entries], ids=lambda it: it.name)
+def test_a_shipped_profile_has_the_form_that_a_site_writes_its_own_in(profile: Profile) -> None:
+    keys = ("variables", "entries", "never", "formats", "facts", "relocation", "lock", "in_step")
+    written = json.loads(json.dumps({key: getattr(profile, key) for key in keys}))
+    policy: Any = {"version": 1, "paths": {"store": "/s"}, "profiles": {profile.name: written}}
+    assert not isinstance(found := check_shape(policy, find_user), list), found
 
 
 def test_an_unknown_profile_is_the_policys_fault() -> None:

@@ -458,25 +458,19 @@ def test_for_how_long_a_job_made_entries(job: Job, times: tuple[int, int], laste
     assert job.logged()["numba"]["building_ms"] == building_ms
 
 
-CODE = "c5momhmpcehpoqqy6ina7vizwfsgu6ynbhg5xdlerd2rng3p6bxk"
-ELSEWHERE = "cq5nexxuykajscbyp5owafhb2wkd62tr2juwb4k3br5ecxecpgtn"  # AOTInductor's wrapper
-
-
 @pytest.mark.parametrize(
-    ("profile", "touched", "hides", "use"),
+    ("profile", "empty", "hides", "use"),
     [
-        ("numba", ["a/tmp"], False, "hit"),
-        ("numba", ["a"], True, "unknown"),
-        ("numba", [], False, "untouched"),
-        ("inductor", [f"locks/{CODE}.lock"], False, "hit"),
-        ("inductor", [f"locks/{CODE}.lock", f"locks/{ELSEWHERE}.lock"], False, "unknown"),
-        ("warp", [], False, "unknown"),
+        ("numba", False, False, "hit"),
+        ("numba", False, True, "unknown"),
+        ("numba", True, False, "untouched"),
+        ("warp", True, False, "unknown"),
     ],
 )
 def test_what_an_overlay_tells_of_its_use(  # noqa: PLR0917 - a row
-    job: Job, monkeypatch: pytest.MonkeyPatch, profile: str, touched: list[str], hides: bool, use: str
+    job: Job, monkeypatch: pytest.MonkeyPatch, profile: str, empty: bool, hides: bool, use: str
 ) -> None:
-    found = collect.Collected({}, [], 0, 0, {}, [], {}, [], "", is_empty=not touched, hides=hides, touched=touched)
+    found = collect.Collected({}, [], 0, 0, {}, [], {}, [], "", is_empty=empty, hides=hides)
 
     @contextmanager
     def frozen(*_: object) -> Iterator[object]:
@@ -484,7 +478,7 @@ def test_what_an_overlay_tells_of_its_use(  # noqa: PLR0917 - a row
 
     monkeypatch.setattr(harvest, "opened_overlay", frozen)
     monkeypatch.setattr(harvest, "collect_overlay", lambda *_, **__: found)
-    given = SeededBundle("site", bundle_id(1, "ab" * 32), "ab" * 32, [f"5m/{CODE}", ENTRY])
+    given = SeededBundle("site", bundle_id(1, "ab" * 32), "ab" * 32, [ENTRY])
     job.seeded(**{profile: Seeded("ns", [given])})
     assert job.harvest().state == "unchanged"
     assert [cache["use"] for cache in job.logged().values()] == [use]

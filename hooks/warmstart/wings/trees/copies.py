@@ -9,7 +9,7 @@ from warmstart.audit import events
 from warmstart.audit.log import Log
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.profiles.defined import OWNERS
+from warmstart.profiles.contract import OWNERS
 from warmstart.store import maintenance
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace

@@ -6,7 +6,7 @@ from warmstart.host import wire
 from warmstart.lean import NamedTuple
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy, Size
-from warmstart.profiles.defined import WHOLE
+from warmstart.profiles.contract import WHOLE
 
 KEY = "trees"  # of the policy, and of a rule
 WORD = "tree"  # of a request

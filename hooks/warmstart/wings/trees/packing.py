@@ -1,6 +1,6 @@
 """Pack a tree into a squashfs of root's, and publish it (docs/adr/index.md, 48). Runs as root, for no job.
 
-A packed tree is a whole (`profiles.defined`), whose namespace names the tree and what it looked like (`current`). So
+A packed tree is a whole (`profiles.contract`), whose namespace names the tree and what it looked like (`current`). So
 a tree that changes has another namespace, and the old copy goes when nobody has used it for long. Its one entry stands
 for the whole: a manifest could not name the files of a large tree, and nobody takes a part of one.
 

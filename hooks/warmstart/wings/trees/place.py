@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from warmstart.lean import TYPE_CHECKING, NamedTuple, Sequence, dumps, sha256
 from warmstart.policy.shared import SharedPath, covering
-from warmstart.profiles.defined import OWNERS
+from warmstart.profiles.contract import OWNERS
 from warmstart.store.layout import Namespace, microseconds_of
 from warmstart.wings.trees.offered import PROFILE
 

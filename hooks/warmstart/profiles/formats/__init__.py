@@ -1,1 +1,0 @@
-"""Checks of file formats for validators. Imported only where content is judged."""
