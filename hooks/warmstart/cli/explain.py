@@ -17,7 +17,7 @@ from warmstart.cli.own import log_for
 from warmstart.paths import Installation
 from warmstart.policy.units import format_duration
 from warmstart.report.lines import Hook, hooks, why_cold
-from warmstart.report.story import NO_ENTRIES, HookStory, Published, Story, named, tell
+from warmstart.report.story import NO_ENTRIES, HookStory, Published, Story, tell
 
 NOTHING = 1
 
@@ -121,9 +121,6 @@ def _labels(act: Line) -> tuple[str, ...]:
 
 def _show_hooks(story: Story) -> None:
     """Print the first node's hooks in full, and of the others what they have in common and what went wrong."""
-    if story.spread:
-        say("\non the job's nodes")
-        show_table(("profile or fact", "what", "nodes"), [(*of[:2], named(of.nodes)) for of in story.spread])
     first = story.nodes[0] if story.nodes else ""
     detailed = [hook for hook in story.hooks if hook.node == first or hook.node not in story.nodes]
     for hook in detailed:
@@ -141,8 +138,8 @@ def _show_hook(hook: HookStory) -> None:
 
 
 def _row(hook: HookStory) -> tuple[str, ...]:
-    """Return a line for a further node, with its problems."""
-    bad = [part for part in hook.parts if part.what and part.part[0] != " "]
+    """Return a line for a further node, with what was cold there and its problems."""
+    bad = [part for part in hook.parts if part.what.startswith("cold") or (part.what and part.part[0] != " ")]
     told = [f"{part.part.strip()}: {part.what}" for part in bad]
     time = format_duration(hook.seconds) if hook.seconds else ""
     return (hook.node, hook.hook, hook.outcome, time, "; ".join(told))

@@ -124,7 +124,7 @@ def _show(summary: Summary) -> None:
     )
     _uses("profile", summary.profiles)
     _uses("user", summary.by_user)
-    _table(("user", "began cold", "because"), [(cold.user, cold.times, cold.reasons) for cold in summary.cold_by_user])
+    _counts("whose caches began cold, and why", summary.cold)
     _counts("cold, although there were entries", summary.cold_anyway)
     _counts("entries rejected", summary.rejected)
     _counts("jobs refused", summary.refused)

@@ -1,7 +1,7 @@
 """Counters of what the audit log says: the catalogue of metrics, and what each line adds to it.
 
-Names and units follow Prometheus's conventions. Labels are bounded: profiles, hooks, steps, codes and reasons, never
-jobs, users or images; beyond `MOST_LABELS` combinations of one metric the rest is counted as `other`.
+Names and units follow Prometheus's conventions. Labels are profiles, hooks, steps, codes and reasons, of which there
+are few; never jobs, users or images.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from warmstart.report.lines import (
     why_cold,
 )
 
-MOST_LABELS = 200
-OTHER = "other"
 HOOK_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)  # seconds
 IMPORT_BOUNDS = (1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0)
 
@@ -107,9 +105,7 @@ class Counters:
                 self._found[metric.name][tuple(sample.labels)] = sample.values
 
     def _values(self, metric: Metric, labels: tuple[str, ...]) -> list[float]:
-        found = self._found[metric.name]
-        key = labels if labels in found or len(found) < MOST_LABELS else tuple(OTHER for _ in labels)
-        return found.setdefault(key, [0.0] * metric.length)
+        return self._found[metric.name].setdefault(labels, [0.0] * metric.length)
 
     def add(self, metric: Metric, *labels: str, value: float = 1) -> None:
         """Add to a counter."""

@@ -63,14 +63,6 @@ class Part(NamedTuple):
     what: str
 
 
-class Spread(NamedTuple):
-    """What a profile is on some of the job's nodes, or what a fact is in which they differ."""
-
-    name: str
-    what: str
-    nodes: tuple[str, ...]
-
-
 class HookStory(NamedTuple):
     """One run of one hook."""
 
@@ -99,7 +91,6 @@ class Story(NamedTuple):
     hooks: tuple[HookStory, ...]
     acts: tuple[Line, ...]  # that have lines of their own
     advice: tuple[str, ...]
-    spread: tuple[Spread, ...] = ()  # over the nodes of a job that has several
     notices: tuple[str, ...] = ()  # what its output shows, where that is known
 
 
@@ -151,7 +142,6 @@ def tell(hooks: Sequence[Hook], acts: Iterable[Line] = (), published: Published 
         hooks=tuple(_hook(hook, published or Published()) for hook in ordered),
         acts=tuple(sorted(acts, key=lambda line: values.text(line, "ts"))),
         advice=tuple(dict.fromkeys(_advice(ordered))),
-        spread=tuple(_spread({node: by_node[node] for node in nodes})),
     )
 
 
@@ -165,31 +155,6 @@ def _asked(asked: Mapping[str, object]) -> Iterable[str]:
             yield f"{name} {', '.join(map(str, value))}"
         else:
             yield name if value is True else f"{name} {value}"
-
-
-def _spread(by_node: Mapping[str, Hook]) -> Iterable[Spread]:
-    """Yield what each profile is on which nodes, and what differs between them; nothing of a job on one node."""
-    if len(by_node) < 2:
-        return
-    starts = {node: {profile: _brief(item) for profile, item in hook.starts} for node, hook in by_node.items()}
-    for profile in dict.fromkeys(name for found in starts.values() for name in found):
-        yield from _grouped(profile, {node: found.get(profile, "-") for node, found in starts.items()})
-    facts = {node: values.words(hook.line, "facts") for node, hook in by_node.items()}
-    for fact in dict.fromkeys(name for found in facts.values() for name in found):
-        told = {node: found[fact] for node, found in facts.items() if fact in found}
-        if len({*told.values()}) > 1:
-            yield from _grouped(fact, told)
-
-
-def _grouped(name: str, by_node: Mapping[str, str]) -> Iterable[Spread]:
-    for what in dict.fromkeys(by_node.values()):
-        yield Spread(name, what, tuple(node for node, own in by_node.items() if own == what))
-
-
-def _brief(start: Item) -> str:
-    nodes = values.texts(start, "nodes")
-    because = f", because of {named(nodes)}" if nodes else ""
-    return f"cold: {why}{because}" if (why := why_cold(start)) else "warm"
 
 
 def named(nodes: Sequence[str]) -> str:

@@ -42,9 +42,7 @@ from warmstart.report.lines import (
 )
 
 TOP = 10
-MOST_PROFILES = 2048
 MOST_DISTINCT = 1 << 16  # users and nodes that are told apart
-MOST_PERIODS = 4000  # days: ten years
 NO_ENTRY = frozenset({"nothing-published", "nothing-proposed", "asked-fresh"})  # nothing was there, or wanted
 _HOOKS = frozenset({PROLOG, EPILOG, "job-container", *wing.programs()})
 _FOUND = frozenset({"reused", "stale"})
@@ -77,19 +75,6 @@ class Counted(NamedTuple):
 
     name: str
     times: int
-
-
-class ColdStarts(NamedTuple):
-    """How often caches of a user's jobs began cold on a node, and why, the most frequent reasons first."""
-
-    user: str
-    times: int
-    why: tuple[Counted, ...]
-
-    @property
-    def reasons(self) -> str:
-        """The same in words."""
-        return ", ".join(f"{one.times:,} {one.name}" for one in self.why)
 
 
 class HookTimes(NamedTuple):
@@ -133,7 +118,7 @@ class Summary(NamedTuple):
     nodes: int
     profiles: tuple[Uses, ...]
     by_user: tuple[Uses, ...]
-    cold_by_user: tuple[ColdStarts, ...]
+    cold: tuple[Counted, ...]  # "user: reason", of caches that began cold on a node
     cold_anyway: tuple[Counted, ...]  # "profile: reason", although there were entries
     imports: Times
     imported_bytes: int
@@ -181,13 +166,13 @@ class _Adding:
         self._imported_bytes = self._uses = self._found = self._found_bytes = 0
         self._finding = 0.0  # seconds, of images that were found on first nodes
         self._by_profile, self._by_user = (Tally[tuple[str, ...]](MOST_DISTINCT) for _ in range(2))  # name, use
-        self._cold, self._cold_anyway = Tally[tuple[str, ...]](MOST_DISTINCT), Tally[str]()
+        self._cold, self._cold_anyway = Tally[str](), Tally[str]()
         self._building = defaultdict[str, Durations](Durations)  # by profile
         self._rejected, self._of_wings = Tally[str](), Tally[str]()
         self._failures = {degree: Tally[str]() for degree in (REFUSED, DRAINED, FAILED)}
         self._took = defaultdict[str, Durations](Durations)  # by hook
         self._failed = Counter[str]()
-        self._periods: dict[str, Counter[str]] = {}
+        self._periods = defaultdict[str, Counter[str]](Counter)
 
     def add_line(self, line: Line) -> None:
         """Add what any line says, and acts that have a line of their own."""
@@ -198,7 +183,7 @@ class _Adding:
         if cluster := values.text(line, "cluster"):
             self._clusters.add(cluster)
         if event == events.IMAGE_IMPORTED:
-            self._add_import(image_of(line), self._period(at))
+            self._add_import(image_of(line), self._periods[at[: self._length]])
         elif event == events.IMAGE_UNPACKED:
             self._fetched += values.count(line, "fetched_bytes")
         elif event.endswith("failed"):
@@ -206,11 +191,9 @@ class _Adding:
 
     def add(self, hook: Hook) -> None:
         """Add a run of a program."""
-        period = self._period(hook.began)
-        self._runs += not hook.done_by
-        if hook.name in _HOOKS and not hook.done_by:
-            self._failed[hook.name] += hook.outcome in _BAD
-            self._took[hook.name].add(hook.seconds)
+        period = self._periods[hook.began[: self._length]]
+        if not hook.done_by:
+            self._add_run(hook)
         for failure in hook.failures:
             name = f"{failure.step}: {failure.code}" if failure.degree == FAILED else failure.code
             self._failures[failure.degree].add(name)
@@ -229,6 +212,13 @@ class _Adding:
             self._jobs += 1
             period["jobs"] += 1
             self._users.add(hook.user)
+
+    def _add_run(self, hook: Hook) -> None:
+        self._runs += 1
+        if hook.name in _HOOKS:
+            self._failed[hook.name] += hook.outcome in _BAD
+            if hook.outcome != KILLED:
+                self._took[hook.name].add(hook.seconds)
 
     def _add_use(self, image: ImageUse, period: Counter[str], *, head: bool) -> None:
         self._uses += 1
@@ -250,7 +240,7 @@ class _Adding:
     def _add_start(self, user: str, profile: str, start: Mapping[str, object]) -> None:
         self._fetched += values.count(start, "fetched_bytes")
         if why := why_cold(start):
-            self._cold.add((user, kind_of(why)))
+            self._cold.add(f"{user}: {kind_of(why)}")
             if why not in NO_ENTRY:
                 self._cold_anyway.add(f"{profile}: {why}")
 
@@ -266,14 +256,8 @@ class _Adding:
         self._by_user.add((user, use))
         period["hits"] += use == contract.HIT
         period["built"] += use == contract.BUILT
-        if use == contract.BUILT and not values.count(harvest, "seeded") and len(self._building) < MOST_PROFILES:
+        if use == contract.BUILT and not values.count(harvest, "seeded"):
             self._building[profile].add(values.seconds(harvest, "building_ms"))
-
-    def _period(self, at: str) -> Counter[str]:
-        start = at[: self._length]
-        if start not in self._periods and len(self._periods) >= MOST_PERIODS:
-            return Counter()
-        return self._periods.setdefault(start, Counter())
 
     def _saved(self) -> Saved:
         if not self._imported_bytes or not self._imports.total:
@@ -286,13 +270,6 @@ class _Adding:
         known = {profile: count for profile, count in hits.items() if profile in self._building}
         saved = sum(count * self._building[profile].mean for profile, count in known.items())
         return Saved(saved, sum(known.values()), sum(hits.values()) - sum(known.values()))
-
-    def _cold_by_user(self) -> tuple[ColdStarts, ...]:
-        reasons = defaultdict[str, list[Counted]](list)
-        for (user, reason), times in self._cold.items():
-            reasons[user].append(Counted(reason, times))
-        found = [ColdStarts(user, sum(one.times for one in why), tuple(why)) for user, why in reasons.items()]
-        return tuple(sorted(found, key=lambda cold: (-cold.times, cold.user))[:TOP])
 
     def result(self) -> Summary:
         periods = [
@@ -308,9 +285,9 @@ class _Adding:
             jobs=self._jobs,
             users=len(self._users),
             nodes=len(self._nodes),
-            profiles=_most_used(self._by_profile, MOST_PROFILES),
+            profiles=_most_used(self._by_profile, MOST_DISTINCT),
             by_user=_most_used(self._by_user, TOP),
-            cold_by_user=self._cold_by_user(),
+            cold=_counts(self._cold),
             cold_anyway=_counts(self._cold_anyway),
             imports=self._imports.times(),
             imported_bytes=self._imported_bytes,
@@ -325,7 +302,7 @@ class _Adding:
             refused=_counts(self._failures[REFUSED]),
             drained=_counts(self._failures[DRAINED]),
             failed=_counts(self._failures[FAILED]),
-            hooks=tuple(HookTimes(name, self._failed[name], took.times()) for name, took in sorted(self._took.items())),
+            hooks=tuple(HookTimes(name, self._failed[name], self._took[name].times()) for name in sorted(self._failed)),
             fetched_bytes=self._fetched,
             periods=tuple(periods),
         )

@@ -54,9 +54,7 @@ def test_of_many_nodes_the_first_is_told_in_full(nowhere: Installation, tmp_path
     shown = run(nowhere, "explain", "7", "--from", path).stdout
     told, _, others = shown.partition("other nodes")
     assert ("prolog on n1" in told, "warm" in told) == (True, True)
-    assert ("n2" in others, "warm" in others) == (True, False)
-    table = [line.split() for line in told.partition("on the job's nodes")[2].splitlines()[2:5]]
-    assert table == [["numba", "warm", "n1,", "n2"], ["vllm", "-", "n1"], ["vllm", "cold:", "store-failed", "n2"]]
+    assert ("vllm: cold: store-failed" in others, "warm" in others) == (True, False)
 
 
 def test_a_cold_profile_is_compared_with_what_was_published_before(nowhere: Installation, tmp_path: Path) -> None:

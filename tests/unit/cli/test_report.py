@@ -68,8 +68,7 @@ def test_a_host_reports_its_own(node: Node) -> None:
     found = node.json("report", "--since", "1h")
     unused = {"name": "numba", "hit": 0, "built": 0, "unknown": 0, "untouched": 1, "around": 0}
     assert (found["jobs"], found["profiles"]) == (1, [unused])
-    (cold,) = found["cold_by_user"]
-    assert (cold["times"], cold["why"]) == (1, [{"name": "nothing-published", "times": 1}])
+    assert found["cold"] == [{"name": "ws-alice: nothing-published", "times": 1}]
 
 
 def test_nothing_in_that_time(nowhere: Installation, logs: str) -> None:

@@ -8,7 +8,7 @@ from tests.lib.hook_lines import EPILOG, NOW, act, epilog, finished, started
 from warmstart.audit.line import Line
 from warmstart.report import story
 from warmstart.report.lines import KILLED, UNFINISHED, hooks
-from warmstart.report.story import Part, Published, Spread, Story, named, tell
+from warmstart.report.story import Part, Published, Story, named, tell
 from warmstart.steps import seed
 
 FACTS = {"image": "sha256:ab", "cpu": "x86_64-1f", "gpu": "none"}
@@ -85,26 +85,11 @@ def test_of_a_cold_profile_that_the_job_did_not_use_there_is_no_advice() -> None
     assert (before.partition(":")[0], after.partition(":")[0]) == ("numba, inductor", "inductor")
 
 
-def test_what_the_nodes_of_a_job_are_like() -> None:
-    caches = {"numba": {"warm": True}, "triton": {"warm": False, "cold": "nodes-differ: cpu", "nodes": ["n2", "n3"]}}
-    lines = [
-        finished(
-            node=f"n{number}", steps={"seed": 10}, caches=caches,
-            facts=FACTS if number == 1 else {**FACTS, "cpu": "x86_64-2a"},
-        )
-        for number in (1, 2, 3)
-    ]  # fmt: skip
-    told = of(*lines)
-    assert told.spread == (
-        Spread("numba", "warm", ("n1", "n2", "n3")),
-        Spread("triton", "cold: nodes-differ: cpu, because of n2, n3", ("n1", "n2", "n3")),
-        Spread("cpu", "x86_64-1f", ("n1",)),
-        Spread("cpu", "x86_64-2a", ("n2", "n3")),
-    )
-    assert parts(told)[2].what == (
+def test_because_of_which_nodes_a_cache_is_cold() -> None:
+    told = of(cold("nodes-differ: cpu", nodes=["n2", "n3"]))
+    assert parts(told)[1].what == (
         "cold: the job's nodes differ in what its entries depend on (cpu); on all nodes of the job, because of n2, n3"
     )
-    assert of(lines[0]).spread == ()
     assert named([f"n{number}" for number in range(12)]) == "n0, n1, n2, n3, n4, n5, n6, n7 and 4 more"
 
 

@@ -10,7 +10,7 @@ from html import escape
 
 from warmstart.policy.units import format_duration, format_size
 from warmstart.report.counting import Times, counted
-from warmstart.report.summary import ColdStarts, Counted, Period, Summary, Uses, in_units
+from warmstart.report.summary import Counted, Period, Summary, Uses, in_units
 from warmstart.wings.page import charts
 from warmstart.wings.page.charts import Series
 
@@ -129,7 +129,7 @@ def _tables(summary: Summary) -> str:
         '<div class="grid2">'
         + _uses("Hit rate by profile", summary.profiles)
         + _uses("Hit rate by user", summary.by_user)
-        + _cold(summary.cold_by_user)
+        + _counts("Whose caches began cold, and why", summary.cold)
         + _counts("Most used images", summary.images)
         + _more(summary)
         + _counts("Cold, although there were entries", summary.cold_anyway)
@@ -148,11 +148,6 @@ def _uses(title: str, all_uses: Iterable[Uses]) -> str:
         for uses in all_uses
     ]  # fmt: skip
     return _table(title, ("", "", "hits", "of", "unknown"), rows)
-
-
-def _cold(cold: Sequence[ColdStarts]) -> str:
-    rows = [(_cell(one.user), _cell(one.reasons), _numeric(f"{one.times:,}")) for one in cold]
-    return _table("Whose caches began cold", ("", "because", "times"), rows)
 
 
 def _counts(title: str, counted: Sequence[Counted]) -> str:
