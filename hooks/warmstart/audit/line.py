@@ -108,7 +108,7 @@ def visible(text: str, keep: str = "") -> str:
 
 
 def _written_out(char: str) -> str:
-    return char.encode("unicode_escape").decode()
+    return ascii(char)[1:-1]
 
 
 def _escaped(value: object, keep: str) -> object:
@@ -173,7 +173,8 @@ def _more(number: int, shown: Iterable[object]) -> object:
 
 def _key(key: object) -> str:
     """Return a key in ASCII: then its length is that of its JSON."""
-    return str(key).encode("unicode_escape").decode()[:LONGEST_KEY]
+    text = str(key)
+    return (text if text.isascii() and text.isprintable() else ascii(text)[1:-1])[:LONGEST_KEY]
 
 
 def _text(text: str, room: int, keep: str = "") -> str:
