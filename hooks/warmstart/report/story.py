@@ -178,8 +178,8 @@ def _hook(hook: Hook, published: Published) -> HookStory:
         parts += of_step.get(step, [])
         parts += [Part(f"  {name}", "", _text(text)) for name, text in values.mapping(told, step).items()]
     for remark in values.mappings(hook.line, "remarks"):
-        about = values.text(remark, "about")
-        parts.append(Part("remark", "", f"{about}: {remark.get('text')}" if about else _text(remark.get("text"))))
+        about, text = values.text(remark, "about"), values.text(remark, "text")
+        parts.append(Part("remark", "", text if not about or text.startswith(about) else f"{about}: {text}"))
     known = {failure.reason for failure in hook.failures if failure.step in hook.steps}  # a verdict repeats its cause
     parts += [Part("failed", "", f.reason) for f in hook.failures if f.step not in hook.steps and f.reason not in known]
     if bug := values.text(hook.line, "traceback").strip().rpartition("\n")[2]:
