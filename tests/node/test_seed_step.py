@@ -102,7 +102,7 @@ def test_the_sixteenth_bundle_stays_cold(root: Path) -> None:
     assert found == {f"e{n}.nbi": b"%d" % n for n in range(15)}
     left = events(context, "bundle.left-out")
     assert [(event["bundle"], event["bundles"], event["error"]["code"]) for event in left] == [
-        (made[15], len(made[15:]), "seed-failed")
+        (made[15], len(made[15:]), "cache-failed")
     ]
 
 

@@ -15,6 +15,7 @@ import time
 
 from warmstart.errors import PolicyError
 from warmstart.host import files
+from warmstart.host.files import DiskFailed
 from warmstart.lean import NamedTuple, dumps
 from warmstart.paths import Installation
 from warmstart.policy import compiled, trust
@@ -29,15 +30,7 @@ class CurrentPolicy(NamedTuple):
     policy: Policy
     origin: str  # the file from which it was read
     changed: bool  # whether the site's files are newer than the readable compiled form
-    problem: PolicyError | None  # why newer files are not in force, or `PolicyUnsaved`
-
-
-class PolicyUnsaved(PolicyError):
-    """The policy is valid and in force, but its compiled form could not be written."""
-
-    code = "policy-unsaved"
-    template = "{path}: {problem}"
-    hint = "make the file writable; until then every hook compiles the policy again"
+    problem: PolicyError | DiskFailed | None  # why newer files are not in force, or hooks compile them each time
 
 
 def current_policy(installation: Installation, *, keep: bool = False) -> CurrentPolicy:
@@ -81,7 +74,7 @@ def _compile(installation: Installation) -> Policy:
     return load.compile_policy(installation.policy, owners={0, os.geteuid()})
 
 
-def _kept(installation: Installation) -> tuple[Policy, PolicyUnsaved | None]:
+def _kept(installation: Installation) -> tuple[Policy, DiskFailed | None]:
     """Compile the policy and keep the result, also an error; raise a remembered error instead."""
     from warmstart.policy import source
 
@@ -125,7 +118,7 @@ def _rejected(installation: Installation) -> str:
     return f"{installation.compiled_policy}.rejected"
 
 
-def _write(path: str, data: bytes, mode: int = 0o600) -> PolicyUnsaved | None:
+def _write(path: str, data: bytes, mode: int = 0o600) -> DiskFailed | None:
     directory, name = os.path.split(path)
     try:
         files.ensure_path(directory, 0o755)
@@ -134,5 +127,5 @@ def _write(path: str, data: bytes, mode: int = 0o600) -> PolicyUnsaved | None:
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM):  # only root can write it; other users compile for themselves
             return None
-        return PolicyUnsaved(path=path, problem=os.strerror(error.errno or 0))
+        return DiskFailed(what=path, problem=os.strerror(error.errno or 0))
     return None

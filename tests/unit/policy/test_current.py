@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.lib.policy_site import Site, find_user
-from warmstart.errors import PolicyError
+from warmstart.errors import WarmstartError
 from warmstart.host import files
+from warmstart.host.files import DiskFailed
 from warmstart.paths import Installation
 from warmstart.policy import compiled, load, source
 from warmstart.policy.compiled import Images, Match, Policy, Rule
-from warmstart.policy.current import RETRY_S, PolicyUnsaved, current_policy, hint_for
+from warmstart.policy.current import RETRY_S, current_policy, hint_for
 from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, Problem, invalid
 
 GOOD = "version: 1\npaths: {store: /shared/warmstart}\nsite_label: one\n"
@@ -32,7 +33,7 @@ rules:
 BROKEN = "version: 1\npaths: {store: /shared/warmstart}\nsite_lable: two\n"
 
 
-def kept(installation: Installation) -> tuple[Policy, PolicyError | None]:
+def kept(installation: Installation) -> tuple[Policy, WarmstartError | None]:
     """Return the policy in force, and what is wrong with a newer one, as the next hook does; the result is kept."""
     policy, _, _, problem = current_policy(installation, keep=True)
     return policy, problem
@@ -189,7 +190,7 @@ def test_a_full_disk_costs_time_only(
     monkeypatch.setattr(files, "replace_file", fail)
     policy, error = kept(installation)
     assert policy.site_label == "one"
-    assert isinstance(error, PolicyUnsaved) is told
+    assert isinstance(error, DiskFailed) is told
     site.write(BROKEN)
     with pytest.raises(PolicyInvalid):
         kept(installation)
