@@ -22,7 +22,7 @@ class CacheFailed(ResourceError):
 
     code = "cache-failed"
     template = "profile {profile}: {problem}"
-    hint = "read the reason: free space on the node's disks, see dmesg; or did the job replace its cache's directories?"
+    hint = "read the reason: did the job replace its cache's directories? else see what the kernel says (dmesg)"
 
 
 class Context(NamedTuple):
