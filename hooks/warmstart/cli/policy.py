@@ -56,6 +56,7 @@ def check(installation: Installation, /, file: str | None, *, offline: bool, as_
     2 wrong usage, or it cannot be read.
     """
     from warmstart.policy import load, source
+    from warmstart.policy.document import Document
     from warmstart.policy.warnings import Known, warnings
 
     path = "-" if file == "-" else os.path.abspath(file) if file else installation.policy
@@ -65,7 +66,7 @@ def check(installation: Installation, /, file: str | None, *, offline: bool, as_
             texts = [source.read_draft("-", sys.stdin.buffer.read(source.LARGEST + 1))]
         else:
             texts = source.read(path, owners={0, os.geteuid()})
-        document = load.parsed(texts)
+        document = Document(texts)
         written = load.checked(document, users)
         policy = load.resolved(written)
     except PolicyInvalid as error:
