@@ -247,7 +247,7 @@ def _policy(installation: Installation, journal: Journal) -> Policy:
         raise
     if current.problem is not None:
         journal.emit(events.POLICY_REJECTED, error=current.problem.as_audit(), in_force="the last good one")
-    if problem := trust.problem(current.policy, installation.enforcement):
+    if problem := trust.problem(current.policy):
         journal.emit(events.TRUST_UNPROVEN, error=problem.as_audit())
     return current.policy
 
