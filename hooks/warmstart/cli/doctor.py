@@ -149,9 +149,8 @@ def _store(installation: Installation, policy: Policy) -> list[Result]:
 
 def _slurm(installation: Installation, policy: Policy) -> list[Result]:
     scontrol = policy.paths.scontrol
-    access = Access(scontrol, os.environ.get("SLURM_CONF", ""), installation.slurm_libraries)
     try:
-        settings = Slurmctld(access).settings(after(QUERY_S))
+        settings = Slurmctld(Access(scontrol, os.environ.get("SLURM_CONF", ""))).settings(after(QUERY_S))
         conf = slurm_files.directory(installed.prefix(scontrol), settings.one("SLURM_CONF"))
         plugins = slurm_files.plugins(os.path.join(conf, settings.one("PlugStackConfig") or "plugstack.conf"))
     except LookUpFailed as error:

@@ -76,7 +76,7 @@ def check(installation: Installation, /, file: str | None, *, offline: bool, as_
     except PolicyError as error:
         _tell(path, as_json, error=error)
         raise click.exceptions.Exit(WRONG) from None
-    cluster = None if offline else _asked(policy, installation)
+    cluster = None if offline else _asked(policy)
     known = Known() if offline else _known(cluster)
     problems = [load.problem_at(document, fault) for fault in warnings(written, document.data, known)]
     ignored = source.ignored(path) if path != "-" else []
@@ -146,12 +146,11 @@ class _Cluster(NamedTuple):
     partitions: dict[str, str]  # with their nodes, a host list
 
 
-def _asked(policy: Policy, installation: Installation) -> _Cluster | None:
+def _asked(policy: Policy) -> _Cluster | None:
     """Ask slurmctld; None if it does not answer here."""
     from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 
-    access = Access(policy.paths.scontrol, os.environ.get("SLURM_CONF", ""), installation.slurm_libraries)
-    slurmctld = Slurmctld(access)
+    slurmctld = Slurmctld(Access(policy.paths.scontrol, os.environ.get("SLURM_CONF", "")))
     deadline = after(QUERY_S)
     try:
         return _Cluster(slurmctld.settings(deadline), slurmctld.partitions(deadline))
