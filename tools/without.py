@@ -115,7 +115,10 @@ def _keys(name: str) -> Iterator[tuple[str, str]]:
     if wing.has(name, "policy"):
         part = wing.load(f"{name}.policy")
         yield from ((key, f"{POLICY}{key}: {{}}\n") for key in part.SECTIONS)
-        yield from ((f"rules[0].{key}", f"{POLICY}rules: [{{name: one, {key}: {{}}}}]\n") for key in part.RULE_KEYS)
+        yield from (
+            (f"rules[0].{key}", f"{POLICY}rules: [{{name: one, {key}: {{}}}}]\n")
+            for key in getattr(part.RULE_KEYS, "_fields", ())
+        )
 
 
 def _copy(root: Path, copy: Path) -> None:

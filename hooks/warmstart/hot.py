@@ -33,6 +33,7 @@ ROOTS = (
     "warmstart.steps.workspace",
     "warmstart.steps.image",
     "warmstart.steps.seed",
+    "warmstart.profiles.shipped",
     "warmstart.seed.overlay",
     "warmstart.steps.environment",
     "warmstart.steps.harvest",

@@ -315,7 +315,7 @@ def main() -> int:
     """Start everything, run, take everything down."""
     with Cluster() as cluster, Registry(cluster.base) as registry, registries.private(cluster.base) as private:
         site = Site(cluster, registry.url)
-        site.registry = f'{registry.url}", "{private}'  # two in the policy's lists
+        site.registry = f'{registry.url}", "http://{private}'  # two in the policy's lists
         site.write_policy(RULES, constant="enroot")
         of_registry = [
             (name, registry.url)

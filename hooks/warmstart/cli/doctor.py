@@ -142,16 +142,15 @@ def _store(installation: Installation, policy: Policy) -> list[Result]:
         return [left_out("store", STORE, "only root can read the store as its owner", AS_ROOT)]
     try:
         with store.opened(policy, installation) as opened:
-            return run(STORE, opened)
+            return run(store.possible(opened), opened)
     except StoreError as error:  # one row, and one deadline: the other checks would hang, too
         return [Result("store.mount", CRITICAL, str(error), error.hint)]
 
 
 def _slurm(installation: Installation, policy: Policy) -> list[Result]:
     scontrol = policy.paths.scontrol
-    access = Access(scontrol, os.environ.get("SLURM_CONF", ""), installation.slurm_libraries)
     try:
-        settings = Slurmctld(access).settings(after(QUERY_S))
+        settings = Slurmctld(Access(scontrol, os.environ.get("SLURM_CONF", ""))).settings(after(QUERY_S))
         conf = slurm_files.directory(installed.prefix(scontrol), settings.one("SLURM_CONF"))
         plugins = slurm_files.plugins(os.path.join(conf, settings.one("PlugStackConfig") or "plugstack.conf"))
     except LookUpFailed as error:

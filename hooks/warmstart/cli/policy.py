@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import zlib
@@ -17,8 +16,8 @@ from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.paths import Installation
 from warmstart.policy import trust
-from warmstart.policy.compiled import Match, Policy, User
-from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
+from warmstart.policy.compiled import Policy, User
+from warmstart.policy.current import current_policy, hint_for
 from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, Problem
 from warmstart.policy.trust import TrustUnproven
 from warmstart.slurm import nodes
@@ -56,6 +55,7 @@ def check(installation: Installation, /, file: str | None, *, offline: bool, as_
     2 wrong usage, or it cannot be read.
     """
     from warmstart.policy import load, source
+    from warmstart.policy.document import Document
     from warmstart.policy.warnings import Known, warnings
 
     path = "-" if file == "-" else os.path.abspath(file) if file else installation.policy
@@ -65,7 +65,7 @@ def check(installation: Installation, /, file: str | None, *, offline: bool, as_
             texts = [source.read_draft("-", sys.stdin.buffer.read(source.LARGEST + 1))]
         else:
             texts = source.read(path, owners={0, os.geteuid()})
-        document = load.parsed(texts)
+        document = Document(texts)
         written = load.checked(document, users)
         policy = load.resolved(written)
     except PolicyInvalid as error:
@@ -76,7 +76,7 @@ def check(installation: Installation, /, file: str | None, *, offline: bool, as_
     except PolicyError as error:
         _tell(path, as_json, error=error)
         raise click.exceptions.Exit(WRONG) from None
-    cluster = None if offline else _asked(policy, installation)
+    cluster = None if offline else _asked(policy)
     known = Known() if offline else _known(cluster)
     problems = [load.problem_at(document, fault) for fault in warnings(written, document.data, known)]
     ignored = source.ignored(path) if path != "-" else []
@@ -146,12 +146,11 @@ class _Cluster(NamedTuple):
     partitions: dict[str, str]  # with their nodes, a host list
 
 
-def _asked(policy: Policy, installation: Installation) -> _Cluster | None:
+def _asked(policy: Policy) -> _Cluster | None:
     """Ask slurmctld; None if it does not answer here."""
     from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 
-    access = Access(policy.paths.scontrol, os.environ.get("SLURM_CONF", ""), installation.slurm_libraries)
-    slurmctld = Slurmctld(access)
+    slurmctld = Slurmctld(Access(policy.paths.scontrol, os.environ.get("SLURM_CONF", "")))
     deadline = after(QUERY_S)
     try:
         return _Cluster(slurmctld.settings(deadline), slurmctld.partitions(deadline))
@@ -204,72 +203,43 @@ def _unproven(policy: Policy, installation: Installation) -> TrustUnproven | Non
 
 
 @policy.command()
-@json_option
 @click.pass_obj
-def show(installation: Installation, as_json: bool) -> None:
+def show(installation: Installation) -> None:
     """Show the policy in force as JSON, in seconds and bytes.
 
-    Above it stands since when it is in force, and whether the files have changed since.
+    Beside it stands where it was read and since when hooks have it, whether the files have changed since and why they
+    are rejected, and whether hooks are switched off.
 
-    Only root can read the form that hooks compiled; for other users the files are compiled here, with the same result.
-
-    Exit status: 0 the files are in force; 1 they were changed and are rejected; 2 there is no policy.
+    Exit status: 0 the files are in force, or the next hook puts them into force; 1 they are rejected; 2 there is no
+    policy.
     """
     try:
         current = current_policy(installation)
     except PolicyError as error:
         fail(error, hint_for(error))
-    rules = [_plain(rule) for rule in current.policy.rules]
-    shown = {**_values(current.policy), "rules": rules}
-    since = _compiled_at(current.origin) if current.origin == installation.compiled_policy else None
-    if as_json:
-        problem = current.problem.as_audit() if current.problem else None
-        off = installation.is_off
-        state = {"file": current.origin, "compiled": since, "changed": current.changed, "problem": problem, "off": off}
-        show_json({**state, "policy": shown})
-    else:
-        _print(installation, current, since)
-        click.echo(json.dumps(shown, indent=2))
+    show_json({
+        "file": current.origin,
+        "compiled": _compiled_at(current.origin) if current.origin == installation.compiled_policy else None,
+        "changed": current.changed,
+        "problem": current.problem and current.problem.as_audit(),
+        "off": installation.is_off,
+        "policy": _plain(current.policy._replace(signature=())),
+    })  # fmt: skip
     if current.problem:
         raise click.exceptions.Exit(WRONG)
 
 
-def _print(installation: Installation, current: CurrentPolicy, since: str | None) -> None:
-    if installation.is_off:
-        warn(f"switched off by {installation.off_switch}: hooks do nothing until it is removed")
-    say(f"{current.origin}: {_state(current, since)}")
-    if current.problem:
-        warn(str(current.problem))
-
-
-def _state(current: CurrentPolicy, since: str | None) -> str:
-    if current.problem:
-        return f"in force since {since}; the files were changed and are rejected"
-    if current.changed:
-        return "changed; the next hook puts it into force"
-    return f"in force since {since}" if since else "the hooks compile it when they need it"
-
-
 def _compiled_at(path: str) -> str | None:
     try:
-        written = os.stat(path).st_mtime
+        return rfc3339(os.stat(path).st_mtime)
     except OSError:
         return None
-    return rfc3339(written)
-
-
-def _values(policy: Policy) -> Json:
-    """Return everything but the rules, with the keys of the policy's YAML."""
-    values: Json = {key: _plain(value) for key, value in policy._asdict().items() if key not in ("signature", "rules")}
-    return values | {"profiles": {profile["name"]: profile for profile in map(_plain, policy.profiles)}}
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 - JSON
-    """Return a value of the compiled form as the site wrote it: globs, names of users, mappings and lists."""
+    """Return a value with the keys of the policy's YAML, but for those that are not set; users by their names."""
     if isinstance(value, (Identity, User)):
         return value.name
-    if isinstance(value, Match):
-        return {attribute: _plain(globs) for attribute, globs in value._asdict().items() if globs is not None}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {key: _plain(item) for key, item in value._asdict().items()}
+        return {key: _plain(item) for key, item in value._asdict().items() if item is not None}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value

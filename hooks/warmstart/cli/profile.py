@@ -138,11 +138,12 @@ def _stage() -> Iterator[int]:
 
 def _policy(installation: Installation, draft: str | None) -> Policy:
     from warmstart.policy import load, source
+    from warmstart.policy.document import Document
 
     try:
         if draft is None:
             return current_policy(installation).policy
-        document = load.parsed(source.read(draft, owners={0, os.geteuid()}))
+        document = Document(source.read(draft, owners={0, os.geteuid()}))
         return load.resolved(load.checked(document, load.node_user))
     except PolicyError as error:
         warn(str(error))

@@ -91,62 +91,74 @@ class Node(NamedTuple):
 @check("node.accounts")
 def accounts(node: Node) -> Iterator[Finding]:
     """Check the three accounts: distinct unprivileged uids, the same as when the policy was compiled."""
-    bad, seen, others = list[Finding](), set(), list[str]()
+    seen = set[int]()
+    another = "name another account as"
     for key in ACCOUNTS:
         account = getattr(node.policy, key)
         try:
             user = pwd.getpwnam(account.name)
         except KeyError:
             make = f"`useradd --system --uid {account.uid} --no-create-home --shell /usr/sbin/nologin {account.name}`"
-            bad.append(Finding(WRONG, f"{key} {account.name} does not exist", make))
+            yield Finding(WRONG, f"{key} {account.name} does not exist", make)
             continue
-        groups = {_group(gid) for gid in os.getgrouplist(user.pw_name, user.pw_gid)}
         if (user.pw_uid, user.pw_gid) != (account.uid, account.gid):
-            others.append(f"{account.name} is {user.pw_uid}:{user.pw_gid}, but hooks use {account.uid}:{account.gid}")
-        leave = ", ".join(f"`gpasswd -d {account.name} {group}`" for group in sorted(groups & POWERFUL))
-        if user.pw_uid == 0 or leave:
-            found = f"{account.name} is privileged (uid {user.pw_uid}; {', '.join(sorted(groups & POWERFUL))})"
-            mend = f"take it out of these groups: {leave}" if user.pw_uid else f"name another account as {key}"
-            bad.append(Finding(WRONG, found, mend))
+            found = f"{account.name} is {user.pw_uid}:{user.pw_gid}, but hooks use {account.uid}:{account.gid}"
+            change = (
+                f"if the account is right now, touch {node.installation.policy}: the next hook compiles the policy "
+                "with its ids; else give it back the ids that own the store"
+            )
+            yield Finding(WRONG, f"{found}: it had other ids when the policy was compiled", change)
+        powers = sorted({_group(gid) for gid in os.getgrouplist(user.pw_name, user.pw_gid)} & POWERFUL)
+        if user.pw_uid == 0 or powers:
+            leave = ", ".join(f"`gpasswd -d {account.name} {group}`" for group in powers)
+            change = f"take it out of these groups: {leave}" if user.pw_uid else f"{another} {key}"
+            found = f"{account.name} is privileged (uid {user.pw_uid}; {', '.join(powers)})"
+            yield Finding(WRONG, found, change)
         if user.pw_uid in seen:
             found = f"{account.name} shares uid {user.pw_uid} with another of the three"
-            bad.append(Finding(WRONG, found, f"name another account as {key}"))
+            yield Finding(WRONG, found, f"{another} {key}")
         seen.add(user.pw_uid)
-    if others:
-        change = (
-            f"if the accounts are right now, touch {node.installation.policy}: the next hook compiles the policy with "
-            "their ids; else give them back the ids that own the store"
-        )
-        found = (
-            f"{'; '.join(others)}: {'it' if len(others) == 1 else 'they'} had other ids when the policy was compiled"
-        )
-        yield Finding(WRONG, found, change)
-    yield from bad
+
+
+class _Disk(NamedTuple):
+    """A directory in which hooks write."""
+
+    what: str
+    path: str
+    if_full: str  # what happens if nothing can be written there
+    local: str = ""  # why it has to be on a disk of this node's; "" if it need not
 
 
 @check("node.disks", critical=True)
 def disks(node: Node) -> Iterator[Finding]:
     """Check the disks on which hooks write: there, local, with room; a read-only state drains the node."""
     paths = node.policy.paths
-    yield from _disk("warmstart's state", node.installation.var, "every prolog fails and drains the node", CRITICAL)
-    # A log that several nodes append to loses lines: O_APPEND is atomic on one host alone (open(2)).
-    yield from _disk("the audit log", os.path.dirname(paths.audit), "its lines go to syslog alone", local=True)
-    yield from _disk("workspaces", paths.workspace, "jobs run cold", local=True)
+    # O_APPEND is atomic among the processes of one host alone (open(2)).
+    log = _Disk(
+        "the audit log", os.path.dirname(paths.audit), "its lines go to syslog", "nodes that share it lose lines"
+    )
+    state = _Disk("warmstart's state", node.installation.var, "jobs run cold")
+    workspaces = _Disk("workspaces", paths.workspace, "jobs run cold", "an epilog hangs if the file server does")
+    yield from _disk(state, CRITICAL, "every prolog fails and drains the node")
+    yield from _disk(log)
+    yield from _disk(workspaces)
     yield from _workspace(paths.workspace)
     if paths.shelf:
         yield from _shelf(paths.shelf, any_disk=node.policy.images.unpack.any_disk)
 
 
-def _disk(what: str, path: str, cost: str, if_read_only: str = WRONG, *, local: bool = False) -> Iterator[Finding]:
-    where = existing(path)
+def _disk(disk: _Disk, if_read_only: str = WRONG, cost: str = "") -> Iterator[Finding]:
+    where = existing(disk.path)
     seen, mounted = os.statvfs(where), mount_of(os.path.realpath(where))
     if seen.f_flag & os.ST_RDONLY:
-        found = f"{path} is on a read-only file system, so {what} cannot be written: {cost}"
-        yield Finding(if_read_only, found, "see dmesg; repair it, or mount -o remount,rw")
+        found = f"{disk.path} is on a read-only file system, so {disk.what} cannot be written"
+        change = "see dmesg; repair it, or mount -o remount,rw"
+        yield Finding(if_read_only, f"{found}: {cost or disk.if_full}", change)
     elif is_full(seen):
-        yield Finding(WRONG, f"the disk of {what} ({path}) is full: {cost}", "free space and inodes there")
-    if local and (mounted.kind in SHARED or mounted.kind.startswith("fuse")):
-        found = f"{what} ({path}): on {mounted.kind} ({mounted.point}), which is not a local file system: {cost}"
+        found = f"the disk of {disk.what} ({disk.path}) is full: {disk.if_full}"
+        yield Finding(WRONG, found, "free space and inodes there")
+    if disk.local and (mounted.kind in SHARED or mounted.kind.startswith("fuse")):
+        found = f"{disk.what} ({disk.path}) on {mounted.kind} ({mounted.point}), no local file system: {disk.local}"
         yield Finding(WRONG, found, "name a directory on a local disk in the policy's paths")
 
 
@@ -181,7 +193,7 @@ def _shelf(path: str, *, any_disk: bool) -> Iterator[Finding]:
 
 
 def is_full(seen: os.statvfs_result) -> bool:
-    """Return whether hardly anything can be written on a disk."""
+    """Return whether a disk has hardly any room."""
     return seen.f_bavail * seen.f_frsize < LEAST_BYTES or bool(seen.f_files and seen.f_favail < LEAST_INODES)
 
 
@@ -290,28 +302,21 @@ def killed_hooks(node: Node) -> Iterator[Finding]:
 @check("node.maintenance")
 def maintenance(node: Node) -> Iterator[Finding]:
     """Check when each node's maintenance last succeeded (three intervals ago is overdue), and that it is ours alone."""
-    overdue, new = [], []
     for paths in node.nodes():
         name = os.path.basename(paths.root)
         try:
             require_keeper(paths, name)
         except NodeOfAnotherPod as error:
             yield Finding(WRONG, str(error), error.hint)
-        try:
-            since, words = os.stat(paths.maintained, follow_symlinks=False).st_mtime, ""
-        except FileNotFoundError:
-            since, words = os.stat(paths.root).st_mtime, "has never succeeded"
-        age = time.time() - since
+        is_new = not os.path.exists(paths.maintained)
+        age = time.time() - os.stat(paths.root if is_new else paths.maintained).st_mtime
         if age > OVERDUE_INTERVALS * NODE_INTERVAL_S:
-            overdue.append(f"{words or f'last succeeded {format_duration(age)} ago'} on {name}")
-        elif words:
-            new.append(name)
-    if overdue:
-        change = f"{_timers(node)} and see its failures (`warmstart audit --outcome failed`); run `warmstart maintain`"
-        yield Finding(WRONG, f"maintenance {', '.join(overdue)}", change)
-    elif new:
-        change = f"{_timers(node)}, or run `warmstart maintain`"
-        yield Finding(ADVICE, f"maintenance has not succeeded yet on {', '.join(new)}", change)
+            last = "has never succeeded" if is_new else f"last succeeded {format_duration(age)} ago"
+            change = f"{_timers(node)} and see `warmstart audit --outcome failed`; run `warmstart maintain`"
+            yield Finding(WRONG, f"maintenance {last} on {name}", change)
+        elif is_new:
+            change = f"{_timers(node)}, or run `warmstart maintain`"
+            yield Finding(ADVICE, f"maintenance has not succeeded yet on {name}", change)
 
 
 @check("node.backlog")

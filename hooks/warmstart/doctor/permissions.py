@@ -46,6 +46,7 @@ class Place(NamedTuple):
     below: int = 0  # how many files of each directory below a path are looked at; 0: nothing below it
     sticky: bool = False  # others may add to it what is theirs
     made: bool = False  # hooks make it if it is missing: nobody else may, first; and they follow no link
+    but: str = ""  # a directory on the way whose mode says nothing
     mend: str = ""  # the commands for what is below, where they are not simply those for each path
     then: str = ""  # what to do afterwards
 
@@ -85,7 +86,7 @@ def places(installation: Installation, policy: Policy | None) -> list[Place]:
         code._replace(paths=trees, mend=whole),
         code,
         Place("change warmstart's state", CRITICAL, [own.var], made=True),
-        Place("change the policy", CRITICAL, [own.policy, f"{own.etc}/conf.d"], below=EVERY_FILE),
+        Place("change the policy", CRITICAL, [own.policy, f"{own.etc}/conf.d"], below=EVERY_FILE, but=_volume(own.etc)),
     ]
     if policy is not None and (keys := policy.images.credentials):
         then = "; then change the passwords in it"
@@ -98,6 +99,12 @@ def places(installation: Installation, policy: Policy | None) -> list[Place]:
     if policy is not None and (shelf := policy.paths.shelf):
         found.append(Place("change paths.shelf", WRONG, [shelf], sticky=True, made=True))
     return found
+
+
+def _volume(etc: str) -> str:
+    """Return the policy's directory if it is a ConfigMap: all may write there, but Kubernetes mounts it read-only."""
+    is_volume = os.path.islink(f"{etc}/..data") and os.statvfs(etc).f_flag & os.ST_RDONLY
+    return etc if is_volume else ""
 
 
 def _pythons(installation: Installation) -> list[str]:
@@ -158,7 +165,8 @@ def look(place: Place) -> Seen:
             is_last = is_there and entry == way[-1][0]
             denied = place.denied if is_last else place.denied & WRITE
             sticky = place.sticky or not is_last  # in such a directory others change nothing that is not theirs
-            there.update(dict.fromkeys(_weak(entry, status, place.owners, denied, sticky=sticky)))
+            if entry != place.but:
+                there.update(dict.fromkeys(_weak(entry, status, place.owners, denied, sticky=sticky)))
             if place.made and not link and not stat.S_ISDIR(status.st_mode):
                 link = entry
         if place.made and not is_there and way and stat.S_ISDIR(way[-1][1].st_mode) and way[-1][1].st_mode & WRITE:

@@ -69,7 +69,7 @@ def mode(installation: Installation) -> Iterator[Finding]:
 def enforcement(installation: Installation) -> Iterator[Finding]:
     """Check that Slurm enforces what the policy declares enforced: rights rest on it (docs/threats.md, row 36)."""
     policy = current_policy(installation).policy
-    if problem := trust.problem(policy, installation.enforcement):
+    if problem := trust.problem(policy):
         yield Finding(CRITICAL, str(problem), problem.hint)
     elif not trust.is_declared(policy):
         yield SKIP

@@ -135,9 +135,10 @@ def _split(text: str) -> tuple[str, ...]:
 
 
 def _of_yaml(path: str) -> Namespaces:
-    from warmstart.policy.document import plain  # loads a YAML library
+    from warmstart.policy.document import Document  # loads a YAML library
 
-    content = _mapping(plain(path, read_small(path, LARGEST).decode("utf-8", "replace")))
+    text = read_small(path, LARGEST).decode("utf-8", "replace")
+    content = _mapping(Document([(path, text)]).data)
     common = _mapping(content.get("defaults"))
     confs = [_mapping(element).get("options") for element in _sequence(content.get("node_confs"))]
     options = [{**common, **_mapping(conf)} for conf in confs] or [common]

@@ -18,9 +18,9 @@ from warmstart.doctor.finding import (
     AS_ROOT,
     CRITICAL,
     OVERDUE_INTERVALS,
-    SKIP,
     UNKNOWN,
     WRONG,
+    Check,
     Finding,
     check,
 )
@@ -42,7 +42,6 @@ from warmstart.store.client import rooms_of
 DEADLINE = 10.0  # seconds for each probe; a healthy file system needs milliseconds
 LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "tmpfs", "ramfs")
 NOBODY = (65534, 4294967294)
-SILENT_S = 1800.0  # a copy of a large image into the store reports nothing meanwhile
 FILES_OF_EACH = 20  # looked at in each directory of the store
 MOST_AHEAD = 5.0  # seconds; a tag's time to live and leases compare clocks
 
@@ -64,20 +63,26 @@ class Store(NamedTuple):
     """The store, the workers that probe it, and the probe's directory in it."""
 
     policy: Policy
+    installation: Installation
     run: RunAs  # as the store's owner
     run_second: RunAs  # as the store's owner, in a second process
     run_root: RunAs | None  # as root; None if this process is not root
+    mount: Mount
+    seen: probe.Look | None  # None if the owner cannot read it
     directory: str  # "" if it could not be made
-    no_directory: str  # why it could not be made
-    code: int = 0  # the errno of that
-    mount: Mount = Mount("unknown", "")
+    code: int = 0  # the errno of what failed of that
     known_id: str = ""  # the store's id that this node remembers; "" if it remembers none
-    installation: Installation = Installation("/usr")
 
     @property
     def path(self) -> str:
         """The policy's `paths.store`."""
         return self.policy.paths.store
+
+    @property
+    def is_unmounted(self) -> bool:
+        """Whether it is an empty local directory of another user: a mount point, as it seems."""
+        seen = self.seen
+        return bool(seen and self.mount.kind in LOCAL and seen.uid != self.policy.store_user.uid and not seen.inside)
 
 
 @contextmanager
@@ -87,16 +92,17 @@ def opened(policy: Policy, installation: Installation) -> Iterator[Store]:
     Raises `WorkerSilent` if the store hangs.
     """
     with two_processes(policy) as (run, run_second), Worker(ROOT, _subject(policy), rooms=(probe.__name__,)) as root:
-        directory, problem, code = "", "", 0
+        seen, directory, code, path = None, "", 0, policy.paths.store
         try:
-            directory = run(probe.make_directory, policy.paths.store, f"{os.uname().nodename}-{os.getpid()}")
+            seen = run(probe.look, path)
+            directory = run(probe.make_directory, path, f"{os.uname().nodename}-{os.getpid()}")
         except OSError as error:
-            problem, code = error.strerror or str(error), error.errno or 0
+            code = error.errno or 0
         try:
             run_root = RunAs(root) if os.geteuid() == 0 else None
-            mount = mount_of(policy.paths.store)
             known_id = known_store_id(installation.store_id)
-            yield Store(policy, run, run_second, run_root, directory, problem, code, mount, known_id, installation)
+            mount = mount_of(path)
+            yield Store(policy, installation, run, run_second, run_root, mount, seen, directory, code, known_id)
         finally:
             if directory:
                 with suppress(OSError, WarmstartError):
@@ -118,17 +124,14 @@ def _subject(policy: Policy) -> str:
 @check("store.mount", critical=True)
 def mounted(store: Store) -> Iterator[Finding]:
     """Check that a shared file system is mounted there which its owner can read and write: else jobs start cold."""
-    user = store.policy.store_user
-    try:
-        store.run(probe.look, store.path)
-    except OSError as error:
+    user, problem, (kind, point) = store.policy.store_user, os.strerror(store.code), store.mount
+    if store.seen is None:
         change = f"mount it; on its file server, for a new one: `install -d -o {user.uid} -m 755 {store.path}`"
-        if error.errno == errno.EACCES:
-            change = f"let {user.name} into the directories above it (chmod o+x), and into it (the check store.owner)"
-        yield Finding(CRITICAL, f"{store.path}: {error.strerror}, as {user.name}", change)
+        if store.code == errno.EACCES:
+            change = f"let {user.name} into the directories above it (chmod o+x), and into it (ls -ld {store.path})"
+        yield Finding(CRITICAL, f"{store.path}: {problem}, as {user.name}", change)
         return
-    kind, point = store.mount
-    if _is_unmounted(store):
+    if store.is_unmounted:
         # Into a local directory hooks would publish for nobody.
         found = f"{store.path} is an empty directory on {kind} ({point}): the store is not mounted"
         yield Finding(CRITICAL, found, f"mount it (findmnt --fstab {store.path}; in a pod, its volumes)")
@@ -142,13 +145,13 @@ def mounted(store: Store) -> Iterator[Finding]:
             change = "see why it is read-only (dmesg, the file server); mount -o remount,rw"
         elif store.code in (errno.ENOSPC, errno.EDQUOT):
             change = "free space or inodes, or raise the quota of its owner"
-        yield Finding(CRITICAL, f"{user.name} cannot make files in {store.path}: {store.no_directory}", change)
+        yield Finding(CRITICAL, f"{user.name} cannot make files in {store.path}: {problem}", change)
 
 
 @check("store.identity", critical=True)
 def identity(store: Store) -> Iterator[Finding]:
     """Compare the store's id with the one that this node remembers: another directory may be in its place."""
-    store_id = store.run(maintenance.identity, store.path)
+    seen, store_id = _seen(store), store.run(maintenance.identity, store.path)
     forget = f"mount the right file system; if the store was made anew: `rm {store.installation.store_id}`"
     if store.known_id and not store_id:
         words = f"{store.path} has no id, but the store that this node has used has ({store.known_id[:8]})"
@@ -156,20 +159,14 @@ def identity(store: Store) -> Iterator[Finding]:
     elif store.known_id and store_id != store.known_id:
         words = f"the store in {store.path} is {store_id[:8]}, not {store.known_id[:8]} that this node has used"
         yield Finding(CRITICAL, words, forget)
-    elif not store_id and not store.run(probe.look, store.path).inside:
-        return  # it is new; its first maintenance gives it an id
-    elif not store_id:
+    elif not store_id and seen.inside:  # a new one has it of its first maintenance
         yield Finding(ADVICE, "the store has no id yet", "run `warmstart maintain --store` once")
 
 
 @check("store.owner", critical=True)
 def owner(store: Store) -> Iterator[Finding]:
     """Check that `store_user` owns the store."""
-    user = store.policy.store_user
-    seen = store.run(probe.look, store.path)
-    if _is_unmounted(store):
-        yield SKIP  # whose directory is below the mount point does not matter
-        return
+    user, seen = store.policy.store_user, _seen(store)
     change = f"on the file server: `chown {user.uid} {store.path}`"
     if seen.uid in NOBODY:
         found = f"{store.path} is owned by nobody (uid {seen.uid}): root made it and was squashed"
@@ -188,7 +185,7 @@ def owner(store: Store) -> Iterator[Finding]:
 def writers(store: Store) -> Iterator[Finding]:
     """Check who can write the store, or put another one in its place: they can run code in every job that reads it."""
     user, path = store.policy.store_user, store.path
-    is_owned = store.run(probe.look, path).uid == user.uid  # else store.owner says what to do
+    is_owned = _seen(store).uid == user.uid  # else store.owner says what to do
     mend = (
         f"on the file server: remove what is not its owner's (find {path} ! -uid {user.uid} ! -uid 0), then "
         f"`chmod -R go-w {path}`, and check what was written there meanwhile"
@@ -208,9 +205,6 @@ def writers(store: Store) -> Iterator[Finding]:
 @check("store.features")
 def features(store: Store) -> Iterator[Finding]:
     """Try what hooks ask of the store's file system: flock(2), link(2), access control lists."""
-    if not store.directory:
-        yield SKIP  # store.mount says why
-        return
     yield from _locks(store)
     yield from _links(store)
     if store.policy.maintenance.reports is not None:
@@ -256,9 +250,6 @@ def _lists(store: Store) -> Iterator[Finding]:
 @check("store.clock")
 def clock(store: Store) -> Iterator[Finding]:
     """Compare this node's clock with the store's: times to live, leases and grace periods depend on both."""
-    if not store.directory:
-        yield SKIP  # store.mount says why
-        return
     ahead = store.run(probe.clock_ahead, store.directory)
     words = f"the store's clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this node's"
     if abs(ahead) > MOST_AHEAD:
@@ -283,9 +274,6 @@ def maintained(store: Store) -> Iterator[Finding]:
 @check("store.root")
 def root(store: Store) -> Iterator[Finding]:
     """Check for root squash: without it, root on any node can put code into all jobs of the cluster."""
-    if not store.directory:
-        yield SKIP  # store.mount says why
-        return
     if store.run_root is None:
         yield Finding(UNKNOWN, "only root can test root's access to the store", AS_ROOT)
     elif store.run_root(probe.can_list, store.directory):
@@ -296,7 +284,7 @@ def root(store: Store) -> Iterator[Finding]:
 @check("store.space")
 def space(store: Store) -> Iterator[Finding]:
     """Compare free space with what images leave, and with what no import may use."""
-    seen, keep = store.run(probe.look, store.path), store.policy.images.keep
+    seen, keep = _seen(store), store.policy.images.keep
     free = 100 * seen.free / max(seen.size, 1)
     change = "run `warmstart maintain --store`, or enlarge the file system"
     if free <= eviction.FLOOR_PERCENT:
@@ -311,10 +299,16 @@ def space(store: Store) -> Iterator[Finding]:
         yield Finding(ADVICE, found, change)
 
 
-def _is_unmounted(store: Store) -> bool:
-    """Return whether the store is an empty local directory of another user: a mount point, as it seems."""
-    seen = store.run(probe.look, store.path)
-    return store.mount.kind in LOCAL and seen.uid != store.policy.store_user.uid and not seen.inside
+def _seen(store: Store) -> probe.Look:
+    assert store.seen is not None
+    return store.seen
 
 
 CHECKS = (mounted, identity, owner, writers, features, clock, maintained, root, space)
+
+
+def possible(store: Store) -> tuple[Check[Store], ...]:
+    """Return the checks that can be made of a store. The first one says why there are no others, or no trials in it."""
+    if store.seen is None or store.is_unmounted:
+        return CHECKS[:1]
+    return CHECKS if store.directory else tuple(each for each in CHECKS if each not in (features, clock, root))

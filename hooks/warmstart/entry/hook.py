@@ -219,7 +219,7 @@ def _run(  # noqa: PLR0917 - the hook's run, and what it does
     policy = None
     paths = installation.node(job.node)
     try:
-        policy = _policy(installation, current, log)
+        policy = _policy(current, log)
         return work(Hook(job, policy, paths, log, run_id, started, [])), 0
     except WarmstartError as error:
         print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it if the hook fails
@@ -248,7 +248,7 @@ def _is_observed(installation: Installation, policy: Policy | None, job: Job | N
     return policy is not None and job is not None and plan.grant(policy, job).observed
 
 
-def _policy(installation: Installation, current: CurrentPolicy | Exception, log: Log) -> Policy:
+def _policy(current: CurrentPolicy | Exception, log: Log) -> Policy:
     """Return the policy; audit what is wrong with the site's files. Raises why there is none."""
     rejected = current if isinstance(current, Exception) else current.problem
     if isinstance(rejected, PolicyError):
@@ -258,10 +258,10 @@ def _policy(installation: Installation, current: CurrentPolicy | Exception, log:
         log.emit(POLICY_REJECTED, error=rejected.as_audit(), in_force=in_force)
     if isinstance(current, Exception):
         raise current
-    if current.policy.doubted:
+    if current.policy.doubt:
         from warmstart.policy import trust
 
-        if problem := trust.problem(current.policy, installation.enforcement):
+        if problem := trust.problem(current.policy):
             log.failed(problem, "policy")
     return current.policy
 

@@ -192,7 +192,7 @@ class _NodeMaintenance:
         session = self._session
         enforcement = self._installation.enforcement
         trust.remember(session.policy, self._installation, self._slurm_conf)
-        if problem := trust.problem(trust.proven(session.policy, enforcement), enforcement):
+        if problem := trust.problem(trust.proven(session.policy, enforcement)):
             raise problem
 
     def _store(self) -> None:

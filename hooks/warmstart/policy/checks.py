@@ -7,8 +7,7 @@ faults.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Sequence
 
 from warmstart import wing
 from warmstart.host.identity import Identity
@@ -24,13 +23,6 @@ _APART = ("workspace", "store", "cache", "shelf")  # of the paths: none in anoth
 # With job_container/tmpfs jobs have their own directories there, and any user can create a name there first.
 NEVER_BELOW = ("/tmp", "/dev", "/proc", "/sys")
 NEEDS_ENFORCED = "account needs trust.account: enforced; otherwise users choose their account"
-
-
-class PolicyPart(Protocol):
-    """`policy.py` of a wing. It may also have `faults(policy)` and `rule_faults(rule, policy)` (`_of_wings`)."""
-
-    SECTIONS: Mapping[str, Any]  # by their keys at the top; classes like those of `policy.compiled`
-    RULE_KEYS: Any  # the class whose keys rules may have, too; None if there are none
 
 
 def _of_wings(function: str, *arguments: object) -> Iterator[Fault]:

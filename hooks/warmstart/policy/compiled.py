@@ -361,7 +361,7 @@ class Policy(NamedTuple):
     rules: tuple[Rule, ...] = ()
     """What jobs get, in order."""
     signature: Signature = ()
-    doubted: bool = False  # whether it declares accounts as enforced, and Slurm is not known to enforce them
+    doubt: str = ""  # why accounts that it declares as enforced are not known to be
     own: dict[str, Json] = {}  # noqa: RUF012 - wings' sections that are in use, by key; never mutated
     unseen: tuple[str, ...] = ()  # attributes that rules match on and that some slurmd does not tell
     wings: tuple[Wing, ...] = ()

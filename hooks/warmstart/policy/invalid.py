@@ -1,7 +1,4 @@
-"""Errors of the site's policy, and the problems that they list.
-
-Hot path: hooks report a remembered error (`refresh`) without loading a parser.
-"""
+"""Errors of the site's policy, and the problems that they list."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 from warmstart import wing
 from warmstart.host import files
@@ -29,7 +29,7 @@ def compile_policy(
     `PolicyUnreadable`. Takes tens of milliseconds.
     """
     signature = source.signature(policy)
-    document = parsed(source.read(policy, owners))
+    document = Document(source.read(policy, owners))
     return resolved(checked(document, find_user or node_user), document)._replace(signature=signature)
 
 
@@ -42,16 +42,6 @@ def node_user(name: str) -> Identity | None:
     except KeyError:
         return None
     return Identity(account.pw_name, account.pw_uid, account.pw_gid)
-
-
-def parsed(texts: Sequence[tuple[str, str]]) -> Document:
-    """Return the document of (path, text) of policy.yaml and of files in conf.d. Raises `PolicyInvalid`."""
-    (path, text), *additions = texts
-    document = Document(path)
-    document.add_policy(path, text)
-    for path, text in additions:
-        document.add_rules(path, text)
-    return document
 
 
 def checked(document: Document, find_user: FindUser) -> Policy:

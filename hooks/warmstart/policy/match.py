@@ -63,7 +63,7 @@ def matching(policy: Policy, job: Job, groups: Groups) -> list[Matched]:
             known.append(groups())
         return known[0]
 
-    return [_match(rule, job, once, policy.doubted and _grants_rights(rule)) for rule in policy.rules]
+    return [_match(rule, job, once, bool(policy.doubt) and _grants_rights(rule)) for rule in policy.rules]
 
 
 def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
@@ -132,7 +132,7 @@ def private_repository(policy: Policy, job: Job, groups: Groups, repository: str
     """
     for item in policy.images.credentials.repositories if policy.images.credentials else ():
         fits = fnmatchcase(repository, item.repository)
-        conditions = (_condition(*condition, job, groups, policy.doubted) for condition in _conditions(item.match))
+        conditions = (_condition(*condition, job, groups, bool(policy.doubt)) for condition in _conditions(item.match))
         if fits and all(matched is True for matched, _ in conditions):
             return item.name
     return ""
@@ -195,7 +195,7 @@ def _scopes(policy: Policy, rules: Sequence[Rule], scope: str, job: Job) -> tupl
 
 
 def _has_account(policy: Policy, job: Job) -> bool:
-    return policy.trust.account == "enforced" and not policy.doubted and job.account != ""
+    return policy.trust.account == "enforced" and not policy.doubt and job.account != ""
 
 
 def _grants_rights(rule: Rule) -> bool:

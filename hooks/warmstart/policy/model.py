@@ -21,10 +21,18 @@ from warmstart.host import wire
 from warmstart.host.wire import Json
 from warmstart.lean import dumps
 from warmstart.policy.compiled import Policy, Rule
-from warmstart.policy.document import Fault, Loc, Plain, fault
+from warmstart.policy.document import Fault, Loc, Plain, dotted, nearest
 from warmstart.policy.values import TYPES, WRITTEN, FindUser, mapping
 from warmstart.profiles.contract import Profile
 
+_EXPECTED = {
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+}
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _ALWAYS = Field(default_factory=dict, validate_default=True)  # of a mapping: each of its keys has a default
 
@@ -34,11 +42,43 @@ def check_shape(data: Plain, find_user: FindUser) -> Policy | list[Fault]:
     try:
         policy: Policy = _made(Policy, model(Policy).model_validate(data, context=find_user))
     except ValidationError as error:
-        return [fault(item, known_keys) for item in error.errors(include_url=False)]
+        return [_fault(item) for item in error.errors(include_url=False)]
     return policy
 
 
-def known_keys(loc: Loc) -> list[str]:
+def _fault(error: Any) -> Fault:  # noqa: ANN401 - an item of pydantic's errors
+    loc: Loc = tuple(error["loc"])
+    if loc and loc[-1] == "[key]":
+        return Fault(loc[:-1], f"{dotted(loc[:-2])}: {_problem(error)}", at_key=True)
+    if error["type"] == "extra_forbidden":
+        advice = nearest(str(loc[-1]), _known_keys(loc[:-1]))
+        return Fault(loc, f"{dotted(loc)}: unknown key; {advice}", at_key=True)
+    return Fault(loc, f"{dotted(loc) or 'the policy'}: {_problem(error)}")
+
+
+def _problem(error: Any) -> str:  # noqa: ANN401 - as above
+    kind, context, value = error["type"], error.get("ctx", {}), error["input"]
+    if kind in _EXPECTED or kind == "literal_error":
+        return f"expected {_EXPECTED.get(kind) or context['expected']}, got {_shown(value, kind)}"
+    if kind == "greater_than_equal":
+        return f"{value!a} is too low; at least {context['ge']}"
+    if kind == "too_short":
+        return "is empty; name at least one, or leave the key out"
+    return {"missing": "missing", "value_error": str(context.get("error"))}.get(kind, str(error["msg"]))
+
+
+def _shown(value: object, kind: str) -> str:
+    if value is None:
+        return "nothing; give it a value or leave the key out"
+    if isinstance(value, (dict, list)):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    if kind == "string_type":
+        written = str(value).lower() if isinstance(value, bool) else str(value)
+        return f"{written}; put it in quotes: '{written}'"
+    return ascii(value)
+
+
+def _known_keys(loc: Loc) -> list[str]:
     """Return the keys that the mapping at `loc` may have."""
     found = model(Policy)
     parts = iter(loc)

@@ -40,22 +40,21 @@ def is_declared(policy: Policy) -> bool:
 
 
 def proven(policy: Policy, path: str) -> Policy:
-    """Return the policy, `doubted` if it declares accounts as enforced, and Slurm is not known to enforce them.
+    """Return the policy with its `doubt`, by what `remember` has written to `path`.
 
-    `path` is the file that `remember` writes. Costs nothing for a policy that declares nothing.
+    Costs nothing for a policy that declares nothing.
     """
-    return policy._replace(doubted=bool(_doubt(*_known(path)))) if is_declared(policy) else policy
+    return policy._replace(doubt=_doubt(*_known(path))) if is_declared(policy) else policy
 
 
-def problem(policy: Policy, path: str) -> TrustUnproven | None:
-    """Return the error of a policy from `proven` whose accounts are in doubt."""
-    return TrustUnproven(problem=_doubt(*_known(path))) if policy.doubted else None
+def problem(policy: Policy) -> TrustUnproven | None:
+    """Return the error of a policy whose accounts are in doubt."""
+    return TrustUnproven(problem=policy.doubt) if policy.doubt else None
 
 
 def refuted(policy: Policy, words: list[str] | None) -> TrustUnproven | None:
     """Return an error if an answer of slurmctld does not confirm what is declared; `words` is None without one."""
-    doubt = _doubt(time.time(), words) if is_declared(policy) else ""
-    return TrustUnproven(problem=doubt) if doubt else None
+    return problem(policy._replace(doubt=_doubt(time.time(), words))) if is_declared(policy) else None
 
 
 def remember(policy: Policy, installation: Installation, slurm_conf: str) -> None:

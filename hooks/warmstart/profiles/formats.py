@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import os
 from collections.abc import Callable
@@ -23,6 +24,7 @@ LARGEST_PICKLE = 256 << 20  # it is held in memory
 MOST_OPCODES = 1 << 20  # of a pickle; bounds time (a second) and memory
 MOST_INFLATED = 4 << 30  # bytes; bounds the time for a decompression bomb
 PAGE = 4096
+_LONGEST_LINE = 1000
 _PIECE = 1 << 20
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _RLE, _RESERVED = 1, 3  # types of a zstd block
@@ -105,10 +107,9 @@ def _pickle(files: EntryFiles, name: str) -> None:
 
 def walk_pickles(data: bytes, *, count: int, most: int) -> None:
     """Require that data are `count` pickles of at most `most` opcodes each. Nothing is made of them."""
-    import io
     import pickletools
 
-    file = io.BytesIO(data)
+    file = _ShortLines(data)
     try:
         for _ in range(count):
             for number, _opcode in enumerate(pickletools.genops(file)):
@@ -118,6 +119,13 @@ def walk_pickles(data: bytes, *, count: int, most: int) -> None:
         raise EntryInvalid("pickle-malformed") from error
     if file.tell() != len(data):
         raise EntryInvalid("pickle-malformed")
+
+
+class _ShortLines(io.BytesIO):
+    """Has lines of a thousand bytes at most: Python before 3.10.7 takes quadratic time for a long number."""
+
+    def readline(self, _size: int | None = -1, /) -> bytes:
+        return super().readline(_LONGEST_LINE)
 
 
 def _compressed(files: EntryFiles, name: str) -> None:

@@ -8,9 +8,6 @@ from __future__ import annotations
 from warmstart.errors import PolicyError
 from warmstart.lean import Sequence
 from warmstart.profiles.contract import Profile
-from warmstart.profiles.shipped import PROFILES
-
-_SHIPPED = {profile.name: profile for profile in PROFILES}
 
 
 class ProfileUnknown(PolicyError):
@@ -23,23 +20,29 @@ class ProfileUnknown(PolicyError):
 
 def names(defined: Sequence[Profile] = ()) -> list[str]:
     """Return the names of all profiles, sorted. `defined` are the policy's own profiles."""
-    return sorted({*_SHIPPED, *(profile.name for profile in defined)})
+    return sorted({profile.name for profile in (*_shipped(), *defined)})
 
 
 def get(name: str, defined: Sequence[Profile] = ()) -> Profile:
     """Return the profile `name`; those that come with warmstart win. Raises `ProfileUnknown` if there is none."""
-    for profile in (_SHIPPED.get(name), *defined):
-        if profile is not None and profile.name == name:
-            return profile
-    raise ProfileUnknown(name=name, known=", ".join(names(defined)))
+    found = next((profile for profile in (*_shipped(), *defined) if profile.name == name), None)
+    if found is None:
+        raise ProfileUnknown(name=name, known=", ".join(names(defined)))
+    return found
 
 
 def shipped(name: str) -> Profile | None:
     """Return the profile `name` if it comes with warmstart."""
-    return _SHIPPED.get(name)
+    return next((profile for profile in _shipped() if profile.name == name), None)
 
 
 def is_of_user(name: str) -> bool:
     """Return whether a profile's entries stay in their user's own scope."""
     profile = shipped(name)
     return profile is not None and profile.user_scope
+
+
+def _shipped() -> tuple[Profile, ...]:
+    from warmstart.profiles.shipped import PROFILES  # not for jobs without profiles
+
+    return PROFILES

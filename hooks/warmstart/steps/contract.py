@@ -8,13 +8,21 @@ to the job's variables. Steps share results only through the record and never im
 from __future__ import annotations
 
 from warmstart.audit.log import Log
-from warmstart.errors import WarmstartError
+from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.lean import NamedTuple
 from warmstart.paths import NodePaths
 from warmstart.policy.compiled import Policy
 from warmstart.record import Record, RecordChange
 from warmstart.store.client import StoreClient
+
+
+class CacheFailed(ResourceError):
+    """A profile's cache could not be filled or harvested: the node's disk refuses, or the job replaced directories."""
+
+    code = "cache-failed"
+    template = "profile {profile}: {problem}"
+    hint = "read the reason: did the job replace its cache's directories? else see what the kernel says (dmesg)"
 
 
 class Context(NamedTuple):

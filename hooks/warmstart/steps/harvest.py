@@ -20,7 +20,7 @@ import os
 import time
 
 from warmstart.audit import events
-from warmstart.errors import ResourceError, StoreError, WarmstartError
+from warmstart.errors import StoreError, WarmstartError
 from warmstart.harvest import spool
 from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage, collect, collect_overlay, place_of
 from warmstart.harvest.pack import pack
@@ -51,7 +51,7 @@ from warmstart.profiles.client import Validator
 from warmstart.record import Record, RecordChange, SeededBundle, incarnation
 from warmstart.seed import node_cache
 from warmstart.seed.overlay import opened_overlay, was_shown
-from warmstart.steps.contract import Context, Outcome
+from warmstart.steps.contract import CacheFailed, Context, Outcome
 from warmstart.store import bundles, parts
 from warmstart.store.layout import Namespace, StoreFailed, StoreFull, is_user_scope
 from warmstart.store.manifest import MOST_ENTRIES, Draft, Entries, Producer, content_digest
@@ -75,16 +75,6 @@ BUSY_SECONDS = 5.0  # wait for a process that still writes to the cache
 CLEANING_SECONDS = 10.0
 CONTROLLER_SECONDS = 5.0  # for slurmctld to say how the job ended
 STORE_SECONDS = 5.0  # for the store to list its entries; without the list, everything that was not seeded is new
-
-
-class HarvestFailed(ResourceError):
-    """The stage could not be written, or the job's cache could not be read."""
-
-    code = "harvest-failed"
-    template = "profile {profile}: {problem}"
-    hint = (
-        "its new entries are lost: did the job replace its cache's directories? else see what the kernel says (dmesg)"
-    )
 
 
 class _Late(Exception):
@@ -215,7 +205,7 @@ def _harvest(context: Context, options: Options, deadline: Deadline, profile_nam
                 continue
             where = f"{error.filename}: " if error.filename else ""
             problem = f"{where}{error.strerror or error}"
-            total.degraded.append(HarvestFailed(profile=profile_name, problem=problem))
+            total.degraded.append(CacheFailed(profile=profile_name, problem=problem))
             total.lost = True
         else:
             total.entries += harvested.entries
@@ -407,7 +397,7 @@ class _ProfileHarvest:
         """Harvest the profile.
 
         Collecting may take half of the remaining time, and judging half of what is left then, so that there is time to
-        publish. Raises `_Late`, `HarvestFailed`, `OSError`, and errors of the store, the validator and mksquashfs.
+        publish. Raises `_Late`, `CacheFailed`, `OSError`, and errors of the store, the validator and mksquashfs.
         """
         started = time.monotonic()
         deadline = self._limits.deadline

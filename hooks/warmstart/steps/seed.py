@@ -24,7 +24,7 @@ from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
 from warmstart.record import RecordChange, Seeded, SeededBundle, uptime_s
-from warmstart.steps.contract import Context, Outcome
+from warmstart.steps.contract import CacheFailed, Context, Outcome
 from warmstart.store import bundles
 from warmstart.store.bundles import FetchOverBudget, Offer, Offers
 from warmstart.store.layout import Namespace
@@ -50,14 +50,6 @@ SPREAD_S = 2.0
 EXTRACTION_SECONDS = 60.0
 MOUNTING_SECONDS = 5.0
 REMOVAL_SECONDS = 5.0  # of entries that were extracted in vain; part of prolog.RESERVE_SECONDS
-
-
-class SeedFailed(ResourceError):
-    """The entries of a profile could not be copied to this node or put into the job's cache."""
-
-    code = "seed-failed"
-    template = "profile {profile}: {problem}"
-    hint = "read the reason: free space on the disk of the node's state, or see dmesg"
 
 
 class Options(NamedTuple):
@@ -398,12 +390,12 @@ class _Seeding:
 
     @contextmanager
     def _opened_cache(self, profile: Profile) -> Iterator[int]:
-        """Open the cache below root's directory. Raises `SeedFailed` if the job's user has replaced it."""
+        """Open the cache below root's directory. Raises `CacheFailed` if the job's user has replaced it."""
         with opened_dir(self._context.record.set_directory) as base:
             try:
                 cache = open_directory("cache", base, mount_id(base))
             except TurnedAway as turned:
-                raise SeedFailed(profile=profile.name, problem=f"the cache directory: {turned.reason}") from turned
+                raise CacheFailed(profile=profile.name, problem=f"the cache directory: {turned.reason}") from turned
             try:
                 yield cache
             finally:
@@ -416,7 +408,7 @@ class _Seeding:
         except WarmstartError as error:
             self._failed(profile, error)
         except OSError as error:
-            self._failed(profile, SeedFailed(profile=profile.name, problem=error.strerror or str(error)))
+            self._failed(profile, CacheFailed(profile=profile.name, problem=error.strerror or str(error)))
 
     def _failed(self, profile: Profile, error: WarmstartError) -> None:
         self.degraded.append(error)
@@ -456,7 +448,7 @@ def _copied(
         if profile.suits_overlay and len(copies) == MOST_BUNDLES:
             why = f"an overlay has at most {MOST_BUNDLES} bundles; does `warmstart maintain --store` run each night?"
             rest = [other.bundle for other in offers[number:]]
-            left_out += [SeedFailed(profile=profile.name, problem=why, bundle=bundle) for bundle in rest]
+            left_out += [CacheFailed(profile=profile.name, problem=why, bundle=bundle) for bundle in rest]
             break
         copy = copy_here(context.paths.bundles, offer)
         if copy is None:

@@ -48,7 +48,7 @@ from warmstart.job import from_environment
 from warmstart.maintenance import metrics
 from warmstart.paths import NodePaths
 from warmstart.policy import compiled, source, units
-from warmstart.policy.load import parsed
+from warmstart.policy.document import Document
 from warmstart.profiles import checks, elf, facts, naming
 from warmstart.profiles import registry as profiles
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
@@ -394,7 +394,7 @@ PARSERS: dict[str, Parser] = {
         ),
     ),
     "policy": Parser(
-        lambda data: parsed([source.read_draft("policy.yaml", data)]),
+        lambda data: Document([source.read_draft("policy.yaml", data)]),
         _REFUSED,
         ("policy/document.py:_compose",),
         (_FILE.read_bytes(), b"version: 1\nrules: [{name: a, match: {user: [a, b*]}}]\n"),

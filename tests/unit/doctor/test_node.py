@@ -14,7 +14,7 @@ import pytest
 
 from tests.lib.command_line import answer, installed, run
 from warmstart.cli import doctor
-from warmstart.doctor import node, store, trials, units
+from warmstart.doctor import node, permissions, store, trials, units
 from warmstart.doctor.finding import SKIP, Check, Finding, Result, check
 from warmstart.doctor.finding import run as run_checks
 from warmstart.doctor.node import Node
@@ -222,6 +222,23 @@ def test_the_importer_is_told_and_why(slurm_here: Node, monkeypatch: pytest.Monk
     assert told("enroot") == "the importer is enroot"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="the policy is root's")
+@pytest.mark.parametrize(("flags", "statuses"), [(os.ST_RDONLY, []), (0, ["critical"])])
+def test_all_may_write_where_a_config_map_is_mounted_read_only(
+    site: Installation, monkeypatch: pytest.MonkeyPatch, flags: int, statuses: list[str]
+) -> None:
+    etc = Path(site.etc)
+    (etc / "..1").mkdir()
+    Path(site.policy).rename(etc / "..1/policy.yaml")
+    (etc / "..data").symlink_to("..1")
+    Path(site.policy).symlink_to("..data/policy.yaml")
+    etc.chmod(0o777)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=flags))
+    of_policy = [place for place in permissions.places(site, None) if place.what == "change the policy"]
+    told = [finding.status for place in of_policy for finding in permissions.told(place, permissions.look(place))]
+    assert told == statuses
+
+
 def test_every_program_has_a_package() -> None:
     programs = [*node.PROGRAMS, *choice.programs("oci"), *choice.programs("enroot")]
     assert {os.path.basename(program) for program in programs} <= {*node.PACKAGES}
@@ -342,9 +359,9 @@ def _half(_: object) -> Iterator[Finding]:
     _broken()
 
 
-GROUPS = ["POLICY", "NODE", "SLURM"]
+GROUPS: list[tuple[object, str]] = [(doctor, "POLICY"), (doctor, "NODE"), (doctor, "SLURM")]
 if os.geteuid() == 0:  # who alone becomes the store's owner
-    GROUPS.append("STORE")
+    GROUPS.append((store, "CHECKS"))
 
 
 @pytest.fixture
@@ -362,11 +379,14 @@ def answers(site: Installation, tmp_path: Path) -> None:
 @pytest.mark.parametrize("find", [_broken, _half])
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_bug_in_a_check_is_one_finding(
-    site: Installation, group: str, find: Callable[[object], Iterator[Finding]], monkeypatch: pytest.MonkeyPatch
+    site: Installation,
+    group: tuple[object, str],
+    find: Callable[[object], Iterator[Finding]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Which names the place; what this check found before, and all other checks, are told."""
-    whole, (first, *others) = doctor.examine(site), getattr(doctor, group)
-    monkeypatch.setattr(doctor, group, [check(first.name)(find), *others])
+    whole, (first, *others) = doctor.examine(site), getattr(*group)
+    monkeypatch.setattr(*group, (check(first.name)(find), *others))
     told = doctor.examine(site)
     of_it = [tuple(row)[1:] for row in told if row.check == first.name]
     bug = f"a bug in this check: KeyError('x') ({Path(__file__).name}:{_broken.__code__.co_firstlineno + 1})"

@@ -21,6 +21,7 @@ from warmstart.errors import WarmstartError
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.host.namespaces import Mount
 from warmstart.host.worker import Worker
+from warmstart.paths import Installation
 from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
 
@@ -29,7 +30,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 LOOK = Look(OWNER, 0o755, size=1000, free=500, inside=(OWNER,))
 GOOD: dict[str, Any] = {
-    "look": LOOK,
     # Of `permissions`: who can change the store.
     "look_at": Seen([], []),
     "hold_lock": None,
@@ -67,10 +67,11 @@ def results(policy: Policy, *, place: str = "/p", as_root: bool = True, **answer
         return answer
 
     mount = Mount(told.get("kind", "nfs4"), "/shared")
-    problem, known = os.strerror(told.get("code", 0)), told.get("known", "abcdef0123")
     as_owner = cast("store.RunAs", ask)
-    root = as_owner if as_root else None
-    return run(store.CHECKS, Store(policy, as_owner, as_owner, root, place, problem, told.get("code", 0), mount, known))
+    root, seen, code = as_owner if as_root else None, told.get("seen", LOOK), told.get("code", 0)
+    installation = Installation("/usr")
+    subject = Store(policy, installation, as_owner, as_owner, root, mount, seen, place, code, "abcdef0123")
+    return run(store.possible(subject), subject)
 
 
 def test_a_good_store_is_ok(policy: Policy) -> None:
@@ -80,7 +81,6 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
 @pytest.mark.parametrize(
     ("name", "status", "answers"),
     [
-        ("store.mount", "wrong", {"look": WorkerSilent(what="look", problem="no answer")}),
         ("store.features", "wrong", {"lock_is_free": True}),
         ("store.features", "wrong", {"hold_lock": DENIED}),
         ("store.features", "wrong", {"link": DENIED}),
@@ -91,7 +91,7 @@ def test_a_good_store_is_ok(policy: Policy) -> None:
         ("store.clock", "wrong", {"clock_ahead": -6.0}),
         ("store.root", "advice", {"can_list": True}),
         ("store.root", "unknown", {"as_root": False}),
-        ("store.space", "advice", {"look": LOOK._replace(free=100)}),
+        ("store.space", "advice", {"seen": LOOK._replace(free=100)}),
         ("store.mount", "critical", {"place": "", "code": errno.EDQUOT}),
         ("store.mount", "critical", {"place": "", "code": errno.EACCES}),
         ("store.mount", "advice", {"kind": "ext4"}),
@@ -105,10 +105,8 @@ def test_a_fault_that_only_a_file_system_has_is_told(
 
 def test_an_unmounted_store_is_to_be_mounted_and_not_given_away(policy: Policy) -> None:
     """What the owner of a mount point should be is no question: nothing but `mount it` is advised."""
-    found = results(policy, place="", code=errno.EACCES, kind="ext4", look=LOOK._replace(uid=0, inside=()), identity="")
-    bad = {result.check: result.change for result in found if result.status not in ("ok", "advice")}
-    assert bad["store.mount"].startswith("mount it")
-    assert not [change for change in bad.values() if "chown" in change]
+    (found,) = results(policy, place="", code=errno.EACCES, kind="ext4", seen=LOOK._replace(uid=0, inside=()))
+    assert (found.status, found.change.partition(" (")[0]) == ("critical", "mount it")
 
 
 def test_what_a_killed_doctor_left_goes(tmp_path: Path) -> None:

@@ -26,8 +26,7 @@ from warmstart.run_end import Ending
 from warmstart.runner import Prepared
 from warmstart.slurm import commands
 from warmstart.steps import image, seed
-from warmstart.steps.contract import Context
-from warmstart.steps.seed import SeedFailed
+from warmstart.steps.contract import CacheFailed, Context
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, StoreFailed
 
@@ -258,7 +257,7 @@ def test_all_parts_share_one_budget(node: Node, monkeypatch: pytest.MonkeyPatch)
 
     def steps(context: Context, _steps: object) -> Prepared:
         limits["steps"] = context.deadline.at
-        raise SeedFailed(profile="numba", problem="x")
+        raise CacheFailed(profile="numba", problem="x")
 
     monkeypatch.setattr(run_end, "supersede", supersede)
     monkeypatch.setattr(run_end, "undo", lambda _ending, deadline: limits.update(undo=deadline.at))

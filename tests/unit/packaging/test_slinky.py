@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,23 @@ def test_the_policy_is_one_and_slurm_waits_for_its_budgets(values: dict[str, Any
     mounts = {mount["mountPath"] for mount in values["nodesets"]["gpu"]["slurmd"]["volumeMounts"]}
     assert {policy.paths.workspace, policy.paths.store, "/var/lib/warmstart"} <= mounts
     assert f"workspace={policy.paths.workspace}" in (PACKAGING / "slinky/Dockerfile").read_text()
+
+
+def test_what_hooks_read_is_copied_of_the_config_map(values: dict[str, Any], tmp_path: Path) -> None:
+    """A ConfigMap's files are links, which hooks refuse; here it has a policy, and then `off` in its place."""
+    (copier,) = values["nodesets"]["gpu"]["podSpec"]["initContainers"]
+    script = copier["args"][0].replace("sleep 10", "exit")
+    for name in ("policy", "configmap"):
+        (tmp_path / name).mkdir(mode=0o777)
+        script = script.replace(f"/{name}/", f"{tmp_path}/{name}/").replace(f"/{name}\n", f"{tmp_path}/{name}\n")
+    for name, text in (("policy.yaml", "version: 1\n"), ("off", "")):
+        (tmp_path / "real").write_text(text)
+        (tmp_path / "configmap" / name).symlink_to(tmp_path / "real")
+        subprocess.run([*copier["command"], script], check=True)
+        (copy,) = (tmp_path / "policy").iterdir()
+        assert (copy.name, copy.is_symlink(), copy.read_text()) == (name, False, text)
+        (tmp_path / "configmap" / name).unlink()
+    assert (tmp_path / "policy").stat().st_mode & 0o777 == 0o755
 
 
 def test_a_pod_waits_for_the_last_maintenance(values: dict[str, Any]) -> None:

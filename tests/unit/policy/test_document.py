@@ -24,9 +24,7 @@ PLAIN = st.recursive(
 
 def read(text: str) -> Document:
     """Return a policy's document."""
-    found = Document("policy.yaml")
-    found.add_policy("policy.yaml", text)
-    return found
+    return Document([("policy.yaml", text)])
 
 
 @pytest.mark.parametrize(

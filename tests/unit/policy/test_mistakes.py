@@ -10,6 +10,7 @@ import pytest
 from tests.lib.policy_site import MINIMAL, Site, find_user, refusals
 from warmstart import wing
 from warmstart.policy import load
+from warmstart.policy.document import Document
 from warmstart.policy.invalid import PolicyInvalid
 from warmstart.policy.warnings import Known, warnings
 
@@ -270,7 +271,7 @@ WARNED = [
 
 def warned(text: str, known: Known = KNOWN) -> list[str]:
     """Return the warnings of a policy that hooks take, as LINE:COLUMN: PROBLEM."""
-    document = load.parsed([("p", MINIMAL + text)])
+    document = Document([("p", MINIMAL + text)])
     found = warnings(load.checked(document, find_user), document.data, known)
     problems = [load.problem_at(document, fault) for fault in found]
     return [f"{problem.line}:{problem.column}: {problem.problem}" for problem in problems]

@@ -16,7 +16,7 @@ ACCOUNT = ["/l/ml", [["svc_ml", 1501]], "account", "ml"]
 
 @pytest.mark.parametrize(("doubted", "rules"), [(False, ["all", "ml"]), (True, ["all"])])
 def test_an_account_shares_only_where_it_is_enforced(doubted: bool, rules: list[str]) -> None:
-    policy = defaults()._replace(trust=Trust("enforced"), doubted=doubted)
+    policy = defaults()._replace(trust=Trust("enforced"), doubt="not known" if doubted else "")
     job = a_job(account="ml-1")
     grant = combine(policy, [], job)._replace(own={"wing": [[SITE], [ACCOUNT]]})
     found = granted(policy, job, grant, "wing")

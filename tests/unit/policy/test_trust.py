@@ -75,7 +75,7 @@ def test_an_enforced_account_is_a_scope(policy: Policy, known: Callable[..., str
     assert granted(proven, JOB).read_scopes == ["account-ml", "user-1000-alice"]
     assert granted(proven, PUBLISHER).publish_scope == "account-ml"
     assert private(proven) == "team"
-    assert trust.problem(proven, "/nowhere") is None
+    assert trust.problem(proven) is None
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_an_account_that_slurm_does_not_enforce_grants_nothing(
         assert (grant.read_scopes, grant.publish_scope) == ([grant.publish_scope], f"user-{job.uid}-{job.user}")
         assert (grant.profiles, grant.env) == (["numba"], {"LEVEL": "3"})
     assert private(doubted) == ""
-    problem = str(trust.problem(doubted, known(*words)))
+    problem = str(trust.problem(doubted))
     assert f"AccountingStorageEnforce is {','.join(words) or 'none'}, without associations" in problem
 
 
@@ -100,8 +100,8 @@ def test_an_answer_of_long_ago_or_of_the_future_proves_nothing(
     policy: Policy, known: Callable[..., str], age: float
 ) -> None:
     path = known(*ALL, age=age)
-    assert trust.proven(policy, path).doubted
-    assert "was last read" in str(trust.problem(trust.proven(policy, path), path))
+    assert trust.proven(policy, path).doubt
+    assert "was last read" in str(trust.problem(trust.proven(policy, path)))
 
 
 @pytest.mark.parametrize(
@@ -109,16 +109,16 @@ def test_an_answer_of_long_ago_or_of_the_future_proves_nothing(
 )
 def test_a_damaged_memory_proves_nothing(policy: Policy, tmp_path: Path, text: str) -> None:
     path = tmp_path / "enforcement.json"
-    assert trust.proven(policy, str(path)).doubted
+    assert trust.proven(policy, str(path)).doubt
     path.write_text(text)
-    assert trust.proven(policy, str(path)).doubted
+    assert trust.proven(policy, str(path)).doubt
 
 
 def test_a_memory_that_others_can_write_proves_nothing(policy: Policy, known: Callable[..., str]) -> None:
     """It would be a way to a team's scope."""
     path = known(*ALL)
     os.chmod(path, 0o666)
-    assert trust.proven(policy, path).doubted
+    assert trust.proven(policy, path).doubt
 
 
 def test_a_doubted_rule_restricts_all_the_same(policy: Policy, known: Callable[..., str]) -> None:
@@ -162,13 +162,13 @@ def test_an_edit_asks_nobody_and_maintenance_remembers_what_slurmctld_said(
 
     slurmctld["words"] = ["associations"]
     policy = hooks_policy()
-    assert policy.doubted
+    assert policy.doubt
     trust.remember(policy, installation, "")
-    assert not hooks_policy().doubted
-    assert not current_policy(installation).policy.doubted
+    assert not hooks_policy().doubt
+    assert not current_policy(installation).policy.doubt
     slurmctld["words"] = None
     trust.remember(policy, installation, "")
-    assert not hooks_policy().doubted
+    assert not hooks_policy().doubt
 
 
 def test_doctor_calls_it_critical(installation: Installation, slurmctld: dict[str, list[str] | None]) -> None:

@@ -20,15 +20,13 @@ from tests.lib.built_entries import (
     BUILT,
     BUILT_ELSEWHERE,
     GEMM,
-    KERNEL,
     OPS,
     RANK,
     SGLANG,
     SHARED,
-    SOURCES,
+    TILE,
     below,
     operation,
-    tile,
 )
 from tests.lib.cache_files import (
     CONTENT,
@@ -142,7 +140,7 @@ TAKEN: dict[str, list[Files]] = {
     "cudnn-frontend": [PLAN, FLEX, ENVIRONMENT],
     "cupy": [{name: content} for name, content in of_tool("cupy").items()],
     "cute-dsl": [QUACK, FLASH, QUACK_TIMES],
-    "deepgemm": [GEMM, GEMM | {f"{KERNEL}/kernel.sass": b"MOV R1"}],
+    "deepgemm": [GEMM, GEMM | {named(GEMM, ".cu").replace(".cu", ".sass"): b"MOV R1"}],
     "flashinfer": [operation(BUILT), TWICE, CHOICE, DOWNLOAD, GENERATED],
     "helion": [HELION, below("triton/0/", TRITON)],
     "hybrid-ep": [HYBRID_EP],
@@ -159,7 +157,7 @@ TAKEN: dict[str, list[Files]] = {
     "jax": [{EXECUTABLE: content} for content in (zlib.compress(CONTENT), zstd(b"01234", b"56789"), ZSTD)],
     "numba": [NUMBA, NUMBA_CUDA],
     "sglang": [SGLANG, {f"cute_aot/{'a' * 64}.o": relocatable()}, below("triton/", TRITON)],
-    "tilelang": [tile(SOURCES)],
+    "tilelang": [TILE],
     "torch-extensions": [
         extension(),
         extension(None, "main.cpp"),
@@ -246,9 +244,9 @@ REFUSED: dict[str, list[tuple[str, Files]]] = {
         ("elf-malformed", below("triton/", cut(TRITON, CODE))),
     ],
     "tilelang": [
-        ("incomplete", lack(tile(SOURCES), "manifest.json")),
-        ("json-malformed", cut(tile(SOURCES), "manifest.json")),
-        ("elf-malformed", cut(tile(SOURCES), ".so")),
+        ("incomplete", lack(TILE, "manifest.json")),
+        ("json-malformed", cut(TILE, "manifest.json")),
+        ("elf-malformed", cut(TILE, ".so")),
     ],
     "torch-extensions": [
         *(("incomplete", extension(None, name)) for name in ("x.so", "main.o", "build.ninja", ".ninja_log")),

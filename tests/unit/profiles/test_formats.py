@@ -119,11 +119,12 @@ def test_a_library_has_one_dynamic_segment(refused: Refused, count: int) -> None
 
 @pytest.mark.threat(30)
 def test_no_file_takes_more_than_its_share(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decompression bomb, a pickle without an end, a length that nothing has."""
+    """A decompression bomb, a pickle without an end, a number that takes long to read, a length that nothing has."""
     monkeypatch.setattr(formats, "MOST_INFLATED", 1000)
     monkeypatch.setattr(formats, "MOST_OPCODES", 1000)
     assert refused("compressed", zlib.compress(bytes(1001))) == "too-large"
     assert refused("pickle", b"\x80\x04" + b"N0" * 1000 + b"N.") == "too-large"
+    assert refused("pickle", b"\x80\x04L" + b"9" * 1001 + b"L\n.") == "pickle-malformed"
     assert refused("pickle", b"\x80\x04\x8e" + (1 << 40).to_bytes(8, "little") + b"x.") == "pickle-malformed"
 
 

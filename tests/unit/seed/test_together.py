@@ -89,8 +89,8 @@ def colds(learnt: dict[str, Settled | StoreError]) -> list[dict[str, Cold]]:
 
 @pytest.mark.parametrize("node", ["n1", "n3"])
 def test_what_one_node_cannot_show_is_cold_on_all(tmp_path: Path, node: str) -> None:
-    learnt = agree(tmp_path, NODES[:4], {node: {"alpha": "seed-failed"}})
-    assert colds(learnt) == [{"alpha": Cold("seed-failed", [node])}]
+    learnt = agree(tmp_path, NODES[:4], {node: {"alpha": "cache-failed"}})
+    assert colds(learnt) == [{"alpha": Cold("cache-failed", [node])}]
 
 
 @pytest.mark.real_time
@@ -131,6 +131,6 @@ def test_a_head_node_that_is_late_chooses_cold(tmp_path: Path) -> None:
 
 
 def test_a_prolog_that_runs_again_keeps_to_the_choice(tmp_path: Path) -> None:
-    agree(tmp_path, NODES[:2], {"n2": {"alpha": "seed-failed"}})
-    cold = [{"alpha": Cold("seed-failed", ["n2"])}]
+    agree(tmp_path, NODES[:2], {"n2": {"alpha": "cache-failed"}})
+    cold = [{"alpha": Cold("cache-failed", ["n2"])}]
     assert colds(agree(tmp_path, NODES[:2], {})) == cold

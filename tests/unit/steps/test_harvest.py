@@ -29,8 +29,8 @@ from warmstart.host.process import ProgramTooSlow
 from warmstart.profiles.client import Validator
 from warmstart.record import CacheSet, RecordChange, Seeded, SeededBundle
 from warmstart.steps import harvest
-from warmstart.steps.contract import Context, Outcome
-from warmstart.steps.harvest import HarvestFailed, Options
+from warmstart.steps.contract import CacheFailed, Context, Outcome
+from warmstart.steps.harvest import Options
 from warmstart.store import bundles, parts
 from warmstart.store.bundles import Offers
 from warmstart.store.client import StoreClient
@@ -224,7 +224,7 @@ def test_a_node_whose_disk_takes_no_stage_defers(job: Job, monkeypatch: pytest.M
 def test_a_cache_that_can_not_be_read_is_lost(job: Job) -> None:
     shutil.rmtree(job.context.record.run_directory)
     outcome = job.harvest()
-    assert [type(error) for error in outcome.degraded] == [HarvestFailed]
+    assert [type(error) for error in outcome.degraded] == [CacheFailed]
     (error,) = outcome.degraded
     assert str(error).startswith(f"profile numba: {job.context.record.run_directory}: No such file")
     assert "space" not in error.hint
@@ -330,7 +330,7 @@ def test_nobody_knows_the_names_any_more(job: Job) -> None:
     job.seeded(numba=Seeded("ns", [SeededBundle(SCOPE, bundle_id(1, "ab" * 32), "ab" * 32, [], 1)]))
     job.write("numba", numba_files())
     outcome = job.harvest()
-    assert [error.code for error in outcome.degraded] == ["harvest-failed"]
+    assert [error.code for error in outcome.degraded] == ["cache-failed"]
     assert "names what it was seeded with, is gone" in str(outcome.degraded[0])
     assert job.offered() == []
 

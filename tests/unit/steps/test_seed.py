@@ -28,8 +28,8 @@ from warmstart.seed import overlay
 from warmstart.seed.node_cache import Copy
 from warmstart.seed.overlay import OverlayUnavailable, Shown
 from warmstart.steps import seed
-from warmstart.steps.contract import Context, Outcome
-from warmstart.steps.seed import Options, SeedFailed
+from warmstart.steps.contract import CacheFailed, Context, Outcome
+from warmstart.steps.seed import Options
 from warmstart.store import bundles, index
 from warmstart.store.layout import Namespace, StoreFailed
 
@@ -310,5 +310,5 @@ def test_what_is_put_in_the_caches_place_is_not_entered(node: Node, monkeypatch:
 
     monkeypatch.setattr(seed, "_give_away", swapped)
     outcome = node.run()
-    assert [type(error) for error in outcome.degraded] == [SeedFailed]
+    assert [type(error) for error in outcome.degraded] == [CacheFailed]
     assert not list((node.root / "moved" / "numba").iterdir())

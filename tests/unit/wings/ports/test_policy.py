@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,7 @@ def test_the_rule_is_shown_where_it_applies(tmp_path: Path) -> None:
     assert [(given["ports"], given["per_job"], given["per_user"]) for given in meant] == [([20000, 29999], 2, 64)]
     assert answer(site, *TRAIN[:-1], "cpu")["own"] == {}
     assert "MASTER_ADDR and MASTER_PORT (20000-29999)" in " ".join(run(site, *TRAIN).stdout.split())
-    shown = answer(site, "policy", "show")["policy"]
+    shown = json.loads(run(site, "policy", "show").stdout)["policy"]
     assert shown["rules"][-1]["own"]["rendezvous"]["per_user"] == 64
 
 
