@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from itertools import chain
@@ -36,6 +36,7 @@ COLUMNS = (
 )
 
 
+_Command = Callable[..., None]
 from_option = click.option(
     "--from",
     "sources",
@@ -60,6 +61,17 @@ def moment(_context: click.Context, _param: click.Parameter, value: str | None) 
         raise click.BadParameter("use 30m, 2h, 7d, 2026-01-31 or 2026-01-31T09:30 (UTC)") from None
 
 
+def since_option(default: str | None = None) -> Callable[[_Command], _Command]:
+    """Return the option of the time from which on a log is read."""
+    text = "Read from then on: 2h, 7d, or a date."
+    return click.option(
+        "--since", metavar="AGO|DATE", callback=moment, default=default, show_default=bool(default), help=text
+    )
+
+
+until_option = click.option("--until", metavar="AGO|DATE", callback=moment, help="Read until then.")
+
+
 def epoch(ts: str) -> float:
     """Return a line's `ts` in seconds since the epoch."""
     return datetime.fromisoformat(ts.replace("Z", "+00:00")).timestamp()
@@ -71,8 +83,8 @@ def epoch(ts: str) -> float:
 @click.option("--event", help="Show only this event, noun or glob: image.imported, image, '*-failed'.")
 @click.option("--outcome", help="Show only last lines with this outcome: refused, failed, crashed, drained.")
 @click.option("--user", help="Show only events of this user's jobs, by name or uid.")
-@click.option("--since", metavar="AGO|DATE", callback=moment, help="Show only events since then: 2h, 7d, or a date.")
-@click.option("--until", metavar="AGO|DATE", callback=moment, help="Show only events until then.")
+@since_option()
+@until_option
 @from_option
 @click.option("-n", "last", type=click.IntRange(min=1), metavar="N", help="Show only the last N events.")
 @click.option(

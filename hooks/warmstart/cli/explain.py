@@ -11,7 +11,7 @@ import click
 from warmstart import view
 from warmstart.audit.line import HARVEST_FINISHED, HOOK_FINISHED, HOOK_STARTED, Line
 from warmstart.audit.query import STDIN, LineFilter
-from warmstart.cli.audit import detail, from_option, moment, reading
+from warmstart.cli.audit import detail, from_option, reading, since_option
 from warmstart.cli.output import as_objects, json_option, say, show_json, show_table, warn
 from warmstart.cli.own import log_for
 from warmstart.paths import Installation
@@ -24,7 +24,7 @@ NOTHING = 1
 
 @click.command()
 @click.argument("job", type=click.IntRange(min=1), envvar="SLURM_JOB_ID", metavar="[JOBID]")
-@click.option("--since", metavar="AGO|DATE", callback=moment, help="Read logs from then on: 2h, 7d, or a date.")
+@since_option()
 @from_option
 @json_option
 @click.pass_obj

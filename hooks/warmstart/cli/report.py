@@ -10,7 +10,7 @@ import click
 
 from warmstart.audit.line import timestamp
 from warmstart.audit.query import LineFilter
-from warmstart.cli.audit import epoch, from_option, moment, opened_log, reading
+from warmstart.cli.audit import epoch, from_option, opened_log, reading, since_option, until_option
 from warmstart.cli.output import as_objects, fail, json_option, say, show_json, show_table, warn
 from warmstart.paths import Installation
 from warmstart.policy.units import SECONDS, format_duration, format_size
@@ -36,15 +36,8 @@ def _with_forms(command: _Command) -> _Command:
 
 
 @click.command()
-@click.option(
-    "--since",
-    metavar="AGO|DATE",
-    callback=moment,
-    default=DEFAULT_SINCE,
-    show_default=True,
-    help="Since then: 2h, 7d, or a date.",
-)
-@click.option("--until", metavar="AGO|DATE", callback=moment, help="Until then.")
+@since_option(DEFAULT_SINCE)
+@until_option
 @from_option
 @_with_forms
 @json_option

@@ -18,7 +18,8 @@ KILLED, UNFINISHED = "killed", "has not finished"  # outcomes of programs that w
 LONGEST_S = 600.0  # a hook that wrote no last line for so long was killed
 MOST_BEGUN = 4096  # hooks at a time whose end is awaited
 
-Cache = tuple[str, Mapping[str, object]]  # profile, and its item of `caches`
+Item = Mapping[str, object]  # an object in a line
+Cache = tuple[str, Item]  # profile, and its item of `caches`
 _JobOfNode = tuple[str, str, int]  # cluster, node, job
 
 
@@ -138,7 +139,7 @@ def hook_of(line: Line, outcome: str, began: str = "") -> Hook:
     )
 
 
-def image_of(item: Mapping[str, object]) -> ImageUse:
+def image_of(item: Item) -> ImageUse:
     """Read an item of `images`, or an `image.imported`."""
     return ImageUse(
         reference=values.text(item, "image"),
@@ -150,7 +151,7 @@ def image_of(item: Mapping[str, object]) -> ImageUse:
     )
 
 
-def failure_of(item: Mapping[str, object], step: str = "") -> Failure:
+def failure_of(item: Item, step: str = "") -> Failure:
     """Read an item of `failures`, or the `error` of another line."""
     return Failure(
         degree=values.text(item, "degree") or FAILED,
@@ -161,7 +162,7 @@ def failure_of(item: Mapping[str, object], step: str = "") -> Failure:
     )
 
 
-def why_cold(start: Mapping[str, object]) -> str:
+def why_cold(start: Item) -> str:
     """Return why a cache began cold, "" of a warm one. Details may follow a colon."""
     return "" if start.get("warm") is True else values.text(start, "cold") or "unknown"
 

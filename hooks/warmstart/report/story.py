@@ -10,7 +10,7 @@ from warmstart.audit.line import Line, timestamp
 from warmstart.policy.units import format_duration, format_size
 from warmstart.profiles import contract, registry
 from warmstart.report.counting import counted
-from warmstart.report.lines import PROLOG, REFUSED, Hook, ImageUse, kind_of, why_cold
+from warmstart.report.lines import PROLOG, REFUSED, Hook, ImageUse, Item, kind_of, why_cold
 
 MOST_JOBS = 4096  # of a user's history
 MOST_NAMED = 8  # nodes, in a line
@@ -19,7 +19,6 @@ EARLY_S = 300.0  # an end that may be the doing of what the job was given
 SEED, HARVEST, IMAGE = "seed", "harvest", "image"
 NO_ENTRIES, REFUSED_BUNDLES = "nothing-published", "bundles-refused"
 NO_ENTRY = "no file of an entry"
-Item = Mapping[str, object]
 OBSERVED = "it is only observed (mode: observe)"
 
 _COLD = {

@@ -15,7 +15,7 @@ hit nor miss, nor is what a job went around. A profile of which nobody ever sees
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from warmstart import wing
@@ -35,6 +35,7 @@ from warmstart.report.lines import (
     Hook,
     Hooks,
     ImageUse,
+    Item,
     failure_of,
     image_of,
     kind_of,
@@ -98,7 +99,7 @@ class Period(NamedTuple):
 
     start: str  # 2026-01-31, or 2026-01-31T09
     jobs: int
-    hits: int
+    hit: int  # caches
     built: int
     imported: int
     uses: int  # of images by jobs
@@ -156,22 +157,103 @@ def summarize(lines: Iterable[Line], now: float, *, by_hour: bool = False) -> Su
     return adding.result()
 
 
+class _Images:
+    """Imports, and how jobs got their images."""
+
+    def __init__(self) -> None:
+        self.imports, self.waits = Durations(), Durations()
+        self.imported_bytes = self.uses = 0
+        self.references = Tally[str]()
+        self._found = self._found_bytes = 0  # images that first nodes found in the store
+        self._finding = 0.0  # seconds, of these
+
+    def add_import(self, image: ImageUse) -> None:
+        self.imports.add(max(image.seconds - image.waited, 0.0))
+        self.imported_bytes += image.size
+
+    def add_use(self, image: ImageUse, *, head: bool) -> None:
+        self.uses += 1
+        self.references.add(image.reference)
+        if image.waited:
+            self.waits.add(image.waited)
+        if head and image.how in _FOUND:
+            self._found += 1
+            self._found_bytes += image.size
+            self._finding += image.seconds
+
+    def saved(self) -> Saved:
+        if not self.imported_bytes or not self.imports.total:
+            return Saved(0.0, 0, self._found)
+        rate = self.imported_bytes / self.imports.total
+        return Saved(max(self._found_bytes / rate - self._finding, 0.0), self._found, 0)
+
+
+class _Caches:
+    """How caches began, and what came of them."""
+
+    def __init__(self) -> None:
+        self.entries = self.fetched = 0
+        self.cold, self.cold_anyway, self.rejected = Tally[str](), Tally[str](), Tally[str]()
+        self.by_profile, self.by_user = (Tally[tuple[str, ...]](MOST_DISTINCT) for _ in range(2))  # name, use
+        self._building = defaultdict[str, Durations](Durations)  # by profile
+
+    def add_start(self, user: str, profile: str, start: Item) -> None:
+        self.fetched += values.count(start, "fetched_bytes")
+        if why := why_cold(start):
+            self.cold.add(f"{user}: {kind_of(why)}")
+            if why not in NO_ENTRY:
+                self.cold_anyway.add(f"{profile}: {why}")
+
+    def add_harvest(self, user: str, profile: str, harvest: Item) -> None:
+        self.entries += values.count(harvest, "entries")
+        for reason, count in values.counts(harvest, "rejected").items():
+            self.rejected.add(reason, count)
+        if (use := values.text(harvest, "use")) in contract.USES:
+            self.by_profile.add((profile, use))
+            self.by_user.add((user, use))
+        if use == contract.BUILT and not values.count(harvest, "seeded"):
+            self._building[profile].add(values.seconds(harvest, "building_ms"))
+
+    def saved(self) -> Saved:
+        hits = {profile: count for (profile, use), count in self.by_profile.items() if use == contract.HIT}
+        known = {profile: count for profile, count in hits.items() if profile in self._building}
+        saved = sum(count * self._building[profile].mean for profile, count in known.items())
+        return Saved(saved, sum(known.values()), sum(hits.values()) - sum(known.values()))
+
+
+class _Runs:
+    """Hooks: how long they took, and what failed."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._took = defaultdict[str, Durations](Durations)  # by hook
+        self._failed = Counter[str]()
+        self.failures = {degree: Tally[str]() for degree in (REFUSED, DRAINED, FAILED)}
+
+    def add(self, hook: Hook) -> None:
+        for failure in hook.failures:
+            name = f"{failure.step}: {failure.code}" if failure.degree == FAILED else failure.code
+            self.failures[failure.degree].add(name)
+        if hook.done_by:
+            return
+        self.number += 1
+        if hook.name in _HOOKS:
+            self._failed[hook.name] += hook.outcome in _BAD
+            if hook.outcome != KILLED:
+                self._took[hook.name].add(hook.seconds)
+
+    def by_hook(self) -> tuple[HookTimes, ...]:
+        return tuple(HookTimes(name, self._failed[name], self._took[name].times()) for name in sorted(self._failed))
+
+
 class _Adding:
     def __init__(self, *, by_hour: bool) -> None:
         self._length = len("2026-01-31T09") if by_hour else len("2026-01-31")
         self._first = self._last = ""
-        self._runs = self._jobs = self._entries = self._fetched = 0
-        self._users, self._nodes, self._clusters = (Tally[str](MOST_DISTINCT) for _ in range(3))
-        self._images, self._imports, self._waits = Tally[str](), Durations(), Durations()
-        self._imported_bytes = self._uses = self._found = self._found_bytes = 0
-        self._finding = 0.0  # seconds, of images that were found on first nodes
-        self._by_profile, self._by_user = (Tally[tuple[str, ...]](MOST_DISTINCT) for _ in range(2))  # name, use
-        self._cold, self._cold_anyway = Tally[str](), Tally[str]()
-        self._building = defaultdict[str, Durations](Durations)  # by profile
-        self._rejected, self._of_wings = Tally[str](), Tally[str]()
-        self._failures = {degree: Tally[str]() for degree in (REFUSED, DRAINED, FAILED)}
-        self._took = defaultdict[str, Durations](Durations)  # by hook
-        self._failed = Counter[str]()
+        self._clusters, self._nodes, self._users = (Tally[str](MOST_DISTINCT) for _ in range(3))
+        self._images, self._caches, self._runs = _Images(), _Caches(), _Runs()
+        self._jobs = self._unpacked = 0
+        self._of_wings = Tally[str]()
         self._periods = defaultdict[str, Counter[str]](Counter)
 
     def add_line(self, line: Line) -> None:
@@ -183,95 +265,43 @@ class _Adding:
         if cluster := values.text(line, "cluster"):
             self._clusters.add(cluster)
         if event == events.IMAGE_IMPORTED:
-            self._add_import(image_of(line), self._periods[at[: self._length]])
+            self._add_import(image_of(line), at)
         elif event == events.IMAGE_UNPACKED:
-            self._fetched += values.count(line, "fetched_bytes")
+            self._unpacked += values.count(line, "fetched_bytes")
         elif event.endswith("failed"):
-            self._failures[FAILED].add(f"{event}: {failure_of(values.mapping(line, 'error')).code}")
+            self._runs.failures[FAILED].add(f"{event}: {failure_of(values.mapping(line, 'error')).code}")
 
     def add(self, hook: Hook) -> None:
         """Add a run of a program."""
+        self._runs.add(hook)
         period = self._periods[hook.began[: self._length]]
-        if not hook.done_by:
-            self._add_run(hook)
-        for failure in hook.failures:
-            name = f"{failure.step}: {failure.code}" if failure.degree == FAILED else failure.code
-            self._failures[failure.degree].add(name)
         for name, count in hook.counts.items():
             self._of_wings.add(name, count)
         for image in hook.images:
             if image.how == IMPORTED:
-                self._add_import(image, period)
+                self._add_import(image, hook.began)
             if hook.name == PROLOG:
-                self._add_use(image, period, head=hook.head)
+                self._images.add_use(image, head=hook.head)
+                period["uses"] += 1
         for profile, start in hook.starts:
-            self._add_start(hook.user, profile, start)
+            self._caches.add_start(hook.user, profile, start)
         for profile, harvest in hook.harvests:
-            self._add_harvest(hook.user, profile, harvest, period)
+            self._caches.add_harvest(hook.user, profile, harvest)
+            period["published_bytes"] += values.count(harvest, "size")
+            period[values.text(harvest, "use")] += 1
         if hook.name == PROLOG and hook.head:
             self._jobs += 1
             period["jobs"] += 1
             self._users.add(hook.user)
 
-    def _add_run(self, hook: Hook) -> None:
-        self._runs += 1
-        if hook.name in _HOOKS:
-            self._failed[hook.name] += hook.outcome in _BAD
-            if hook.outcome != KILLED:
-                self._took[hook.name].add(hook.seconds)
-
-    def _add_use(self, image: ImageUse, period: Counter[str], *, head: bool) -> None:
-        self._uses += 1
-        period["uses"] += 1
-        self._images.add(image.reference)
-        if image.waited:
-            self._waits.add(image.waited)
-        if head and image.how in _FOUND:
-            self._found += 1
-            self._found_bytes += image.size
-            self._finding += image.seconds
-
-    def _add_import(self, image: ImageUse, period: Counter[str]) -> None:
-        self._imports.add(max(image.seconds - image.waited, 0.0))
-        self._imported_bytes += image.size
+    def _add_import(self, image: ImageUse, at: str) -> None:
+        self._images.add_import(image)
+        period = self._periods[at[: self._length]]
         period["imported"] += 1
         period["imported_bytes"] += image.size
 
-    def _add_start(self, user: str, profile: str, start: Mapping[str, object]) -> None:
-        self._fetched += values.count(start, "fetched_bytes")
-        if why := why_cold(start):
-            self._cold.add(f"{user}: {kind_of(why)}")
-            if why not in NO_ENTRY:
-                self._cold_anyway.add(f"{profile}: {why}")
-
-    def _add_harvest(self, user: str, profile: str, harvest: Mapping[str, object], period: Counter[str]) -> None:
-        self._entries += values.count(harvest, "entries")
-        period["published_bytes"] += values.count(harvest, "size")
-        for reason, count in values.counts(harvest, "rejected").items():
-            self._rejected.add(reason, count)
-        use = values.text(harvest, "use")
-        if use not in contract.USES:
-            return
-        self._by_profile.add((profile, use))
-        self._by_user.add((user, use))
-        period["hits"] += use == contract.HIT
-        period["built"] += use == contract.BUILT
-        if use == contract.BUILT and not values.count(harvest, "seeded"):
-            self._building[profile].add(values.seconds(harvest, "building_ms"))
-
-    def _saved(self) -> Saved:
-        if not self._imported_bytes or not self._imports.total:
-            return Saved(0.0, 0, self._found)
-        rate = self._imported_bytes / self._imports.total
-        return Saved(max(self._found_bytes / rate - self._finding, 0.0), self._found, 0)
-
-    def _compiling(self) -> Saved:
-        hits = {profile: count for (profile, use), count in self._by_profile.items() if use == contract.HIT}
-        known = {profile: count for profile, count in hits.items() if profile in self._building}
-        saved = sum(count * self._building[profile].mean for profile, count in known.items())
-        return Saved(saved, sum(known.values()), sum(hits.values()) - sum(known.values()))
-
     def result(self) -> Summary:
+        images, caches, runs = self._images, self._caches, self._runs
         periods = [
             Period(start, *(period[name] for name in Period._fields[1:]))
             for start, period in sorted(self._periods.items())
@@ -281,29 +311,29 @@ class _Adding:
             first=self._first,
             last=self._last,
             clusters=tuple(sorted(name for name, _ in self._clusters.items())),
-            runs=self._runs,
+            runs=runs.number,
             jobs=self._jobs,
             users=len(self._users),
             nodes=len(self._nodes),
-            profiles=_most_used(self._by_profile, MOST_DISTINCT),
-            by_user=_most_used(self._by_user, TOP),
-            cold=_counts(self._cold),
-            cold_anyway=_counts(self._cold_anyway),
-            imports=self._imports.times(),
-            imported_bytes=self._imported_bytes,
-            avoided=max(self._uses - self._imports.count, 0),
-            waits=self._waits.times(),
-            images=_counts(self._images),
-            saved=self._saved(),
-            compiling=self._compiling(),
-            entries=self._entries,
-            rejected=_counts(self._rejected),
+            profiles=_most_used(caches.by_profile, MOST_DISTINCT),
+            by_user=_most_used(caches.by_user, TOP),
+            cold=_counts(caches.cold),
+            cold_anyway=_counts(caches.cold_anyway),
+            imports=images.imports.times(),
+            imported_bytes=images.imported_bytes,
+            avoided=max(images.uses - images.imports.count, 0),
+            waits=images.waits.times(),
+            images=_counts(images.references),
+            saved=images.saved(),
+            compiling=caches.saved(),
+            entries=caches.entries,
+            rejected=_counts(caches.rejected),
             of_wings=tuple(Counted(name, number) for name, number in sorted(self._of_wings.items()) if number),
-            refused=_counts(self._failures[REFUSED]),
-            drained=_counts(self._failures[DRAINED]),
-            failed=_counts(self._failures[FAILED]),
-            hooks=tuple(HookTimes(name, self._failed[name], self._took[name].times()) for name in sorted(self._failed)),
-            fetched_bytes=self._fetched,
+            refused=_counts(runs.failures[REFUSED]),
+            drained=_counts(runs.failures[DRAINED]),
+            failed=_counts(runs.failures[FAILED]),
+            hooks=runs.by_hook(),
+            fetched_bytes=caches.fetched + self._unpacked,
             periods=tuple(periods),
         )
 

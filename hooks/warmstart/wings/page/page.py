@@ -103,7 +103,7 @@ def _figures(summary: Summary) -> str:
     labels = [period.start[5:].replace("T", " ") for period in summary.periods]
     none = [max(period.uses - period.imported, 0) for period in summary.periods]
     of = {name: [getattr(period, name) for period in summary.periods] for name in Period._fields[1:]}
-    caches = [Series("hit", "a", of["hits"]), Series("built", "b", of["built"])]
+    caches = [Series("hit", "a", of["hit"]), Series("built", "b", of["built"])]
     images = [Series("no import", "a", none), Series("imported", "b", of["imported"])]
     added = [Series("images", "a", of["imported_bytes"]), Series("bundles", "b", of["published_bytes"])]
     return (
