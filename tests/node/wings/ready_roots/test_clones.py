@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.runs import a_context
+from tests.lib.runs import a_context, result
 from tests.lib.wings.ready_roots.enroots import JOB, OWNER
 from warmstart import record as records
 from warmstart import view
@@ -107,7 +107,10 @@ def test_without_a_tree_the_job_says_so_and_nothing_is_shown(context: Context) -
     """Containers have their directory: from what they start is told."""
     shutil.rmtree(unpacked.shelf_of(context.policy, "n1"))
     done = step.run(context, Options(()))
-    assert (done.environment, done.detail) == ({}, {REFERENCE: "not unpacked on this node"})
+    assert done.environment == {}
+    line = result(context)
+    assert line["told"] == {"ready-root": {REFERENCE: "not unpacked on this node"}}
+    assert line["counts"] == {"ready roots: none, not-unpacked": 1}
     assert listed(context) == []
     assert os.path.isdir(f"{context.record.run_directory}/{OWN}")
 
