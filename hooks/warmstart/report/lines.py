@@ -154,7 +154,7 @@ def image_of(item: Item) -> ImageUse:
 def failure_of(item: Item, step: str = "") -> Failure:
     """Read an item of `failures`, or the `error` of another line."""
     return Failure(
-        degree=values.text(item, "degree") or FAILED,
+        degree=degree if (degree := values.text(item, "degree")) in (REFUSED, DRAINED) else FAILED,
         step=values.text(item, "step") or step,
         code=values.text(item, "code"),
         reason=values.text(item, "reason"),

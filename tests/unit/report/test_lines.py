@@ -39,6 +39,12 @@ def test_a_last_line_is_read() -> None:
     assert hook.failures == [Failure("refused", "image", "x", "why", "do")]
 
 
+@pytest.mark.parametrize("degree", [None, 7, "odd"])
+def test_a_degree_that_nobody_knows_is_none(degree: object) -> None:
+    line = finished(failures=[{"degree": degree, "step": "seed", "code": "x"}])
+    assert summarize([line], NOW).failed[0].name == "seed: x"
+
+
 def test_an_observed_job_does_not_begin() -> None:
     assert hook_of(finished(head=True, observed=True), "ok").head is False
 
@@ -106,7 +112,8 @@ VALUES = st.recursive(
 )
 KEYS = [
     "ts", "node", "job_id", "steps", "images", "caches", "failures", "remarks", "told", "counts", "facts", "asked",
-    "granted", "done_by", "look", "died_ms", "traceback", "outcome", "duration_ms", "error",
+    "granted", "done_by", "look", "died_ms", "traceback", "outcome", "duration_ms", "error", "degree", "step", "code",
+    "reason", "hint", "warm", "cold", "nodes", "use", "entries", "ignored", "own", "about", "text", "how", "image",
 ]  # fmt: skip
 NESTED = st.dictionaries(st.sampled_from(["numba", "seed", "x"]), st.dictionaries(st.sampled_from(KEYS), VALUES))
 
