@@ -135,7 +135,7 @@ def test_a_read_only_workspace_drains_the_node(site: Site) -> None:
         site.cluster.wait_for(job_id, {"PENDING"})
         site.cluster.cancel(job_id)
         site.cluster.wait_idle()
-    assert reason.startswith(f"warmstart: cannot use the workspace {site.workspace}: Read-only file system")
+    assert reason.startswith(f"warmstart: cannot use {site.workspace}: Read-only file system")
     assert len(site.events(job_id, "node.drained")) == 1
     site.cluster.resume("n4")
     assert run(site, "--nodelist=n4").state == "COMPLETED"

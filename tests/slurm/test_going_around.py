@@ -45,7 +45,7 @@ def ran(
     ended = site.finish(site.cluster.submit(f"#!/bin/sh\n{script}\n", ALICE, "--nodelist=n1", *options, env=env))
     assert ended.state == "COMPLETED", ended.output
     events = site.harvested(ended.job_id)
-    return ended.job_id, {event["profile"]: (event["own"], event["use"]) for event in events}, ended.output
+    return ended.job_id, {event["profile"]: (event.get("own", []), event["use"]) for event in events}, ended.output
 
 
 @pytest.mark.parametrize("how", ["at submission", "for a step", "for a container"])
