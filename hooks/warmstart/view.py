@@ -14,6 +14,7 @@ from warmstart.errors import ResourceError
 from warmstart.host.deadline import after
 from warmstart.host.files import (
     allow_reading,
+    closing,
     create_file,
     ensure_dir,
     make_dir,
@@ -146,8 +147,8 @@ def show(run_fd: int, shown: Shown, uid: int) -> None:
     line = "\t".join(shown)
     if line.count("\t") != len(shown) - 1 or "\n" in line or "" in shown:
         raise OSError(errno.EINVAL, "its path has a tab or a newline", shown.target)
-    fd = os.open(SHOWN, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=run_fd)
-    try:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    with closing(os.open(SHOWN, flags, 0o600, dir_fd=run_fd)) as fd:
         if not (before := os.fstat(fd).st_size):
             share_reading(fd, uid)
         try:
@@ -155,8 +156,6 @@ def show(run_fd: int, shown: Shown, uid: int) -> None:
         except BaseException:
             os.ftruncate(fd, before)
             raise
-    finally:
-        os.close(fd)
 
 
 def shown(run: str) -> list[Shown]:
@@ -226,8 +225,5 @@ def _fill(parent: int, name: str, record: Record, files: dict[str, str], reserve
 
 
 def _add(fd: int, record: Record, file: str, text: str, reserve: Reserve | None) -> None:
-    handle = create_file(fd, file, text.encode("utf-8", "surrogateescape"), 0o400, reserve)
-    try:
+    with closing(create_file(fd, file, text.encode("utf-8", "surrogateescape"), 0o400, reserve)) as handle:
         allow_reading(handle, record.uid, record.gid)
-    finally:
-        os.close(handle)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import time
 from contextlib import suppress
 from itertools import islice
@@ -25,27 +24,22 @@ _held: list[int] = []  # keeps the lock until the process ends
 
 
 class Look(NamedTuple):
-    """The store's owner, mode and what is in it, and its file system's size and free space in bytes.
-
-    Of what is in the store probes do not count.
-    """
+    """The store's owner, and its file system's size and free space in bytes."""
 
     uid: int
-    mode: int
     size: int
     free: int
-    inside: tuple[int, ...] = ()  # the uids of what is in it
+    inside: tuple[int, ...] = ()  # the uids of what is in it, probes left out
 
 
 def look(path: str) -> Look:
-    """Return the store's owner, mode and space."""
+    """Return the store's owner, space, and whose is what is in it."""
     with opened_dir(path) as fd:
         status, space = os.fstat(fd), os.fstatvfs(fd)
         names = [name for name in os.listdir(fd) if not name.startswith(PREFIX)]
         inside = {os.stat(name, dir_fd=fd, follow_symlinks=False).st_uid for name in names}
     return Look(
         uid=status.st_uid,
-        mode=stat.S_IMODE(status.st_mode),
         size=space.f_blocks * space.f_frsize,
         free=space.f_bavail * space.f_frsize,
         inside=tuple(inside),

@@ -91,8 +91,14 @@ def opened(policy: Policy, installation: Installation) -> Iterator[Store]:
 
     Raises `WorkerSilent` if the store hangs.
     """
-    with two_processes(policy) as (run, run_second), Worker(ROOT, _subject(policy), rooms=(probe.__name__,)) as root:
-        seen, directory, code, path = None, "", 0, policy.paths.store
+    path, rooms = policy.paths.store, (*rooms_of(policy), probe.__name__, permissions.__name__)
+    what = f"the store {path}"
+    with (
+        Worker(policy.store_user, what, rooms=rooms) as first,
+        first.another() as second,
+        Worker(ROOT, what, rooms=(probe.__name__,)) as root,
+    ):
+        run, seen, directory, code = RunAs(first), None, "", 0
         try:
             seen = run(probe.look, path)
             directory = run(probe.make_directory, path, f"{os.uname().nodename}-{os.getpid()}")
@@ -102,23 +108,11 @@ def opened(policy: Policy, installation: Installation) -> Iterator[Store]:
             run_root = RunAs(root) if os.geteuid() == 0 else None
             known_id = known_store_id(installation.store_id)
             mount = mount_of(path)
-            yield Store(policy, installation, run, run_second, run_root, mount, seen, directory, code, known_id)
+            yield Store(policy, installation, run, RunAs(second), run_root, mount, seen, directory, code, known_id)
         finally:
             if directory:
                 with suppress(OSError, WarmstartError):
-                    run_second(probe.remove_directory, directory)
-
-
-@contextmanager
-def two_processes(policy: Policy) -> Iterator[tuple[RunAs, RunAs]]:
-    """Start two processes as the store's owner for a `with` block."""
-    rooms = (*rooms_of(policy), probe.__name__, permissions.__name__)
-    with Worker(policy.store_user, _subject(policy), rooms=rooms) as first, first.another() as second:
-        yield RunAs(first), RunAs(second)
-
-
-def _subject(policy: Policy) -> str:
-    return f"the store {policy.paths.store}"
+                    second.run(after(DEADLINE), probe.remove_directory, directory)
 
 
 @check("store.mount", critical=True)

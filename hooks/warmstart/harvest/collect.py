@@ -19,7 +19,7 @@ from warmstart.harvest.scan import OUT_OF_TIME, Found, Rules, Tally, scan
 from warmstart.harvest.seeded import NOTHING_SEEDED, SeededEntries
 from warmstart.host import files
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import ReadFailed, copy_data, mount_id
+from warmstart.host.files import ReadFailed, closing, copy_data, mount_id
 from warmstart.host.space import Reservation
 from warmstart.host.untrusted import GONE, UNREADABLE, Tree, TurnedAway, open_branch
 from warmstart.lean import TYPE_CHECKING, Callable, Collection, Container, Iterator, NamedTuple, contextmanager, partial
@@ -319,13 +319,10 @@ class _Copy:
     def _file(self, tree: Tree, path: str, entry_size: int) -> File:
         """Copy one file; `entry_size` is the bytes already copied of its entry."""
         try:
-            with tool_lock(tree, self._lock and path + self._lock, self._limits.deadline):
-                source = tree.open_file(path)
-                try:
-                    self._check_size(path, entry_size + os.fstat(source).st_size)
-                    return self._stage.copy_in(source, path, self._limits.deadline)
-                finally:
-                    os.close(source)
+            lock = tool_lock(tree, self._lock and path + self._lock, self._limits.deadline)
+            with lock, closing(tree.open_file(path)) as source:
+                self._check_size(path, entry_size + os.fstat(source).st_size)
+                return self._stage.copy_in(source, path, self._limits.deadline)
         except TurnedAway as turned:
             raise _EntryRejected(path, turned.reason) from None
         except OutOfTime:

@@ -20,6 +20,7 @@ from warmstart.host import files, wire
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import (
     DiskFailed,
+    closing,
     copy_hashed,
     disk_errors,
     ensure_dir,
@@ -117,12 +118,9 @@ def _prepare(stage: int, spooled: Spooled) -> None:
     os.mkdir("spooled", 0o700, dir_fd=stage)
     with opened_dir("spooled", stage) as item:
         os.rename(BUNDLE, BUNDLE, src_dir_fd=stage, dst_dir_fd=item)
-        bundle = open_regular(BUNDLE, item)
-        try:
+        with closing(open_regular(BUNDLE, item)) as bundle:
             os.fsync(bundle)
             spooled = spooled._replace(sha256=copy_hashed(bundle).sha256)
-        finally:
-            os.close(bundle)
         replace_file(item, DRAFT, _encode(spooled), 0o600)
 
 
@@ -213,13 +211,10 @@ def _deliver_one(parent: int, name: str, store: StoreClient, rules: Maintenance,
     try:
         with opened_dir(name, parent) as item:
             spooled = _load(item)
-            bundle = open_regular(BUNDLE, item)
-            try:
+            with closing(open_regular(BUNDLE, item)) as bundle:
                 if copy_hashed(bundle).sha256 != spooled.sha256:
                     raise ValueError(DAMAGED)
                 published = _hand_over(spooled, bundle, store, rules, deadline)
-            finally:
-                os.close(bundle)
     except _OtherFormat:
         raise
     except (QuotaExceeded, HarvestTooLarge, ValueError, TypeError, FileNotFoundError) as error:

@@ -103,13 +103,19 @@ class Copied(NamedTuple):
 
 
 @contextmanager
-def opened_dir(path: str, dir_fd: int | None = None) -> Iterator[int]:
-    """Open a directory for the duration of a `with`; the last component must not be a link."""
-    fd = os.open(path, DIRECTORY, dir_fd=dir_fd)
+def closing(fd: int) -> Iterator[int]:
+    """Close a descriptor after a `with`."""
     try:
         yield fd
     finally:
         os.close(fd)
+
+
+@contextmanager
+def opened_dir(path: str, dir_fd: int | None = None) -> Iterator[int]:
+    """Open a directory for the duration of a `with`; the last component must not be a link."""
+    with closing(os.open(path, DIRECTORY, dir_fd=dir_fd)) as fd:
+        yield fd
 
 
 def open_regular(name: str, dir_fd: int | None = None) -> int:
@@ -123,8 +129,7 @@ def open_regular(name: str, dir_fd: int | None = None) -> int:
 
 def read_small(name: str, limit: int, dir_fd: int | None = None) -> bytes:
     """Return the content of a regular file; `TooLarge` (`EFBIG`) if it has more than `limit` bytes."""
-    fd = open_regular(name, dir_fd)
-    try:
+    with closing(open_regular(name, dir_fd)) as fd:
         size = os.fstat(fd).st_size
         data = read_up_to(fd, min(size, limit) + 1)
         if size < len(data) <= limit:  # it grows
@@ -132,8 +137,6 @@ def read_small(name: str, limit: int, dir_fd: int | None = None) -> bytes:
         if size > limit or len(data) > limit:
             raise TooLarge(errno.EFBIG, f"larger than {limit} bytes", name)
         return data
-    finally:
-        os.close(fd)
 
 
 def read_up_to(fd: int, most: int) -> bytes:
@@ -166,11 +169,8 @@ def is_at(fd: int, path: str, dir_fd: int | None = None) -> bool:
 
 def mount_id(fd: int) -> str:
     """Return the mount ID of a descriptor (proc(5), fdinfo). Unlike `st_dev` it distinguishes bind mounts."""
-    fdinfo = os.open(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)) as fdinfo:
         fields = os.read(fdinfo, 4096).split()  # lines of "name:\tvalue"; mnt_id is among the first
-    finally:
-        os.close(fdinfo)
     if b"mnt_id:" in fields:
         return str(fields[fields.index(b"mnt_id:") + 1], "ascii")
     raise OSError(errno.ENOTSUP, "the kernel reports no mnt_id", f"/proc/self/fdinfo/{fd}")
@@ -272,13 +272,10 @@ def replace_file(
     """
     temp = f".{name}.{os.getpid()}.tmp"
     try:
-        fd = create_file(dir_fd, temp, data, mode, reserve)
-        try:
+        with closing(create_file(dir_fd, temp, data, mode, reserve)) as fd:
             os.fchmod(fd, mode)
             if durable:
                 os.fsync(fd)
-        finally:
-            os.close(fd)
         os.rename(temp, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     except OSError:
         unlink_if_there(temp, dir_fd)
@@ -502,11 +499,8 @@ def open_lock(directory: str, name: str) -> int:
 @contextmanager
 def opened_lock(directory: str, name: str) -> Iterator[int]:
     """Open a lock file, as `open_lock`, for a `with`."""
-    fd = open_lock(directory, name)
-    try:
+    with closing(open_lock(directory, name)) as fd:
         yield fd
-    finally:
-        os.close(fd)
 
 
 def unlock(fd: int) -> None:
@@ -753,11 +747,8 @@ def _open_unless_removed(name: str, parent: int, mount: str) -> int | None:
 
 def _open_listable(name: str, parent: int, mount: str) -> int:
     """Open a directory for listing; `EXDEV` if it is not on this mount."""
-    path = _open_path(name, parent, mount, os.O_DIRECTORY)
-    try:
+    with closing(_open_path(name, parent, mount, os.O_DIRECTORY)) as path:
         return os.open(".", DIRECTORY, dir_fd=path)
-    finally:
-        os.close(path)
 
 
 def _open_path(name: str, parent: int, mount: str, flags: int) -> int:
@@ -781,8 +772,6 @@ def _open_path(name: str, parent: int, mount: str, flags: int) -> int:
 
 def touch(name: str, dir_fd: int | None = None) -> None:
     """Set a file's times to now; create it, empty and with mode 0644, if it is missing. Follows no link."""
-    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644, dir_fd=dir_fd)
-    try:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with closing(os.open(name, flags, 0o644, dir_fd=dir_fd)) as fd:
         os.utime(fd)
-    finally:
-        os.close(fd)

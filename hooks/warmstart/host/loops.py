@@ -15,7 +15,7 @@ import stat
 import struct
 from contextlib import suppress
 
-from warmstart.host.files import read_small
+from warmstart.host.files import closing, read_small
 from warmstart.host.linux import proc_path
 
 CONTROL = "/dev/loop-control"
@@ -38,8 +38,7 @@ def attach(file_fd: int, name: str, *, writable: bool = False) -> tuple[int, str
     The kernel frees the device when it is neither open nor mounted, so a killed process leaves nothing behind. `name`
     is what `losetup` shows. Raises `OSError` if there are no loop devices or none is free.
     """
-    control = os.open(CONTROL, os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with closing(os.open(CONTROL, os.O_RDWR | os.O_CLOEXEC)) as control:
         for _ in range(_TRIES):
             number = fcntl.ioctl(control, _LOOP_CTL_GET_FREE)
             device, path = _open(f"loop{number}", os.O_RDWR if writable else os.O_RDONLY)
@@ -54,8 +53,6 @@ def attach(file_fd: int, name: str, *, writable: bool = False) -> tuple[int, str
                 raise
             else:
                 return device, path
-    finally:
-        os.close(control)
     raise OSError(errno.EBUSY, "no loop device is free", CONTROL)
 
 

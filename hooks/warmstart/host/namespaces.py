@@ -17,7 +17,7 @@ from mmap import mmap
 from typing import NamedTuple
 
 from warmstart.host import linux
-from warmstart.host.files import PATH, mount_id, opened_trusted, weakness
+from warmstart.host.files import PATH, closing, mount_id, opened_trusted, weakness
 from warmstart.host.identity import Identity, surrender
 from warmstart.lean import libc
 from warmstart.paths import NOTHING, Shown
@@ -125,15 +125,11 @@ def _show_on(run: int, targets: dict[str, int | OSError], item: Shown) -> None:
     if isinstance(target, OSError):
         raise target
     source = os.dup(target) if item.source == NOTHING else _open_below(run, item.source, PATH & ~os.O_DIRECTORY)
-    try:
+    with closing(source):
         mount = linux.clone(source, below=True)
-    finally:
-        os.close(source)
-    try:
+    with closing(mount):
         linux.restrict(mount)
         linux.attach_on(mount, target)
-    finally:
-        os.close(mount)
 
 
 def _open_below(run: int, path: str, flags: int = PATH) -> int:
@@ -201,13 +197,7 @@ def new_namespace(hidden: str, shown: str) -> int:
     `shown` is still there, with what is mounted below it. Nobody but root may be able to change the names above it, and
     of what is hidden. Raises `OSError`.
     """
-
-    def enter() -> None:
-        enter_new()
-        _hide(hidden, shown)
-
-    with linux.child_in(enter, "mount namespace") as pid:
-        return os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    return _made(partial(_hide, hidden, shown))
 
 
 def new_root(at: str, shown: str) -> int:
@@ -216,10 +206,15 @@ def new_root(at: str, shown: str) -> int:
     The directory `shown` is at `/SHOWN`, and can be written. `at` is a directory where the root is mounted, in that
     namespace alone. Nobody but root may be able to change any name of either path. Raises `OSError`.
     """
+    return _made(partial(_narrow, at, shown))
+
+
+def _made(change: Callable[[], None]) -> int:
+    """Return a descriptor of a new mount namespace in which `change` has run."""
 
     def enter() -> None:
         enter_new()
-        _narrow(at, shown)
+        change()
 
     with linux.child_in(enter, "mount namespace") as pid:
         return os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)

@@ -28,7 +28,7 @@ from warmstart.errors import UserError
 from warmstart.harvest.collect import HarvestLimits, Stage, collect
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DiskFailed, disk_errors, ensure_dir, opened_dir, remove_tree
+from warmstart.host.files import DiskFailed, closing, disk_errors, ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.host.space import Reservation, room
 from warmstart.host.untrusted import UNREADABLE
@@ -196,11 +196,8 @@ def verify(settings: RepackSettings, where: Namespace, bundle: str, deadline: De
     try:
         manifest = settings.store.manifest(where, bundle, deadline)
         if is_whole(where.profile):  # its manifest names no files
-            nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            try:
+            with closing(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) as nowhere:
                 _from_store(settings, deadline, BundleSelection(where, manifest, []), nowhere)
-            finally:
-                os.close(nowhere)
             return ""
         with unpacked(settings, [BundleSelection(where, manifest, sorted(manifest.entries))], deadline):
             return ""
@@ -245,13 +242,10 @@ def _whole(settings: RepackSettings, chosen: BundleSelection, deadline: Deadline
         with opened_dir(settings.stage) as top, Reservation(top) as space:
             space.hold(chosen.manifest.size)
             # A file without a name leaves nothing behind if this process dies.
-            fd = os.open(".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=top)
-            try:
+            with closing(os.open(".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=top)) as fd:
                 space.hold(0)
                 _from_store(settings, deadline, chosen, fd)
                 yield fd
-            finally:
-                os.close(fd)
 
 
 def publish_stage(
@@ -266,11 +260,8 @@ def publish_stage(
 @contextmanager
 def packed_stage(stage: str, deadline: Deadline) -> Iterator[int]:
     """Pack `entries/` of the stage for a `with`; yields a descriptor of the bundle."""
-    fd = pack(f"{stage}/entries", f"{stage}/bundle.sqsh", deadline)
-    try:
+    with closing(pack(f"{stage}/entries", f"{stage}/bundle.sqsh", deadline)) as fd:
         yield fd
-    finally:
-        os.close(fd)
 
 
 @contextmanager
@@ -361,11 +352,8 @@ def _fetched(
     """Copy a bundle into the stage; return it as a source with the files to unpack."""
     manifest = selection.manifest
     name = f"{manifest.bundle}.sqsh"
-    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=top)
-    try:
+    with closing(os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=top)) as fd:
         copy(selection, fd)
-    finally:
-        os.close(fd)
     whole = 0 < len(selection.entries) == len(manifest.entries)
     files = None if whole else [path for entry in selection.entries for path in manifest.entries[entry]]
     return Source(os.path.join(settings.stage, _STAGE, name), files)

@@ -32,6 +32,7 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import (
     PATH,
     DiskFailed,
+    closing,
     ensure_dir,
     is_at,
     mount_id,
@@ -332,11 +333,8 @@ def _root(dir_fd: int, name: str) -> int:
 def _mount(path: str, target: str) -> None:
     from warmstart.host import loops
 
-    file = open_regular(path)
-    try:
+    with closing(open_regular(path)) as file:
         device, source = loops.attach(file, path)
-    finally:
-        os.close(file)
     try:
         linux.mount(source, target, "squashfs", linux.MS_RDONLY | linux.RESTRICTED)
     finally:
@@ -498,14 +496,11 @@ def _remove_abandoned(fd: int, now: float) -> None:
 
 def _remove_beginning(fd: int, name: str, now: float) -> None:
     """Remove the file of a fetch that nobody has locked, if it is old or nothing has come."""
-    file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
-    try:
+    with closing(os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)) as file:
         status = os.fstat(file)
         is_useless = status.st_size == 0 or status.st_mtime <= now - ABANDONED_SECONDS
         if is_useless and files.try_flock(file) and is_at(file, name, fd):
             unlink_if_there(name, fd)
-    finally:
-        os.close(file)
 
 
 def _remove_companion(fd: int, name: str) -> None:

@@ -36,7 +36,7 @@ import time
 from warmstart.errors import ResourceError
 from warmstart.host import linux
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import PATH, ensure_dir, mount_id, opened_dir, remove_tree
+from warmstart.host.files import PATH, closing, ensure_dir, mount_id, opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.host.untrusted import TurnedAway, open_directory
 from warmstart.lean import Collection, Iterator, Mapping, NamedTuple, Sequence, contextmanager, suppress
@@ -237,13 +237,10 @@ def _attached(layers: Sequence[int], job: JobIds | None) -> list[str]:
     names = [f"l{number}" for number in range(len(layers))]
     for name, layer in zip(names, layers, strict=True):
         os.mkdir(name, 0o700)
-        clone = linux.clone(layer)
-        try:
+        with closing(linux.clone(layer)) as clone:
             if job:
                 linux.map_ids(clone, job.namespace())
             linux.attach(clone, name)
-        finally:
-            os.close(clone)
     return names
 
 

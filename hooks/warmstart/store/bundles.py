@@ -19,6 +19,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import (
     DiskFailed,
     ReadFailed,
+    closing,
     copy_hashed,
     open_regular,
     opened_dir,
@@ -401,21 +402,17 @@ def publish_as(where: Namespace, fd: int, draft: Draft, writer: str, with_id: _W
 
     with store_errors("publish a bundle", where.path):
         _check_caches(where, draft)
-        dir_fd = layout.make_namespace(where)
-        try:
-            with temp_file(dir_fd, writer) as (temp, out):
-                size, sha256 = copy_hashed(fd, out)
-                os.fsync(out)  # the slow part, so before taking the lock
-                new = described(where, draft, sha256, size)
-                with publish_lock(where.path):
-                    before = index.current(dir_fd)  # one that cannot be replaced stops nobody
-                    identified = with_id(new, before, dir_fd)
-                    if identified is not None:
-                        index.check_weight(identified, before)
-                        link(dir_fd, writer, (temp, out), identified)
-                    indexed = _is_listed(dir_fd, writer)
-        finally:
-            os.close(dir_fd)
+        with closing(layout.make_namespace(where)) as dir_fd, temp_file(dir_fd, writer) as (temp, out):
+            size, sha256 = copy_hashed(fd, out)
+            os.fsync(out)  # the slow part, so before taking the lock
+            new = described(where, draft, sha256, size)
+            with publish_lock(where.path):
+                before = index.current(dir_fd)  # one that cannot be replaced stops nobody
+                identified = with_id(new, before, dir_fd)
+                if identified is not None:
+                    index.check_weight(identified, before)
+                    link(dir_fd, writer, (temp, out), identified)
+                indexed = _is_listed(dir_fd, writer)
     superseding = list(identified.supersedes) if identified else []
     return Published(identified and identified.bundle, sha256, size, indexed, superseding)
 
@@ -521,12 +518,9 @@ def check_quota(store: str, scope: str, more: int, most: int, *, announced: bool
 
 def forget_sum(store: str, scope: str) -> None:
     """Have the next publisher sum up a scope, of which something was removed."""
-    with suppress(OSError), opened_dir(os.path.join(store, ARTIFACTS, layout.LOCKS)) as locks:
-        fd = os.open(SUM + scope, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=locks)
-        try:
-            os.ftruncate(fd, 0)
-        finally:
-            os.close(fd)
+    path, flags = os.path.join(store, ARTIFACTS, layout.LOCKS), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with suppress(OSError), opened_dir(path) as locks, closing(os.open(SUM + scope, flags, dir_fd=locks)) as fd:
+        os.ftruncate(fd, 0)
 
 
 def _used(store: str, scope: str, fd: int, more: int, most: int, *, announced: bool) -> int:

@@ -25,7 +25,7 @@ import time
 
 from warmstart.errors import UserError
 from warmstart.host import wire
-from warmstart.host.files import DIRECTORY, REGULAR, file_of, weakness
+from warmstart.host.files import DIRECTORY, REGULAR, closing, file_of, weakness
 from warmstart.host.wire import Json
 from warmstart.lean import Iterable, NamedTuple, Sequence, dumps, suppress
 from warmstart.store import layout, manifest
@@ -237,12 +237,9 @@ def _covering(dir_fd: int, old: Index) -> Index:
 
 def _manifests(dir_fd: int) -> set[str]:
     """List the bundles of the directory. It is opened again, because only then NFS revalidates its listing."""
-    fd = os.open(".", DIRECTORY, dir_fd=dir_fd)
-    try:
+    with closing(os.open(".", DIRECTORY, dir_fd=dir_fd)) as fd:
         names = (name.removesuffix(MANIFEST) for name in os.listdir(fd) if name.endswith(MANIFEST))
         return {name for name in names if is_bundle_id(name)}
-    finally:
-        os.close(fd)
 
 
 def _listed(dir_fd: int, bundle: str) -> Listed | str:
@@ -298,8 +295,7 @@ def _read(path: str, limit: int, dir_fd: int | None = None, first: int = 0) -> t
 
 
 def _read_once(path: str, limit: int, dir_fd: int | None, first: int) -> tuple[bytes, bool]:
-    fd = os.open(path, REGULAR, dir_fd=dir_fd)
-    try:
+    with closing(os.open(path, REGULAR, dir_fd=dir_fd)) as fd:
         status = os.fstat(fd)
         size = status.st_size
         if size > limit:
@@ -311,8 +307,6 @@ def _read_once(path: str, limit: int, dir_fd: int | None, first: int) -> tuple[b
         while len(data) < size and not (first and b"\n" in data) and (chunk := os.read(fd, most)):
             data += chunk
         return data, len(data) >= size
-    finally:
-        os.close(fd)
 
 
 def _encode(index: Index) -> bytes:

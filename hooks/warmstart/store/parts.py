@@ -22,7 +22,16 @@ import os
 import time
 
 from warmstart.host import wire
-from warmstart.host.files import changed, ensure_dir, names_in, open_regular, opened_dir, unlink_if_there, write_all
+from warmstart.host.files import (
+    changed,
+    closing,
+    ensure_dir,
+    names_in,
+    open_regular,
+    opened_dir,
+    unlink_if_there,
+    write_all,
+)
 from warmstart.host.wire import Json
 from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, suppress
 from warmstart.slurm.nodes import expand
@@ -320,15 +329,12 @@ def lock(place: RunParts) -> bool:
 @contextmanager
 def _opened(place: RunParts) -> Iterator[int]:
     """Open a run's directory, which is made if it is missing; never the store, which is then not mounted."""
-    fd = os.open(place.store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(place.store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         ensure_dir(PARTS, 0o700, fd)
         with opened_dir(PARTS, fd) as parts:
             ensure_dir(os.path.basename(place.path), 0o700, parts)
             with opened_dir(place.name, parts) as run:
                 yield run
-    finally:
-        os.close(fd)
 
 
 def _names(dir_fd: int) -> list[str]:

@@ -28,7 +28,7 @@ from warmstart.policy.current import current_policy
 OWNER = 4711
 P = ParamSpec("P")
 R = TypeVar("R")
-LOOK = Look(OWNER, 0o755, size=1000, free=500, inside=(OWNER,))
+LOOK = Look(OWNER, size=1000, free=500, inside=(OWNER,))
 GOOD: dict[str, Any] = {
     # Of `permissions`: who can change the store.
     "look_at": Seen([], []),
