@@ -12,7 +12,6 @@ import errno
 import os
 import sys
 
-from warmstart.host.files import closing
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, contextmanager, libc
 
 if TYPE_CHECKING:
@@ -189,12 +188,15 @@ def detach_path(path: str) -> None:
 @contextmanager
 def working_in(dir_fd: int) -> Iterator[None]:
     """Change the working directory to `dir_fd` for a `with`: mount options have no room for many absolute paths."""
-    with closing(os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as before:
+    before = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
         os.fchdir(dir_fd)
         try:
             yield
         finally:
             os.fchdir(before)
+    finally:
+        os.close(before)
 
 
 def clone_as(path_fd: int, owner: tuple[int, int], shown_as: tuple[int, int]) -> int:
@@ -205,8 +207,11 @@ def clone_as(path_fd: int, owner: tuple[int, int], shown_as: tuple[int, int]) ->
     """
     mount_fd = clone(path_fd)
     try:
-        with closing(user_namespace(*shown_as, owner)) as namespace:
+        namespace = user_namespace(*shown_as, owner)
+        try:
             map_ids(mount_fd, namespace)
+        finally:
+            os.close(namespace)
         restrict(mount_fd)
     except BaseException:
         os.close(mount_fd)
