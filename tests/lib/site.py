@@ -263,6 +263,12 @@ class Site(LastLines):
         """Return the names of what lies in a node's workspaces."""
         return os.listdir(self.workspace / node)
 
+    def mounted(self) -> list[str]:
+        """Return the mount points of jobs: below the workspaces of the nodes, each of which is one itself."""
+        points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        nodes = {f"{self.workspace}/{node}" for node in self.cluster.nodes}
+        return [point for point in points if point.startswith(f"{self.workspace}/") and point not in nodes]
+
     def leftovers(self) -> list[str]:
         """Return leftovers of jobs on the nodes: workspaces, records, views, stages, imports."""
         found = []

@@ -14,13 +14,6 @@ from tests.lib.processes import wait_until
 from tests.lib.site import Site, result
 
 
-def mounted(site: Site) -> list[str]:
-    """Return the mount points of jobs."""
-    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    own = {f"{site.workspace}/{node}" for node in site.cluster.nodes}
-    return [point for point in points if point.startswith(f"{site.workspace}/") and point not in own]
-
-
 def backed(site: Site) -> set[str]:
     """Return the files of this site that loop devices show."""
     found = set()
@@ -71,7 +64,7 @@ def test_what_a_seeded_job_adds_comes_back(warm: Site) -> None:
     assert added > 0
     assert (second, nothing) == (first + added, 0)
     assert result(ended.output)["cache_misses"] == 0
-    assert mounted(site) == []
+    assert site.mounted() == []
     assert backed(site) == layers(site)
 
 
@@ -82,10 +75,10 @@ def test_a_cancelled_job_with_open_files(warm: Site) -> None:
     job_id, directory = running(site, body)
     site.cluster.kill_slurmd("n2")
     site.cluster.start_slurmd("n2")
-    assert str(site.on_host("n2", directory)) in mounted(site)
+    assert str(site.on_host("n2", directory)) in site.mounted()
     site.cluster.cancel(job_id)
     site.finish(job_id)
-    assert mounted(site) == []
+    assert site.mounted() == []
     assert backed(site) == layers(site)
 
 
@@ -101,7 +94,7 @@ def test_a_process_that_escapes_its_job(warm: Site) -> None:
     try:
         codes = [event["code"] for event in site.failures(job_id)]
         assert codes == ["cache-in-use", "cache-in-use"]
-        assert mounted(site) == []
+        assert site.mounted() == []
         assert not site.on_host("n2", directory).exists()
     finally:
         os.kill(int(held.read_text()), signal.SIGKILL)
