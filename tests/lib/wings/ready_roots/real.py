@@ -166,10 +166,10 @@ def check_others(site: Site, image: str) -> None:
         f"unshare -Urm sh -c 'mount -t overlay -o lowerdir={clone}:/var,userxattr overlay /mnt && ls /mnt'",
         f"unshare -Urm sh -c 'mount --rbind {os.path.dirname(clone)} /mnt && ls /mnt'",
     )
-    failed = [site.cluster.run(["sh", "-c", attempt], BOB).returncode for attempt in tries]
-    check("users have namespaces", seen=site.cluster.run(["unshare", "-Urm", "true"], BOB).returncode == 0)
+    failed = [site.cluster.run(["sh", "-c", attempt], BOB, node="n1").returncode for attempt in tries]
+    check("users have namespaces", seen=site.cluster.run(["unshare", "-Urm", "true"], BOB, node="n1").returncode == 0)
     check(f"another user gets to {clone} in none of {len(tries)} ways", seen=all(failed))
-    check("its own user does", seen=site.cluster.run(["ls", clone], ALICE).returncode == 0)
+    check("its own user does", seen=site.cluster.run(["ls", clone], ALICE, node="n1").returncode == 0)
     go.touch()
     check("the job ends well", seen=site.finish(job).state == "COMPLETED")
     mounted = Path("/proc/self/mountinfo").read_text()
