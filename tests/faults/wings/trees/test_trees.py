@@ -45,6 +45,7 @@ class Packing(Act):
     def prepare(self) -> None:
         shutil.rmtree(self._site.store / "artifacts", ignore_errors=True)
         Path(self._site.policy.paths.audit).unlink(missing_ok=True)
+        shutil.rmtree(self._site.paths.work, ignore_errors=True)
         shutil.rmtree(f"{self._site.paths.errands}/{requests.PACKS.name}", ignore_errors=True)
         assert self._site.ask(self._site.trees / "env")
 
