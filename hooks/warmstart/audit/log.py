@@ -23,6 +23,7 @@ from warmstart.lean import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any
+
 DEFAULT = "/var/log/warmstart/audit.jsonl"
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _JOB = ("cluster", "job_id", "uid", "user")

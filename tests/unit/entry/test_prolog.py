@@ -71,7 +71,8 @@ def test_the_job_reads_what_was_done_for_it(node: Node) -> None:
     run(node)
     view = Path(node.paths.view, "7", "events")
     begun, so_far = map(json.loads, view.read_text().splitlines())
-    assert (begun["event"], so_far["asked"]) == ("hook.started", {"profiles": ["jax"], "fresh": True})
+    assert (begun["event"], so_far["outcome"]) == ("hook.started", "ok")  # what follows would take the view away
+    assert so_far["asked"] == {"profiles": ["jax"], "fresh": True}
     assert (so_far["granted"], so_far["head"], "rules" in so_far) == (
         {"images": [], "profiles": ["numba"]},
         True,
@@ -83,7 +84,9 @@ def test_the_job_reads_what_was_done_for_it(node: Node) -> None:
     assert node.result("prolog")["rules"] == ["everyone"]
     node.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
     run(node)
-    (failure,) = json.loads(view.read_text().splitlines()[-1])["failures"]
+    refused = json.loads(view.read_text().splitlines()[-1])
+    (failure,) = refused["failures"]
+    assert refused["outcome"] == "refused"
     assert (failure["degree"], failure["code"]) == ("refused", "not-offered")
 
 
