@@ -111,10 +111,8 @@ def _run(context: Context, step: Step, degraded: list[WarmstartError], notices: 
         audit.failed(failure)
     degraded.extend(outcome.degraded)
     notices.extend(f"warmstart: {line}" for line in outcome.notices)
-    if step.wing and outcome.detail:
+    if outcome.detail:
         audit.put("told", step.name, **outcome.detail)
-    elif outcome.detail:
-        audit.say(**outcome.detail)
     record = _merged(context.record, step, outcome)
     if record != context.record:
         records.save(context.paths.state, record)

@@ -42,21 +42,22 @@ class LastLines(ABC):
 
     def images(self, job: int = 0, how: str = "") -> Found:
         """Return the images that hooks obtained, or those obtained in one way."""
-        return [image for image in self._of("images", job) if how in ("", image["how"])]
+        return [image for image in self.listed("images", job) if how in ("", image["how"])]
 
     def failures(self, job: int = 0, degree: str = "") -> Found:
         """Return the failures, or those with one outcome for the job or the node."""
-        return [failure for failure in self._of("failures", job) if degree in ("", failure.get("degree"))]
+        return [failure for failure in self.listed("failures", job) if degree in ("", failure.get("degree"))]
 
     def remarks(self, job: int = 0) -> list[str]:
         """Return the remarks, each after what it is about."""
-        return [f"{remark.get('about', '')}: {remark['text']}" for remark in self._of("remarks", job)]
+        return [f"{remark.get('about', '')}: {remark['text']}" for remark in self.listed("remarks", job)]
 
     def told(self, step: str, job: int = 0) -> Found:
         """Return what a step said, of each hook that ran it."""
         return [{**_whose(line), **line["told"][step]} for line in self.results(job) if step in line.get("told", {})]
 
-    def _of(self, part: str, job: int) -> Found:
+    def listed(self, part: str, job: int = 0) -> Found:
+        """Return the items of a list in last lines: of what a wing has shown, for example."""
         return [{**_whose(line), **item} for line in self.results(job) for item in line.get(part, [])]
 
 

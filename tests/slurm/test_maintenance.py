@@ -83,6 +83,8 @@ def test_an_account_that_slurm_does_not_enforce(site: Site) -> None:
     """`sbatch -A ml` on this cluster, whose slurmctld enforces nothing: seeded from the user's scope alone, loudly."""
     conf = str(site.cluster.base / "etc" / "slurm.conf")
     site.write_policy("trust: {account: enforced}\nrules:\n  - {name: ml, profiles: [numba], scope: account}\n")
+    told = " ".join(maintain(site, conf, status=1).split())  # which remembers for hooks what slurmctld enforces
+    assert "trust.account is enforced in the policy, but" in told
     job_id = site.cluster.submit("#!/bin/sh\nexec sleep 600\n", ALICE, "--nodelist=n1", "--account=ml")
     site.cluster.wait_for(job_id, {"RUNNING"})
     try:
@@ -92,8 +94,5 @@ def test_an_account_that_slurm_does_not_enforce(site: Site) -> None:
     finally:
         site.cluster.cancel(job_id)
     site.cluster.wait_idle()
-    (problem,) = {
-        event["error"]["reason"] for event in site.audit("--job", str(job_id)) if "unproven" in event["event"]
-    }
+    (problem,) = {failure["reason"] for failure in site.failures(job_id) if failure["code"] == "trust-unproven"}
     assert "AccountingStorageEnforce is none, without associations" in problem
-    assert "trust.account is enforced in the policy, but" in " ".join(maintain(site, conf, status=1).split())

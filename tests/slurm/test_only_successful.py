@@ -52,7 +52,7 @@ def run(site: Site, number: int, end: str, act: Callable[[int], object] | None =
 
 def left_out(site: Site, job_id: int) -> list[str]:
     """Return why caches of a job were not harvested."""
-    return [cache["left_out"] for cache in site.caches(job_id) if "left_out" in cache]
+    return sorted({cache["left_out"] for cache in site.caches(job_id) if "left_out" in cache})
 
 
 def test_only_what_ended_well_is_harvested(choosy: Site) -> None:

@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
     """What a step did."""
 
     state: str  # "changed" | "unchanged" | "skipped"
-    detail: dict[str, object] = {}  # noqa: RUF012 - fields of the hook's last line; never mutated
+    detail: dict[str, object] = {}  # noqa: RUF012 - what `told` says of the step; never mutated
     record: RecordChange = {}  # noqa: RUF012 - fields of Record that it sets
     environment: dict[str, str] = {}  # noqa: RUF012 - variables for the job
     degraded: list[WarmstartError] = []  # noqa: RUF012 - non-fatal errors; the step otherwise succeeded

@@ -19,7 +19,6 @@ def run(context: Context, options: Options) -> Outcome:  # noqa: ARG001 - the sh
     record = context.record
     ending = Ending(context.policy, context.paths, record, context.audit, context.store)
     failures = run_end.release(ending, context.deadline)
-    detail: dict[str, object] = {}
     if record.died and any(seeded.number for one in record.each() for seeded in one.seeded.values()):
-        detail["died_ms"] = round((record.ended - record.began) * 1000, 3)
-    return Outcome("changed", detail=detail, degraded=failures)
+        context.audit.say(died_ms=round((record.ended - record.began) * 1000, 3))
+    return Outcome("changed", degraded=failures)

@@ -75,7 +75,7 @@ def test_the_third_job_on_a_node_reads_copies(site: Site) -> None:
         assert (copied["files"], copied["bytes"], copied["fetched_bytes"]) == (1, SIZE, SIZE)
         third = run(site, snapshot)
         assert third.output.splitlines() == [digest, "{}", "more", "1", "read-only"]
-        assert [event["way"] for event in site.events(third.job_id, "model.shown")] == ["copy"]
+        assert [event["way"] for event in site.listed("models", third.job_id)] == ["copy"]
         elsewhere = run(site, snapshot, "n2")
         assert elsewhere.output.splitlines()[0] == told + again
         assert site.leftovers() == []

@@ -6,7 +6,7 @@ import socket
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -65,10 +65,9 @@ def lines(output: str) -> list[str]:
     return sorted(line.partition(" ")[2] for line in output.splitlines() if line[:1].isdigit())
 
 
-def told(events: list[dict[str, Any]]) -> list[tuple[int, str, list[int]]]:
+def told(site: Site, job: int = 0) -> list[tuple[int, str, list[int]]]:
     """Return (job, node, ports) of each node that gave its job ports, the head node among them."""
-    ended = [event for event in events if event["event"] == "step.finished" and event["step"] == "rendezvous"]
-    return [(event["job_id"], event["node"], event["told"]["ports"]) for event in ended if event.get("told")]
+    return [(found["job_id"], found["node"], found["ports"]) for found in site.told("rendezvous", job)]
 
 
 def test_all_tasks_of_a_job_see_the_same(meeting: Site) -> None:
@@ -78,11 +77,10 @@ def test_all_tasks_of_a_job_see_the_same(meeting: Site) -> None:
         meeting.cluster.submit(script, ALICE, "--nodes=3", "--ntasks-per-node=2", "--comment=warmstart: ports=2")
     )
     assert job.state == "COMPLETED"
-    (event,) = meeting.events(job.job_id, "rendezvous.reserved")
-    first, *further = event["ports"]
-    assert event["node"] == job.nodes[0]
+    found = told(meeting, job.job_id)
+    first, *further = found[0][2]
+    assert sorted(found) == [(job.job_id, node, [first, *further]) for node in job.nodes]
     assert lines(job.output) == [f"{job.nodes[0]}:{first} {','.join(map(str, further))}"] * 7
-    assert {node for _, node, _ in told(meeting.events(job.job_id, "step.finished"))} == set(job.nodes)
     done = meeting.cluster.run(["salloc", "--quiet", "--nodes=2", "srun", "sh", "-c", SHOW], BOB)
     one, other = lines(done.stdout)
     assert one == other
@@ -96,10 +94,9 @@ def test_components_of_a_heterogeneous_job_meet_at_the_leader(meeting: Site) -> 
     job_id = meeting.cluster.submit(script, ALICE)
     meeting.cluster.wait_empty()
     output = (meeting.cluster.account(ALICE).home / f"slurm-{job_id}.out").read_text()
-    (event,) = meeting.events(job_id, "rendezvous.reserved")
-    assert lines(output) == [f"n1:{event['ports'][0]} "] * 3
-    joined = told(meeting.events(job_id + 1, "step.finished"))
-    assert sorted(node for _, node, _ in joined) == ["n3", "n4"]
+    ((_, _, ports),) = told(meeting, job_id)
+    assert lines(output) == [f"n1:{ports[0]} "] * 3
+    assert sorted(node for _, node, _ in told(meeting, job_id + 1)) == ["n3", "n4"]
 
 
 @pytest.fixture
@@ -112,43 +109,45 @@ def foreign() -> Iterator[set[int]]:
         yield set(listening)
 
 
-def overlap(site: Site, count: int) -> tuple[list[dict[str, Any]], int]:
-    """Run that many overlapping 2-node jobs. Return their events and the number of failures."""
+def overlap(site: Site, count: int) -> int:
+    """Run that many overlapping 2-node jobs. Return the number of failures."""
     options = ("--nodes=2", "--ntasks=2", f"--array=1-{count}", "--time=5")
     array = site.cluster.submit(BIND, ALICE, *options)
     site.cluster.wait_empty(5.0 * count)
     states = site.cluster.admin("scontrol", "show", "job", str(array))
-    return site.audit("--since", "1h"), count - states.count("JobState=COMPLETED")
+    return count - states.count("JobState=COMPLETED")
 
 
-def collisions(events: list[dict[str, Any]]) -> list[tuple[int, str]]:
-    """Return (port, time) of every port that a job got before its holder released it."""
-    history: dict[int, list[tuple[str, str]]] = {}
-    for event in events:
-        if event["event"].startswith("rendezvous."):
-            for port in event["ports"]:
-                history.setdefault(port, []).append((event["ts"], event["event"].partition(".")[2]))
+def collisions(site: Site, nodes: dict[tuple[int, str], list[int]]) -> list[tuple[int, int]]:
+    """Return (port, job) of every port that a job had while another surely held it.
+
+    A job surely holds the ports of its first node between the last line of its prolog and the first one of its epilog.
+    """
+    held: dict[int, list[tuple[str, str, int]]] = {}
+    for line in site.results(hook="prolog"):
+        if line.get("head") and (ports := nodes.get((line["job_id"], line["node"]))):
+            until = min(end["ts"] for end in site.events(line["job_id"], "hook.started") if end["hook"] == "epilog")
+            for port in ports:
+                held.setdefault(port, []).append((line["ts"], until, line["job_id"]))
     return [
-        (port, after[0])
-        for port, steps in history.items()
-        for before, after in pairwise(sorted(steps, key=lambda step: (step[0], step[1] != "released")))
-        if before[1] == after[1]
+        (port, after[2])
+        for port, holders in held.items()
+        for before, after in pairwise(sorted(holders))
+        if after[0] < before[1]
     ]
 
 
 @pytest.mark.threat(18)
 @pytest.mark.parametrize("count", [24, pytest.param(200, marks=pytest.mark.sweep)])
 def test_no_port_is_two_live_jobs_nor_a_foreign_listeners(meeting: Site, foreign: set[int], count: int) -> None:
-    known = {event["job_id"] for event in meeting.audit("--event", "rendezvous.reserved")}
-    events, failed = overlap(meeting, count)
-    given = [event for event in events if event["event"] == "rendezvous.reserved" and event["job_id"] not in known]
-    assert failed == 0
-    jobs = {event["job_id"] for event in given}
-    assert len(jobs) == count
-    assert not {port for event in given for port in event["ports"]} & foreign
-    assert collisions(events) == []
-    nodes = sorted((job, ports) for job, _, ports in told(events) if job in jobs)
-    assert nodes == sorted(2 * [(event["job_id"], event["ports"]) for event in given])
+    known = {job for job, _, _ in told(meeting)}
+    assert overlap(meeting, count) == 0
+    given = {(job, node): ports for job, node, ports in told(meeting) if job not in known}
+    by_job = {job: ports for (job, _), ports in given.items()}
+    assert (len(given), len(by_job)) == (2 * count, count)
+    assert all(ports == by_job[job] for (job, _), ports in given.items())
+    assert not {port for ports in by_job.values() for port in ports} & foreign
+    assert collisions(meeting, given) == []
 
 
 def test_a_requeued_job_meets_at_another_port(meeting: Site) -> None:
@@ -166,10 +165,9 @@ def test_a_requeued_job_meets_at_another_port(meeting: Site) -> None:
     cluster.cancel(job_id)
     cluster.wait(job_id)
     cluster.wait_idle()
-    first, second = (event["ports"] for event in meeting.events(job_id, "rendezvous.reserved"))
-    assert first != second
-    assert [event["ports"] for event in meeting.events(job_id, "rendezvous.released")] == [first, second]
-    assert sorted(ports for _, _, ports in told(meeting.events(job_id, "step.finished"))) == sorted(2 * [first, second])
+    given = [ports for _, _, ports in told(meeting, job_id)]
+    assert ({given.count(ports) for ports in given}, len(given)) == ({2}, 4)
+    assert reserved(meeting) == []
 
 
 def test_components_of_a_job_never_share_a_node(meeting: Site) -> None:

@@ -79,6 +79,10 @@ class Hooks:
         lines = log.read_text().splitlines() if log.exists() else []
         return [line for line in map(json.loads, lines) if line["event"] == event]
 
+    def written(self) -> list[dict[str, Any]]:
+        """Return the last lines of hooks that have written a spec."""
+        return [line for line in self.audit("hook.finished") if "spec" in line]
+
     def _own(self, directory: Path, mode: int) -> Path:
         directory.mkdir(exist_ok=True)
         directory.chmod(mode)
@@ -117,7 +121,7 @@ def test_rules_see_what_only_the_controller_knows(hooks: Hooks) -> None:
     assert (spec["job_name"], spec["uid"], spec["cluster"]) == ("nightly build", alice.uid, "warmstart")
     assert hooks.run("--job-name=daily") == "named= qos=\n"
     assert not hooks.asked.exists()
-    assert [line["uid"] for line in hooks.audit("spec.written")[-2:]] == [alice.uid] * 2
+    assert [line["uid"] for line in hooks.written()[-2:]] == [alice.uid] * 2
     assert not hooks.audit("spec.failed")
 
 
@@ -133,12 +137,12 @@ def test_each_task_of_an_array_and_each_component_has_its_own_spec(hooks: Hooks)
     hooks.site.cluster.wait_idle()
     leader = hooks.site.cluster.submit(SHOW, ALICE, "--nodelist=n1", ":", "--nodelist=n2")
     assert hooks.site.finish(leader).output == "named= qos=high\n"
-    assert [hooks.site.events(job_id, "job.uninformed") for job_id in (leader, leader + 1)] == [[], []]
+    assert [hooks.site.failures(job_id) for job_id in (leader, leader + 1)] == [[], []]
     wait_until("epilog-slurmctld", lambda: os.listdir(hooks.specs) == [], 30)
     asked = hooks.asked.read_text().splitlines()
     job_ids = [*range(array, array + 3), leader, leader + 1]
     assert [sum(f"--jobs={job_id} " in line for line in asked) for job_id in job_ids] == [1] * 5
-    written = hooks.audit("spec.written")[-5:]
+    written = hooks.written()[-5:]
     assert {line["qos"] for line in written} == {"squeue"}
 
 
@@ -177,8 +181,8 @@ def test_a_hook_that_can_write_nothing_holds_no_job_up(hooks: Hooks) -> None:
     finally:
         hooks.specs.chmod(0o755)
     assert (ended.state, ended.restarts, ended.output) == ("COMPLETED", 0, "named= qos=\n")
-    (ignored,) = hooks.site.events(ended.job_id, "job.uninformed")
-    assert "can be written by others" in ignored["error"]["reason"]
+    (ignored,) = hooks.site.failures(ended.job_id)
+    assert "can be written by others" in ignored["reason"]
     assert "can be written by others" in hooks.audit("spec.failed")[-1]["error"]["reason"]
 
 
@@ -237,7 +241,7 @@ def prolog_of(hooks: Hooks, changes: dict[str, object], spoil: Callable[[Path], 
             spoil(path)
         assert site.run_hook("prolog", variables).returncode == 0
         environment = (site.view("n1", job_id) / "environment").read_text()
-        return environment, [event["error"]["reason"] for event in site.events(job_id, "job.uninformed")]
+        return environment, [failure["reason"] for failure in site.failures(job_id)]
     finally:
         for left in hooks.specs.iterdir():
             left.unlink()

@@ -19,13 +19,15 @@ from tests.lib.registry import Registry, layers
 from tests.lib.site import Site
 from tests.lib.wings.step_images.steps import answering, importer, naming
 
-ENDS = ("hook.finished", "hook.crashed")
-
 
 def ended(site: Site) -> Counter[str]:
     """Return how often processes that answer steps came to which end."""
-    lines = [line for line in site.audit() if line["hook"] == "step-images"]
-    return Counter(line.get("outcome") or line.get("reason", "bug") for line in lines if line["event"] in ENDS)
+    return Counter(line["outcome"] for line in site.results(hook="step-images"))
+
+
+def has_begun(site: Site, job: int) -> bool:
+    """Return whether a process that answers a step of a job has written its first line."""
+    return any(line["hook"] == "step-images" for line in site.events(job, "hook.started"))
 
 
 def image_path(output: str) -> str:
@@ -52,10 +54,8 @@ def test_six_steps_of_three_users_import_a_cold_image_once(
     assert [registry.requests("GET", f"/{name}/blobs/{digest}") for digest in layers(image)] == [1]
     (imported,) = [event for event in site.audit("--event", "image.imported") if event["image"] == image]
     assert imported["hook"] == "import"
-    served_steps = [
-        event for job in jobs for kind in ("waited", "reused") for event in site.events(job, f"image.{kind}")
-    ]
-    assert {event["hook"] for event in served_steps} == {"step-images"}
+    served = [found for job in jobs for found in site.images(job)]
+    assert {(found["hook"], found["how"]) for found in served} <= {("step-images", how) for how in ("waited", "reused")}
 
 
 @pytest.mark.real_time
@@ -80,7 +80,7 @@ def test_a_step_is_told_why_root_has_no_image_for_it(asked: Site, fresh_image: C
     assert ended.state == "FAILED"
     assert "is too large: its import takes more than 1024 bytes" in ended.output
     (failed,) = asked.failures(ended.job_id)
-    assert (failed["error"]["code"], failed["hook"]) == ("image-too-large", "step-images")
+    assert (failed["code"], failed["hook"]) == ("image-too-large", "step-images")
     assert "importing it for you alone" not in ended.output
 
 
@@ -93,7 +93,7 @@ def test_a_cancelled_job_does_not_hold_its_step(
     with registry.silent():
         job = asked.cluster.submit(naming(asked, image), ALICE, "--nodelist=n1")
         wait_until("the wait", lambda: answering(asked) != [], 60)
-        wait_until("its journal", lambda: any((asked.var / "n1/journal").glob("step-images-*.open")), 20)
+        wait_until("its first line", lambda: has_begun(asked, job), 20)
         asked.cluster.admin("scancel", str(job))
         assert asked.cluster.wait(job).state == "CANCELLED"
         asked.cluster.wait_idle()
@@ -137,6 +137,6 @@ def test_steps_of_a_heterogeneous_job_are_served(asked: Site, fresh_image: Calla
     assert [imported.count(image) for image in images.values()] == [1, 1, 1]
     for number, group in enumerate("01"):
         job_id = ended.job_id + number
-        events = [event for kind in ("waited", "reused") for event in asked.events(job_id, f"image.{kind}")]
-        assert {event["hook"] for event in events} == {"step-images"}
-        assert images[group] in {event["image"] for event in events}
+        served = asked.images(job_id)
+        assert {found["hook"] for found in served} == {"step-images"}
+        assert images[group] in {found["image"] for found in served}

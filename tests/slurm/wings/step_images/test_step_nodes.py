@@ -122,7 +122,7 @@ def test_a_tag_that_moves_between_two_steps_means_one_image(
     first = f"step -N1 -n1 --nodelist=n1 $show {image} first\nwhile [ ! -e {go} ]; do sleep 0.1; done\n"
     later = f"step -N1 -n1 --nodelist=n2 $show {image} second\nstep -N2 $show {image} third\n"
     job = submit(warm, first + later, "--nodelist=n1,n2")
-    wait_until("the first step", lambda: any(event.get("set") for event in warm.events(job, "step.finished")), 60)
+    wait_until("the first step", lambda: any("of" in line for line in warm.results(job, "step-images")), 60)
     moved(warm, registry, image, 9201)
     is_older(warm, image, 86400)
     go.touch()

@@ -81,7 +81,7 @@ def test_the_first_job_reads_the_tree_itself_and_the_second_its_copy(site: Site)
         assert (packed["files"], packed["left_out"]) == (11, 0)
         second = run(site, tree, SHOW, ALICE, "--nodelist=n2")
         assert second.output.splitlines() == [*ALIKE, "1", "copy"]
-        assert [event["way"] for event in site.events(second.job_id, "tree.shown")] == ["copy"]
+        assert [event["way"] for event in site.listed("trees", second.job_id)] == ["copy"]
         (packages / "two").mkdir()  # as an installation does
         changed = str(packages.stat().st_mtime_ns)
         mirror = tree / packages.relative_to(source / "env")
@@ -113,12 +113,12 @@ def test_all_nodes_of_a_job_have_the_copy_or_none_has(site: Site) -> None:
         tree, nodes = target / "env", ("--nodelist=n1,n2",)
         first = run(site, tree, SEVERAL, ALICE, *nodes)
         assert first.output.splitlines().count("itself") == 2  # the notice may come between
-        reasons = [event["reason"] for event in site.events(first.job_id, "tree.shown")]
+        reasons = [event["reason"] for event in site.listed("trees", first.job_id)]
         assert sorted(reasons) == ["no-copy", "nothing-proposed"]
         with site.full_node_cache("n2"):
             cold = run(site, tree, SEVERAL, ALICE, *nodes)
         assert cold.output.splitlines().count("itself") == 2
-        assert {event["way"] for event in site.events(cold.job_id, "tree.shown")} == {"itself"}
+        assert {event["way"] for event in site.listed("trees", cold.job_id)} == {"itself"}
         second = run(site, tree, SEVERAL, ALICE, *nodes)
         assert second.output.splitlines() == ["squashfs", "squashfs"]
         assert not [*(site.store / "runs").glob(f"*.{second.job_id}.*")]
@@ -163,12 +163,12 @@ def test_the_site_has_one_copy_of_a_tree_of_roots(site: Site) -> None:
         assert (packed["scope"], packed["left_out"]) == ("site", 0)
         second = run(site, tree, SITE_SHOW, BOB, "--nodelist=n2")
         assert second.output.splitlines() == ["one", "-rwxr-xr-x root", "copy"]
-        (shown,) = site.events(second.job_id, "tree.shown")
+        (shown,) = site.listed("trees", second.job_id)
         assert (shown["way"], shown["scope"], shown["rule"]) == ("copy", "site", "everyone")
         stranger = run(site, tree, SITE_SHOW, CAROL, "--nodelist=n2")
         refused = f"warmstart: tree {tree}: Permission denied; the job runs without it"
         assert stranger.output.splitlines()[0] == refused
-        assert site.events(stranger.job_id, "tree.shown") == []
+        assert site.listed("trees", stranger.job_id) == []
         assert "one" not in stranger.output.splitlines()
         listed = site.command("cache", "list", "--profile", "whole-trees", "--scope", "site", "--json")
         assert [(copy["scope"], copy["user"]) for copy in json.loads(listed.stdout)] == [("site", "root")]
