@@ -466,7 +466,7 @@ IN_DOCTOR: dict[str, list[Row]] = {
         ("critical", "so warmstart's state cannot be written", disk(VAR, "ro")),
         ("wrong", "the disk of warmstart's state", disk(VAR, "full")),
         ("wrong", "so the audit log cannot be written", disk("log", "ro")),
-        ("wrong", "nodes that share a log lose lines", shared("log")),
+        ("wrong", "nodes that share it lose lines", shared("log")),
         ("wrong", "no local file system", shared("workspace")),
         ("advice", "uses memory", disk("workspace", "rw")),
         ("wrong", "the disk of workspaces", disk("workspace", "full")),
