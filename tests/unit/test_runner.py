@@ -117,9 +117,7 @@ def test_an_epilog_runs_every_step_and_reports_the_worst(
 
 def test_the_last_line_says_what_steps_took_told_and_lacked(context: Context) -> None:
     partly = step("seed", [], detail={"entries": 3}, degraded=[OfStore()])
-    of_wing = step("tree", [], OfResource())._replace(wing="trees")
-    told = step("port", [], detail={"ports": [1]})._replace(wing="ports")
-    run_prolog(context, [partly, of_wing, told])
+    run_prolog(context, [partly, step("tree", [], OfResource()), step("port", [], detail={"ports": [1]})])
     line = result(context)
     assert line["told"] == {"seed": {"entries": 3}, "port": {"ports": [1]}}
     assert [(failure["step"], failure["code"]) for failure in line["failures"]] == [
