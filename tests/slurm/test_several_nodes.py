@@ -120,7 +120,7 @@ def test_nodes_that_differ_are_cold_together(warm: Site, tmp_path: Path) -> None
     with wrapped(warm, "prolog", f'[ "$SLURMD_NODENAME" != n2 ] || {unshared}'):
         job, seen = run(warm)
     assert seen == {"n1": "", "n2": ""}
-    why = {"alpha": {"reason": "nodes-differ: cpu", "nodes": ["n2"]}}
+    why = {"alpha": {"warm": False, "cold": "nodes-differ: cpu", "nodes": ["n2"]}}
     assert agreed(warm, job) == {"n1": why, "n2": why}
     told = json.loads(warm.command("explain", str(job), "--json").stdout)["spread"]
     assert {"name": "alpha", "what": "cold: nodes-differ: cpu, because of n2", "nodes": ["n1", "n2"]} in told

@@ -71,8 +71,7 @@ def test_root_finds_out_whose_step_it_is(asked: Site, fresh_image: Callable[[], 
         assert answer_in_a_step(site, BOB, f"{image} {victim}\\n", *forged)[0] == "there"  # no nodes of the job's
     finally:
         site.cluster.admin("scancel", str(victim))
-    found = [event for kind in ("waited", "reused") for event in site.audit("--event", f"image.{kind}")]
-    own = [(event["user"], event["job_id"] == victim) for event in found if event["image"] == image]
+    own = [(found["user"], found["job_id"] == victim) for found in site.images() if found["image"] == image]
     assert own == [(BOB, False)] * 2
 
 
