@@ -467,6 +467,7 @@ IN_DOCTOR: dict[str, list[Row]] = {
         ("wrong", "the disk of warmstart's state", disk(VAR, "full")),
         ("wrong", "so the audit log cannot be written", disk("log", "ro")),
         ("wrong", "nodes that share it lose lines", shared("log")),
+        ("wrong", "hooks do not write the audit log", file("log/audit.jsonl", "", 0o660)),
         ("wrong", "no local file system", shared("workspace")),
         ("advice", "uses memory", disk("workspace", "rw")),
         ("wrong", "the disk of workspaces", disk("workspace", "full")),

@@ -175,6 +175,15 @@ def _append(path: str, line: bytes) -> str:
     return ""
 
 
+def refusal(path: str) -> str:
+    """Return why a log takes no lines, "" if it does. Makes a missing one."""
+    try:
+        os.close(_opened(path)[0])
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
 def _opened(path: str) -> tuple[int, int]:
     """Open the log, or make it; return its size, too. Raises `OSError`, also for one that others can change."""
     parent, name = os.path.split(path)

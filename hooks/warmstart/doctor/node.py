@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warmstart.audit.line import Line, timestamp
+from warmstart.audit.log import refusal
 from warmstart.audit.query import AuditLog, LineFilter
 from warmstart.doctor import units
 from warmstart.doctor.finding import (
@@ -141,6 +142,9 @@ def disks(node: Node) -> Iterator[Finding]:
     workspaces = _Disk("workspaces", paths.workspace, "jobs run cold", "an epilog hangs if the file server does")
     yield from _disk(state, CRITICAL, "every prolog fails and drains the node")
     yield from _disk(log)
+    if os.path.lexists(paths.audit) and not os.geteuid() and (problem := refusal(paths.audit)):
+        found = f"hooks do not write the audit log {paths.audit}, its lines go to syslog: {problem}"
+        yield Finding(WRONG, found, f"`chown root {log.path}`, `chmod go-w {log.path} {paths.audit}`")
     yield from _disk(workspaces)
     yield from _workspace(paths.workspace)
     if paths.shelf:

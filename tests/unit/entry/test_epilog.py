@@ -58,6 +58,7 @@ def test_a_store_that_is_away_keeps_the_work_on_the_node(node: Node, record: Rec
     assert epilog.main(node.installation.prefix) == 0
     assert (left(node), len(os.listdir(node.paths.spool))) == ([], 1)
     assert record.run_name in os.listdir(node.paths.spool)[0]
+    assert ["the report for the job's user is lost" in remark for remark in node.remarks(7)] == [True]
 
 
 def test_the_environment_is_not_believed(node: Node, record: Record) -> None:
