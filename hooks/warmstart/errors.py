@@ -1,8 +1,8 @@
 """Base classes of expected failures, one per kind of fault (docs/architecture.md, rule 2).
 
 Imports nothing from the package. Any other exception is a bug: it is audited with its traceback and never drains the
-node. Concrete classes are in the modules that raise them. docs/reference/errors.md lists all of them; a test compares
-that list with the code.
+node. Concrete classes are in the modules that raise them, or in one that these import. docs/reference/errors.md and the
+pages of wings list their codes; a class without a code of its own has that of its base.
 """
 
 from __future__ import annotations

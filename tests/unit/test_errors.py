@@ -1,4 +1,4 @@
-"""docs/reference/errors.md lists the errors that the code has, under the kind that decides what happens."""
+"""Error classes: a code, whose fault it is, and what to do."""
 
 from __future__ import annotations
 
