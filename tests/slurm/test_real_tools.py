@@ -110,7 +110,7 @@ def check(site: Site, tool: Tool, publisher: str, reader: str, tmp_path: Path) -
     assert counted(site.seeded(second)) == counted(site.harvested(first)) > 0
     assert counted(site.harvested(second)) == 0
     damaged, refused = tried.damage(tool.profile, unpacked(store, tool.profile, tmp_path / "bundle"))
-    assert refused > damaged / 2
+    assert refused > damaged / 5  # the least that the table of docs/cache-formats.md has
     tried.write(
         profile=tool.profile,
         job=tool.job,
