@@ -1,13 +1,14 @@
 """Real tools on real Slurm: cold on one node as one user, warm on another as another, by the tools' own counters.
 
 Each run leaves a line in build/tools.jsonl. What the tests' own environment lacks is large: it is taken from the
-interpreter that WARMSTART_TOOLS_PYTHON names (tools/README.md says what it needs), and skipped without one.
+interpreter that WARMSTART_TOOLS_PYTHON names, if it does (tools/README.md says what that needs).
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import pytest
 
 from tests.lib import tried
 from tests.lib.accounts import ALICE, BOB
-from tests.lib.requirements import need_module
+from tests.lib.requirements import unavailable
 from tests.lib.site import Site, result
 from warmstart.profiles import registry
 
@@ -74,6 +75,7 @@ ELSEWHERE = {
     "cupy": Tool("cupy", "cupy", "cupy-cuda13x nvidia-cuda-nvrtc"),
     "warp": Tool("warp", "warp", "warp-lang"),
 }
+TOOLS = HERE | ({f"{name} of {TOOLS_PYTHON}": tool for name, tool in ELSEWHERE.items()} if TOOLS_PYTHON else {})
 
 
 def ran(site: Site, tool: Tool, user: str, node: str, *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -124,19 +126,11 @@ def check(site: Site, tool: Tool, publisher: str, reader: str, tmp_path: Path) -
     )
 
 
-@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("name", TOOLS)
 def test_cold_on_one_node_warm_on_another(plugged: Site, name: str, tmp_path: Path) -> None:
     """What one user's job compiled, another user's finds on another node."""
-    tool = HERE[name]
-    need_module(tool.distributions.split()[0])
+    tool = TOOLS[name]
+    python, distribution = tool.python or sys.executable, tool.distributions.split()[0]
+    if not tried.has(python, distribution):
+        unavailable(f"{python} has no {distribution}")
     check(plugged, tool, ALICE, BOB, tmp_path)
-
-
-@pytest.mark.parametrize("name", ELSEWHERE)
-def test_tools_that_the_tests_do_not_bring(plugged: Site, name: str, tmp_path: Path) -> None:
-    if not TOOLS_PYTHON:
-        pytest.skip("WARMSTART_TOOLS_PYTHON names no interpreter (tools/README.md)")
-    distribution = ELSEWHERE[name].distributions.split()[0]
-    if not tried.has(TOOLS_PYTHON, distribution):
-        pytest.skip(f"{TOOLS_PYTHON} has no {distribution}")
-    check(plugged, ELSEWHERE[name], ALICE, BOB, tmp_path)
