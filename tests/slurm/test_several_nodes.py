@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -122,9 +121,9 @@ def test_nodes_that_differ_are_cold_together(warm: Site, tmp_path: Path) -> None
     assert seen == {"n1": "", "n2": ""}
     why = {"alpha": {"warm": False, "cold": "nodes-differ: cpu", "nodes": ["n2"]}}
     assert agreed(warm, job) == {"n1": why, "n2": why}
-    told = json.loads(warm.command("explain", str(job), "--json").stdout)["spread"]
-    assert {"name": "alpha", "what": "cold: nodes-differ: cpu, because of n2", "nodes": ["n1", "n2"]} in told
-    assert [one["nodes"] for one in told if one["name"] == "cpu"] == [["n1"], ["n2"]]
+    told = " ".join(warm.command("explain", str(job)).stdout.split())
+    assert "the job's nodes differ in what its entries depend on (cpu)" in told
+    assert "because of n2" in told
     assert run(warm)[1] == {"n1": "native.bin", "n2": "native.bin"}
 
 
