@@ -34,20 +34,22 @@ class Known(NamedTuple):
     has_accounts: bool | None = None  # whether slurmctld keeps accounts and QOS
 
 
-def warnings(policy: Policy, data: Any, known: Known) -> Iterator[Fault]:  # noqa: ANN401
+def warnings(policy: Policy, data: Any, known: Known) -> Iterator[Fault]:  # noqa: ANN401 - plain data
     """Yield probable mistakes of a policy without faults; `data` is what was written."""
     if not policy.rules:
         yield Fault(("rules",), "no rules: no job gets anything of warmstart", at_key=True)
     yield from _times(policy)
     yield from _unused(policy)
-    matches = [_written(rule) for rule in data.get("rules", [])]
-    for number, rule in enumerate(policy.rules):
-        match = matches[number]
+    matches = [_written(rule.get("match", {})) for rule in data.get("rules", [])]
+    for number, (rule, match) in enumerate(zip(policy.rules, matches, strict=True)):
+        if "match" in data["rules"][number] and not match:
+            problem = "match is empty: the rule is for every job; leave it out to say so"
+            yield Fault(("rules", number, "match"), problem)
         for fault in (
-            *_patterns(match or {}),
-            *_unknown(match or {}, known),
-            *_unkept(rule, known),
-            *_too_wide(policy, rule, match),
+            *_patterns(match),
+            *_unknown(match, known),
+            *_unkept(match, known),
+            *_unpublished(policy, rule),
             *_profiles(policy, rule),
             *_set_elsewhere(policy, rule),
         ):
@@ -55,18 +57,13 @@ def warnings(policy: Policy, data: Any, known: Known) -> Iterator[Fault]:  # noq
         yield from _revoked(policy, number, matches)
 
 
-def _written(rule: Any) -> Match | None:  # noqa: ANN401 - plain data
-    """Return the patterns of a rule's match as they are written; None if it has none."""
-    if "match" not in rule:
-        return None
-    given = {key: [globs] if isinstance(globs, str) else globs for key, globs in rule["match"].items()}
+def _written(match: Any) -> Match:  # noqa: ANN401 - plain data
+    given = {key: [globs] if isinstance(globs, str) else globs for key, globs in match.items()}
     return {key: globs for key, globs in given.items() if globs is not None}
 
 
-def _too_wide(policy: Policy, rule: Rule, match: Match | None) -> Iterator[Fault]:
-    """Yield an empty match, which is every job's, and a scope that no rule publishes into."""
-    if match == {}:
-        yield Fault(("match",), "match is empty: the rule is for every job; leave it out to say so")
+def _unpublished(policy: Policy, rule: Rule) -> Iterator[Fault]:
+    """Yield a scope that no rule publishes into."""
     publishes = any(other.publish is not None and other.scope == rule.scope for other in policy.rules)
     if rule.scope in ("account", "site") and not publishes:
         problem = f"no rule publishes into scope {rule.scope}: only what `warmstart cache promote` put there is found"
@@ -83,19 +80,15 @@ def _set_elsewhere(policy: Policy, rule: Rule) -> Iterator[Fault]:
             problem = f"{variable} is every program's: the user's own wins, or is lost with override"
             yield Fault(loc, f"{problem}, and in a container the path may lead nowhere")
         elif variable in whose:
-            problem = (
-                f"{variable} is where the tool of profile {whose[variable]} finds its cache: with this value the job"
-            )
-            yield Fault(loc, f"{problem} is cold, and is told that it is warm; leave it out, or the profile")
+            problem = f"{variable} is where the tool of profile {whose[variable]} finds its cache"
+            yield Fault(loc, f"{problem}: the job is cold, and is told that it is warm; leave it out, or the profile")
 
 
-def _unkept(rule: Rule, known: Known) -> Iterator[Fault]:
+def _unkept(match: Match, known: Known) -> Iterator[Fault]:
     """Yield conditions on what this cluster does not keep."""
     for attribute in ("account", "qos"):
-        if getattr(rule.match, attribute) is not None and known.has_accounts is False:
-            problem = (
-                f"this cluster keeps no {attribute} (AccountingStorageType is none): a job has what its user writes"
-            )
+        if attribute in match and known.has_accounts is False:
+            problem = f"this cluster keeps no {attribute} (AccountingStorageType is none): a job has what is written"
             yield Fault(("match", attribute), problem, at_key=True)
 
 
@@ -165,13 +158,13 @@ def _profiles(policy: Policy, rule: Rule) -> Iterator[Fault]:
             yield Fault(("profiles", index), problem)
 
 
-def _revoked(policy: Policy, number: int, matches: Sequence[Match | None]) -> Iterator[Fault]:
+def _revoked(policy: Policy, number: int, matches: Sequence[Match]) -> Iterator[Fault]:
     """Yield a later scope that takes the right to publish from all jobs of a rule: only the last scope counts."""
     rule = policy.rules[number]
     if rule.publish is None:
         return
     for later, other in enumerate(policy.rules[number + 1 :], number + 1):
-        if other.scope not in (None, rule.scope) and _covers(matches[later] or {}, matches[number] or {}):
+        if other.scope not in (None, rule.scope) and _covers(matches[later], matches[number]):
             problem = (
                 f"scope {other.scope} revokes the publish of rule {rule.name} for all of its jobs, because the last "
                 f"matching rule's scope counts; move rule {other.name} before it, or leave its scope out"
@@ -188,4 +181,4 @@ def _covers(wide: Match, narrow: Match) -> bool:
 
 
 def _fits(pattern: str, wide: str) -> bool:
-    return pattern == wide or ("[" not in wide and fnmatch.fnmatchcase(pattern, wide))
+    return pattern == wide or ("[" not in wide and fnmatch.fnmatchcase(pattern, wide))  # of a host list
