@@ -16,7 +16,7 @@ HOOKS = Path(__file__).resolve().parents[2] / "hooks"
 # Each of these costs more than all of our own modules that a warm prolog needs, or starts something.
 NEVER_WARM = frozenset(
     {
-        "yaml", "structlog", "filelock", "pydantic", "pyslurm", "click", "rich", "prometheus_client",
+        "yaml", "structlog", "filelock", "pyslurm", "click", "rich", "prometheus_client",
         "subprocess", "socket", "ssl", "tempfile", "shutil", "pathlib", "logging", "asyncio", "multiprocessing",
         "dataclasses", "inspect", "ctypes", "random", "traceback", "urllib", "importlib.metadata",
         "typing", "re", "enum", "json", "hashlib", "contextlib", "functools", "collections", "weakref", "selectors",

@@ -1,7 +1,7 @@
 """The policy in force: the compiled one, or the site's files if they have changed since. Hot path.
 
 A broken edit never breaks a job: the last good policy stays in force, and every call tells the error. Hooks keep what
-they compile. While the files are broken, each hook compiles them anew, in a fifth of a second: the cause may be outside
+they compile. While the files are broken, each hook compiles them anew, in a tenth of a second: the cause may be outside
 of them, such as a missing user. Any number of hooks may do this concurrently: the compiled form is replaced atomically,
 and the last writer wins.
 """

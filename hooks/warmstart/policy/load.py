@@ -13,7 +13,7 @@ from warmstart.policy.compiled import Policy, Wing, Word
 from warmstart.policy.document import Document, Fault
 from warmstart.policy.invalid import Problem, invalid
 from warmstart.policy.model import check_shape
-from warmstart.policy.values import FindUser
+from warmstart.policy.types import FindUser
 from warmstart.profiles import registry
 
 

@@ -2,8 +2,6 @@
 
 Durations and sizes are a whole number and its unit. A bare number is refused: nobody should have to guess whether
 `wait: 4` means seconds or minutes.
-
-Apart from `policy.values`, because the command line parses and formats quantities, too, and pydantic is slow to import.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from warmstart.cli import cli
 
 HOOKS = Path(__file__).resolve().parents[3] / "hooks"
 LIBRARIES = Path(click.__file__).parents[1]
-SLOW = {"pydantic", "yaml", "structlog", "rich"}
+SLOW = {"yaml", "structlog", "rich"}
 
 
 def commands(group: click.Group) -> dict[str, click.Command]:
