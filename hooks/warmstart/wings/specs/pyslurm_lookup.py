@@ -3,7 +3,7 @@
 Names and types as in pyslurm 25.11.2: `Job.load(int) -> Job` (pyslurm/core/job/job.pyx), `slurmctld.Config.load() ->
 Config` (pyslurm/core/slurmctld/config.pyx), and `RPCError.errno` (pyslurm/core/error.pyx). Importing the package calls
 slurm_init(), which reads SLURM_CONF.
-`tests/slurm/wings/specs/test_pyslurm_real.py` checks them against a running controller of that release.
+`tests/slurm/wings/specs/pyslurm_real.py` checks them against a running controller of that release.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A stand-in for pyslurm 25.11.2: the names of its API that warmstart uses, and how they behave.
 
-tests/slurm/wings/specs/test_pyslurm_real.py shows that the real one behaves so.
+tests/slurm/wings/specs/pyslurm_real.py shows that the real one behaves so.
 """
 
 from __future__ import annotations

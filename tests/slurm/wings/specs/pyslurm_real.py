@@ -1,11 +1,11 @@
 r"""The real pyslurm says of a running slurmctld what Slurm's commands say.
 
-PyPI has pyslurm for Slurm 25.11 only, and no Debian has that release. With a Slurm in /opt/slurm:
+Run by hand: PyPI has pyslurm for Slurm 25.11 only, and no Debian has that release. With a Slurm in /opt/slurm:
 
     SLURM_LIB_DIR=/opt/slurm/lib SLURM_INCLUDE_DIR=/opt/slurm/include \
         python3 -m pip install --no-deps --target /opt/pyslurm 'pyslurm==25.11.*'
     WARMSTART_PYSLURM=/opt/pyslurm tests/releases/with-slurm /opt/slurm \
-        .venv/bin/python -m pytest -q -m "" tests/slurm/wings/specs/test_pyslurm_real.py
+        .venv/bin/python -m pytest -q tests/slurm/wings/specs/pyslurm_real.py
 """
 
 from __future__ import annotations
@@ -17,14 +17,11 @@ import pytest
 
 from tests.lib.accounts import ALICE, lookup
 from tests.lib.processes import wait_until
-from tests.lib.requirements import unavailable
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.slurm.facts import Access, JobFacts
 from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
 from warmstart.wings.specs import pyslurm_lookup
-
-pytestmark = pytest.mark.sweep  # needs a pyslurm that is built by hand (CONTRIBUTING.md)
 
 if TYPE_CHECKING:
     from tests.lib.site import Site
@@ -35,11 +32,8 @@ SLEEP = "#!/bin/sh\nexec sleep 600\n"
 @pytest.fixture(scope="module")
 def pyslurm() -> str:
     """Return the directory of a pyslurm."""
-    directory = os.environ.get("WARMSTART_PYSLURM", "")
-    if not directory:
-        pytest.skip("WARMSTART_PYSLURM names no pyslurm")
-    if not pyslurm_lookup.release(directory):
-        unavailable(f"{directory} has no pyslurm")
+    directory = os.environ["WARMSTART_PYSLURM"]
+    assert pyslurm_lookup.release(directory)
     return directory
 
 
