@@ -123,11 +123,11 @@ def test_bytes_and_entries() -> None:
 def test_failures_by_what_came_of_them() -> None:
     failures: list[Line] = [
         {"degree": "refused", "step": "image", "code": "image-refused"},
-        {"degree": "drained", "step": "prolog", "code": "state-unusable"},
+        {"degree": "drained", "step": "prolog", "code": "file-system-broken"},
         {"step": "seed", "code": "store-failed"},
     ]
     found = of(prolog(failures=failures), act("image.import-failed", error={"code": "registry-unreachable"}))
-    assert (found.refused, found.drained) == ((Counted("image-refused", 1),), (Counted("state-unusable", 1),))
+    assert (found.refused, found.drained) == ((Counted("image-refused", 1),), (Counted("file-system-broken", 1),))
     assert found.failed == (Counted("image.import-failed: registry-unreachable", 1), Counted("seed: store-failed", 1))
 
 
