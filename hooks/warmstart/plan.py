@@ -147,7 +147,7 @@ def _why_not(policy: Policy, grant: Grant, name: str) -> str:
 
 
 def _all_profiles(policy: Policy, grant: Grant, requested: Request) -> list[str]:
-    known = registry.names(policy.profiles)
+    known = registry.names(policy.profiles) if requested.profiles else []  # loads those that are shipped
     for name in requested.profiles:
         if name not in known or name == FILES:
             also = ": `warmstart plan` lists what there is; declare files with files=NAME"
