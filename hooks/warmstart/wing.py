@@ -20,7 +20,6 @@
                            unpack.py    whether an unpacked image is of use on this node (`steps.unpack`)
                            step_image.py  what it has for a step's image besides caches (`step_image.StepImagePart`)
                            maker.py     how a step gets an image that the store lacks (`entry.pyxis_importer.Maker`)
-                           forms.py     `FORMS`, files that the report can be written to (`report.wings.Form`)
                            errands.py   `WORK`, how its kinds of errands are done (`errands.registry`)
 
 The core names no wing. Off the hot path it lists the folder; on it, the compiled policy says which wings the site uses,

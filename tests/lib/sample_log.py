@@ -90,7 +90,7 @@ class _Sample:
         use = "built" if new else pick.choice(["hit", "hit", "unknown", "untouched"])
         found: Line = {"seeded": 40 if was_there else 0, "entries": new, "known": 40, "use": use, "ms": 90.5}
         if new:
-            found |= {"bytes": new * 60_000, "building_ms": new * 900, "bundle": "b", "size": new * 30_000}
+            found |= {"bytes": new * 60_000, "bundle": "b", "size": new * 30_000}
         if pick.random() < 0.01:
             found["rejected"] = {"pickle-malformed": pick.randrange(1, 5)}
         return found

@@ -11,7 +11,6 @@ import gzip
 import os
 import re
 import stat
-import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,8 +21,8 @@ from typing import IO, NamedTuple
 from warmstart.audit.line import Line, decoded, escaped, ordered, timestamp
 
 LONGEST_LINE = 4 << 20
-STDIN = "-"
 CLOCKS = 3600.0  # seconds by which a host's clock may differ from the one that stamped its log file
+LATEST = float(1 << 35)  # seconds since the epoch: the year 3058
 POLL = 1.0  # seconds between two looks at a log that is followed
 _LOG = re.compile(r"(?P<log>.+\.jsonl)([.-][0-9][0-9-]*(\.gz)?)?")
 
@@ -66,7 +65,7 @@ class AuditLog:
     """
 
     def __init__(self, sources: Iterable[str], positions: Mapping[str, Position] | None = None) -> None:
-        """Each source is a log, a directory with logs in it (`*.jsonl`, at any depth), or `-` for standard input."""
+        """Each source is a log, or a directory with logs in it (`*.jsonl`, at any depth)."""
         self._sources = list(sources)
         self.positions = dict(positions or {})
         self.broken = 0  # lines skipped so far
@@ -76,21 +75,8 @@ class AuditLog:
 
         Raises `OSError` if a source cannot be read.
         """
-        for source in self._sources:
-            for path in _logs(source):
-                yield from self._matching(path, only)
-
-    def follow(self, only: LineFilter, wait: Callable[[float], None] = time.sleep) -> Iterator[Line]:
-        """Yield the lines that match as they are written. Does not end. Raises as `lines` does, at first only."""
-        yield from self.lines(only)
-        while True:
-            wait(POLL)
-            with suppress(FileNotFoundError):  # between the two steps of a rotation
-                yield from self.lines(only)
-
-    def _matching(self, path: str, only: LineFilter) -> Iterator[Line]:
         job = None if only.job is None else str(only.job).encode()
-        for raw in self._raw(path, only):
+        for raw in self._raw(only):
             if job is not None and job not in raw and raw.endswith(b"}"):
                 continue  # another job's: most lines are, and parsing takes the time
             line = decoded(raw)
@@ -102,26 +88,33 @@ class AuditLog:
                 except RecursionError:
                     self.broken += 1
 
-    def _raw(self, path: str, only: LineFilter) -> Iterator[bytes]:
-        if path == STDIN:
-            yield from filter(None, map(bytes.strip, sys.stdin.buffer))
-            return
-        with ExitStack() as stack:
-            files = _files(path, stack)
-            position = self.positions.get(path, Position(files[0].inode, 0))
-            inodes = [file.inode for file in files]
-            start = inodes.index(position.inode) if position.inode in inodes else len(files) - 1
-            for file in files[start:]:
-                offset = position.offset if file.inode == position.inode else 0
-                self.positions[path] = Position(file.inode, offset)
-                if only.since is None or _ends_after(only.since, file):
-                    yield from self._rest(path, file, offset)
+    def follow(self, only: LineFilter, wait: Callable[[float], None] = time.sleep) -> Iterator[Line]:
+        """Yield the lines that match as they are written. Does not end. Raises as `lines` does, at first only."""
+        yield from self.lines(only)
+        while True:
+            wait(POLL)
+            with suppress(FileNotFoundError):  # between the two steps of a rotation
+                yield from self.lines(only)
+
+    def _raw(self, only: LineFilter) -> Iterator[bytes]:
+        for path in (log for source in self._sources for log in _logs(source)):
+            with ExitStack() as stack:
+                files = _files(path, stack)
+                position = self.positions.get(path, Position(files[0].inode, 0))
+                inodes = [file.inode for file in files]
+                start = inodes.index(position.inode) if position.inode in inodes else len(files) - 1
+                for file in files[start:]:
+                    offset = position.offset if file.inode == position.inode else 0
+                    self.positions[path] = Position(file.inode, offset)
+                    if only.since is None or file.newest >= only.since:
+                        yield from self._rest(path, file, offset)
 
     def _rest(self, path: str, file: _File, offset: int) -> Iterator[bytes]:
-        """Yield the lines of a file from `offset` on, or from its start if it has become shorter than that."""
+        """Yield the lines of a file from `offset` on."""
         try:
-            if file.content.seek(offset) and file.size is not None and file.size < offset:
-                offset = file.content.seek(0)
+            if file.is_live and offset > file.content.seek(0, os.SEEK_END):
+                offset = 0  # another file with the inode of one that was removed, or one that was cut short
+            file.content.seek(offset)
             while raw := file.content.readline(LONGEST_LINE):
                 if file.is_live and not raw.endswith(b"\n") and decoded(raw) is None:
                     return  # being written
@@ -137,21 +130,16 @@ class AuditLog:
 class _File(NamedTuple):
     content: IO[bytes]
     inode: int
-    modified: float  # epoch seconds
-    size: int | None  # None: unknown, for it is compressed
+    newest: str  # no line in it has a later `ts`
     is_live: bool
 
 
 def _logs(source: str) -> list[str]:
     """Return the logs of a source, each without its rotated files."""
-    if source == STDIN or not os.path.isdir(source):
+    if not os.path.isdir(source):
         return [source]
-    logs = {
-        os.path.join(parent, match["log"])
-        for parent, _, names in os.walk(source)
-        for name in names
-        if (match := _LOG.fullmatch(name))
-    }
+    names = (os.path.join(parent, name) for parent, _, names in os.walk(source) for name in names)
+    logs = {match["log"] for name in names if (match := _LOG.fullmatch(name))}
     if not logs:
         raise FileNotFoundError(errno.ENOENT, "no *.jsonl in this directory", source)
     return sorted(logs)
@@ -170,21 +158,20 @@ def _files(path: str, stack: ExitStack) -> list[_File]:
             continue  # not made yet, or logrotate has just packed or removed it
         status = os.fstat(content.fileno())
         if name.endswith(".gz"):
-            unpacked: IO[bytes] = gzip.GzipFile(fileobj=content)  # type: ignore[assignment]
-            files.setdefault(status.st_ino, _File(unpacked, status.st_ino, status.st_mtime, None, is_live=False))
-        else:
-            opened = _File(content, status.st_ino, status.st_mtime, status.st_size, name == path)
-            files.setdefault(status.st_ino, opened)
+            content = gzip.GzipFile(fileobj=content)  # type: ignore[assignment]
+        newest = timestamp(min(max(status.st_mtime, 0.0), LATEST) + CLOCKS)
+        files.setdefault(status.st_ino, _File(content, status.st_ino, newest, name == path))
     if not files:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    return sorted(files.values(), key=lambda file: (file.is_live, file.modified))
+    return sorted(files.values(), key=lambda file: (file.is_live, file.newest))
 
 
-def _ends_after(since: str, file: _File) -> bool:
-    try:
-        return timestamp(file.modified + CLOCKS) >= since
-    except ValueError:
-        return True
+def _rotated(path: str) -> list[str]:
+    parent = os.path.dirname(path) or "."
+    with suppress(OSError):
+        names = (os.path.join(parent, name) for name in sorted(os.listdir(parent)))
+        return [name for name in names if (match := _LOG.fullmatch(name)) and match["log"] == path != name]
+    return []
 
 
 def _is_harmless(raw: bytes) -> bool:
@@ -194,15 +181,6 @@ def _is_harmless(raw: bytes) -> bool:
 
 def _is_kind(event: str, pattern: str) -> bool:
     return event.startswith(f"{pattern}.") or fnmatchcase(event, pattern)
-
-
-def _rotated(path: str) -> list[str]:
-    name = re.compile(re.escape(os.path.basename(path)) + r"[.-][0-9][0-9-]*(\.gz)?")
-    parent = os.path.dirname(path) or "."
-    try:
-        return [os.path.join(parent, entry) for entry in sorted(os.listdir(parent)) if name.fullmatch(entry)]
-    except OSError:
-        return []
 
 
 def _opened(path: str) -> IO[bytes]:

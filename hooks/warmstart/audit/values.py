@@ -50,11 +50,6 @@ def mapping(line: Mapping[str, object], key: str) -> dict[str, object]:
     return {name: item for name, item in value.items() if name != CUT} if isinstance(value, dict) else {}
 
 
-def words(line: Mapping[str, object], key: str) -> dict[str, str]:
-    """Return the strings of an object."""
-    return {name: value for name, value in mapping(line, key).items() if isinstance(value, str)}
-
-
 def counts(line: Mapping[str, object], key: str) -> dict[str, int]:
     """Return the numbers of an object, as integers."""
     numbers = mapping(line, key)

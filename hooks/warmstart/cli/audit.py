@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from functools import reduce
 from itertools import chain
 
 import click
@@ -37,19 +38,12 @@ COLUMNS = (
 
 
 _Command = Callable[..., None]
-from_option = click.option(
-    "--from",
-    "sources",
-    multiple=True,
-    metavar="PATH",
-    help="Read this log, the *.jsonl below this directory, or - for standard input; may be repeated.",
-)
 
 
 def moment(_context: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    """Parse `now`, a duration before it, or a date in UTC into the form of a line's `ts`."""
-    if value in (None, "now"):
-        return value and timestamp(time.time())
+    """Parse a duration before now, or a date in UTC, into the form of a line's `ts`."""
+    if value is None:
+        return None
     try:
         return timestamp(time.time() - parse_duration(value))
     except ValueError:
@@ -61,15 +55,27 @@ def moment(_context: click.Context, _param: click.Parameter, value: str | None) 
         raise click.BadParameter("use 30m, 2h, 7d, 2026-01-31 or 2026-01-31T09:30 (UTC)") from None
 
 
-def since_option(default: str | None = None) -> Callable[[_Command], _Command]:
-    """Return the option of the time from which on a log is read."""
-    text = "Read from then on: 2h, 7d, or a date."
-    return click.option(
-        "--since", metavar="AGO|DATE", callback=moment, default=default, show_default=bool(default), help=text
+def log_options(since: str | None = None) -> Callable[[_Command], _Command]:
+    """Return the options of which logs are read and of what time; `since` has the default."""
+    options = (
+        click.option(
+            "--from",
+            "sources",
+            multiple=True,
+            metavar="PATH",
+            help="Read this log, the *.jsonl below this directory; may be repeated.",
+        ),
+        click.option("--until", metavar="AGO|DATE", callback=moment, help="Read until then."),
+        click.option(
+            "--since",
+            metavar="AGO|DATE",
+            callback=moment,
+            default=since,
+            show_default=bool(since),
+            help="Read from then on: 2h, 7d, or a date.",
+        ),
     )
-
-
-until_option = click.option("--until", metavar="AGO|DATE", callback=moment, help="Read until then.")
+    return lambda command: reduce(lambda inner, option: option(inner), options, command)
 
 
 def epoch(ts: str) -> float:
@@ -83,15 +89,12 @@ def epoch(ts: str) -> float:
 @click.option("--event", help="Show only this event, noun or glob: image.imported, image, '*-failed'.")
 @click.option("--outcome", help="Show only last lines with this outcome: refused, failed, crashed, drained.")
 @click.option("--user", help="Show only events of this user's jobs, by name or uid.")
-@since_option()
-@until_option
-@from_option
-@click.option("-n", "last", type=click.IntRange(min=1), metavar="N", help="Show only the last N events.")
+@log_options()
 @click.option(
     "-f",
     "--follow",
     is_flag=True,
-    help="Show the last events (-n, default 10), then new ones, each whole on a line; ends by ^C.",
+    help="Show the last ten events, then new ones, each whole on a line; ends by ^C.",
 )
 @json_option
 @click.pass_obj
@@ -100,7 +103,6 @@ def audit(
     /,
     *,
     sources: tuple[str, ...],
-    last: int | None,
     follow: bool,
     as_json: bool,
     **only: int | str | None,
@@ -116,7 +118,7 @@ def audit(
     log = opened_log(installation, sources)
     try:
         with reading(sources):
-            any_event = _show(log, where, last, follow=follow, as_json=as_json)
+            any_event = _show(log, where, follow=follow, as_json=as_json)
     except KeyboardInterrupt:
         return
     if log.broken:
@@ -148,11 +150,9 @@ def reading(sources: Sequence[str]) -> Iterator[None]:
         fail(error, NOT_READABLE)
 
 
-def _show(log: AuditLog, where: LineFilter, last: int | None, *, follow: bool, as_json: bool) -> bool:
+def _show(log: AuditLog, where: LineFilter, *, follow: bool, as_json: bool) -> bool:
     """Print the lines and return whether there were any."""
-    found = _last(log.lines(where), last or TAIL) if last or follow else log.lines(where)
-    if follow:
-        found = chain(found, log.follow(where))
+    found = chain(_last(log.lines(where)), log.follow(where)) if follow else log.lines(where)
     any_line = False
     if as_json:
         for line in found:
@@ -172,9 +172,9 @@ def _show(log: AuditLog, where: LineFilter, last: int | None, *, follow: bool, a
     return bool(rows)
 
 
-def _last(lines: Iterable[Line], count: int) -> list[Line]:
-    """Return the lines with the latest times, in bounded memory; those of one time stay in their order."""
-    latest = heapq.nlargest(count, enumerate(lines), key=lambda pair: (str(pair[1].get("ts")), pair[0]))
+def _last(lines: Iterable[Line]) -> list[Line]:
+    """Return the `TAIL` lines with the latest times; those of one time stay in their order."""
+    latest = heapq.nlargest(TAIL, enumerate(lines), key=lambda pair: (str(pair[1].get("ts")), pair[0]))
     return [line for _, line in reversed(latest)]
 
 

@@ -9,27 +9,31 @@ from collections.abc import Sequence
 import click
 
 from warmstart import view
-from warmstart.audit.line import HARVEST_FINISHED, HOOK_FINISHED, HOOK_STARTED, Line
-from warmstart.audit.query import STDIN, LineFilter
-from warmstart.cli.audit import detail, from_option, reading, since_option
+from warmstart.audit.query import LineFilter
+from warmstart.cli.audit import epoch, log_options, reading
 from warmstart.cli.output import as_objects, json_option, say, show_json, show_table, warn
 from warmstart.cli.own import log_for
 from warmstart.paths import Installation
 from warmstart.policy.units import format_duration
-from warmstart.report.lines import Hook, hooks, why_cold
-from warmstart.report.story import NO_ENTRIES, HookStory, Published, Story, tell
+from warmstart.report.lines import hooks
+from warmstart.report.story import HookStory, Story, tell
 
 NOTHING = 1
 
 
 @click.command()
 @click.argument("job", type=click.IntRange(min=1), envvar="SLURM_JOB_ID", metavar="[JOBID]")
-@since_option()
-@from_option
+@log_options()
 @json_option
 @click.pass_obj
 def explain(
-    installation: Installation, *, job: int, since: str | None, sources: tuple[str, ...], as_json: bool
+    installation: Installation,
+    *,
+    job: int,
+    since: str | None,
+    until: str | None,
+    sources: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Explain one job: what it asked and got, how long each part took, what was cold and why, and what to do.
 
@@ -40,10 +44,15 @@ def explain(
     Exit status: 0 explained; 1 nothing is known of the job; 2 wrong usage, or a log cannot be read.
     """
     with reading(sources):
-        story = _from_log(installation, job, since, sources)
-    if story is None:
+        log = log_for(installation, sources)
+        lines = log.lines(LineFilter(job=job, since=since, until=until))
+        found = hooks(lines, epoch(until) if until else time.time())
+    if log.broken:
+        warn(f"skipped {log.broken} unreadable lines")
+    if not found:
         _say_nothing(installation, sources, job)
         raise click.exceptions.Exit(NOTHING)
+    story = tell(found)
     if not sources:
         texts = view.files(installation, str(job), view.NOTICE)
         story = story._replace(
@@ -53,33 +62,6 @@ def explain(
         show_json(as_objects(story))
     else:
         _show(story)
-
-
-def _from_log(installation: Installation, job: int, since: str | None, sources: Sequence[str]) -> Story | None:
-    log = log_for(installation, sources)
-    lines = [*log.lines(LineFilter(job=job, since=since))]
-    if log.broken:
-        warn(f"skipped {log.broken} unreadable lines")
-    found = hooks(lines, time.time())
-    if not found:
-        return None
-    published = Published()
-    if STDIN not in sources and any(map(_is_cold_here, found)):
-        begun = min(hook.began for hook in found)
-        only = LineFilter(user=next((hook.user for hook in found if hook.user), ""), since=since, until=begun)
-        for hook in hooks(log_for(installation, sources).lines(only), time.time()):
-            if hook.job != job:
-                published.add(hook)
-    return tell(found, filter(_is_act, lines), published)
-
-
-def _is_cold_here(hook: Hook) -> bool:
-    return any(why_cold(start) == NO_ENTRIES for _, start in hook.starts)
-
-
-def _is_act(line: Line) -> bool:
-    """Return whether a line is of an act, and no first or last one."""
-    return line.get("event") not in (HOOK_STARTED, HOOK_FINISHED, HARVEST_FINISHED)
 
 
 def _say_nothing(installation: Installation, sources: Sequence[str], job: int) -> None:
@@ -96,7 +78,12 @@ def _say_nothing(installation: Installation, sources: Sequence[str], job: int) -
 def _show(story: Story) -> None:
     labels = (("cluster", story.cluster), ("partition", story.partition), ("account", story.account))
     say(", ".join([f"job {story.job} of {story.user or '?'}", *(f"{name} {value}" for name, value in labels if value)]))
-    for name, values in (("asked", story.asked), ("rules", story.rules), ("the rules add", story.added)):
+    for name, values in (
+        ("asked", story.asked),
+        ("rules", story.rules),
+        ("the rules add", story.added),
+        ("facts", story.facts),
+    ):
         if values:
             say(f"{name}: {', '.join(values)}")
     if story.excluded:
@@ -106,17 +93,10 @@ def _show(story: Story) -> None:
     for notice in story.notices:
         say(notice)
     _show_hooks(story)
-    if story.acts:
-        say("\nbesides")
-        show_table(("time", "node", "event", "what"), [(*_labels(act), detail(act)) for act in story.acts])
     if story.advice:
         say("\nwhat to do")
         for advice in story.advice:
             say(f"- {advice}")
-
-
-def _labels(act: Line) -> tuple[str, ...]:
-    return tuple(str(act.get(key, "")) for key in ("ts", "node", "event"))
 
 
 def _show_hooks(story: Story) -> None:

@@ -6,38 +6,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from warmstart.audit import values
-from warmstart.audit.line import Line, timestamp
+from warmstart.audit.line import timestamp
 from warmstart.policy.units import format_duration, format_size
-from warmstart.profiles import contract, registry
-from warmstart.report.counting import counted
-from warmstart.report.lines import PROLOG, REFUSED, Hook, ImageUse, Item, kind_of, why_cold
+from warmstart.profiles import contract
+from warmstart.report.lines import PROLOG, REFUSED, Hook, ImageUse, Item, why_cold
 
-MOST_JOBS = 4096  # of a user's history
 MOST_NAMED = 8  # nodes, in a line
 MOST_LOOK = 1 << 35  # seconds since the epoch: the year 3058
 EARLY_S = 300.0  # an end that may be the doing of what the job was given
 SEED, HARVEST, IMAGE = "seed", "harvest", "image"
-NO_ENTRIES, REFUSED_BUNDLES = "nothing-published", "bundles-refused"
 NO_ENTRY = "no file of an entry"
 OBSERVED = "it is only observed (mode: observe)"
 
 _COLD = {
-    NO_ENTRIES: "cold: nothing is published for its facts in the scopes that this job reads",
+    "nothing-published": "cold: nothing is published for its facts in the scopes that this job reads",
     "asked-fresh": "cold: the job asked to start fresh",
-    REFUSED_BUNDLES: "cold: what is published is not used",
+    "bundles-refused": "cold: what is published is not used",
     "bundles-left-out": "cold: what is published did not come to the node in time, or is too much to fetch",
     "nothing-proposed": "cold: the job's first node has nothing for it",
     "nodes-differ": "cold: the job's nodes differ in what its entries depend on",
     "no-vote": "cold: a node of the job was not ready in time",
     "head-silent": "cold: the job's first node was not heard of in time",
-}
-_ADVICE = {
-    NO_ENTRIES: "{profiles}: nothing; what this job compiles is published when it ends, for the next ones with the "
-    "same facts",
-    REFUSED_BUNDLES: "{profiles}: the remarks say which bundles; administrators: `warmstart maintain --store` sets "
-    "damaged ones aside",
-    "bundles-left-out": "{profiles}: what came stays, and the next job goes on with it; administrators: raise "
-    "seed.fetch_budget in the policy, or let `warmstart maintain --store` compact the store",
 }
 _GOT = {
     "reused": "was in the store",
@@ -85,40 +74,16 @@ class Story(NamedTuple):
     asked: tuple[str, ...]
     rules: tuple[str, ...]
     added: tuple[str, ...]  # images and profiles of the rules
+    facts: tuple[str, ...]  # what its caches depend on, where its first hook knew
     excluded: str
     refused: str  # why the job failed
     hooks: tuple[HookStory, ...]
-    acts: tuple[Line, ...]  # that have lines of their own
     advice: tuple[str, ...]
     notices: tuple[str, ...] = ()  # what its output shows, where that is known
 
 
-class Published:
-    """What a user's earlier jobs published: for a cold profile, which fact was another one."""
-
-    def __init__(self) -> None:
-        self._facts: dict[int, dict[str, str]] = {}
-        self._last: dict[str, int] = {}  # profile → the last job that published entries
-
-    def add(self, hook: Hook) -> None:
-        """Add a hook of a job of this user."""
-        if facts := values.words(hook.line, "facts"):
-            self._facts[hook.job] = facts
-            if len(self._facts) > MOST_JOBS:
-                del self._facts[next(iter(self._facts))]
-        self._last.update({profile: hook.job for profile, item in hook.harvests if item.get("entries")})
-
-    def difference(self, profile: str, facts: Mapping[str, str]) -> str:
-        """Return how these facts differ from those for which entries were last published, "" if nobody knows."""
-        job = self._last.get(profile, 0)
-        known = self._facts.get(job, {})
-        names = [name for name in _facts_of(profile) if known.get(name) != facts.get(name)] if known else []
-        told = [f"{name} is {facts.get(name, '-')}, was {known.get(name, '-')}" for name in names]
-        return f"entries of job {job} do not fit: {'; '.join(told)}" if told else ""
-
-
-def tell(hooks: Sequence[Hook], acts: Iterable[Line] = (), published: Published | None = None) -> Story:
-    """Return the story of a job by its hooks, which are not empty, and other lines about it."""
+def tell(hooks: Sequence[Hook]) -> Story:
+    """Return the story of a job by its hooks, of which there is one at least."""
     ordered = sorted(hooks, key=lambda hook: (hook.began, hook.node))
     prologs = [hook for hook in ordered if hook.name == PROLOG and not hook.done_by]
     by_node = {hook.node: hook for hook in prologs}
@@ -136,10 +101,10 @@ def tell(hooks: Sequence[Hook], acts: Iterable[Line] = (), published: Published 
         asked=tuple(_asked(values.mapping(plan, "asked"))),
         rules=values.texts(plan, "rules"),
         added=(*values.texts(granted, "images"), *values.texts(granted, "profiles")),
+        facts=tuple(_asked(values.mapping(plan, "facts"))),
         excluded=values.text(plan, "excluded") or (OBSERVED if plan.get("observed") is True else ""),
         refused=refused.reason if refused else "",
-        hooks=tuple(_hook(hook, published or Published()) for hook in ordered),
-        acts=tuple(sorted(acts, key=lambda line: values.text(line, "ts"))),
+        hooks=tuple(map(_hook, ordered)),
         advice=tuple(dict.fromkeys(_advice(ordered))),
     )
 
@@ -162,11 +127,11 @@ def named(nodes: Sequence[str]) -> str:
     return f"{', '.join(nodes[:MOST_NAMED])}{more}"
 
 
-def _hook(hook: Hook, published: Published) -> HookStory:
+def _hook(hook: Hook) -> HookStory:
     told = values.mapping(hook.line, "told")
     of_step = {
         IMAGE: [Part("  image", format_duration(image.seconds), _image(image)) for image in hook.images],
-        SEED: [*_starts(hook, published)],
+        SEED: [*_starts(hook)],
         HARVEST: [*_harvests(hook)],
     }
     of_step[HARVEST if hook.harvests else SEED] += [Part("  while the job runs", "", text) for text in _looks(hook)]
@@ -204,13 +169,12 @@ def _image(image: ImageUse) -> str:
     return f"{image.reference} {_GOT.get(image.how, image.how)} ({format_size(image.size)}){waited}"
 
 
-def _starts(hook: Hook, published: Published) -> Iterable[Part]:
+def _starts(hook: Hook) -> Iterable[Part]:
     if of := values.text(hook.line, "of"):
         yield Part("  image", "", f"caches of {of}")
     for profile, start in hook.starts:
         cold = why_cold(start)
-        what = _cold(profile, cold, start, hook, published) if cold else _warm(start)
-        yield Part(f"  {profile}", _time(start), what)
+        yield Part(f"  {profile}", _time(start), _cold(cold, start) if cold else _warm(start))
 
 
 def _time(item: Item) -> str:
@@ -218,23 +182,21 @@ def _time(item: Item) -> str:
 
 
 def _warm(start: Item) -> str:
-    entries, bundles = (
-        _counted(values.count(start, "entries"), "entr"),
-        counted(values.count(start, "bundles"), "bundle"),
-    )
+    entries = _entries(values.count(start, "entries"))
+    bundles = values.count(start, "bundles")
     size = values.count(start, "fetched_bytes")
     fetched = f", {format_size(size)} fetched" if size else ""
     scopes = ", ".join(values.texts(start, "scopes"))
-    return f"warm: {entries} of {bundles} ({scopes}), by {values.text(start, 'way')}{fetched}"
+    return (
+        f"warm: {entries} of {bundles} bundle{'s' * (bundles != 1)} ({scopes}), by {values.text(start, 'way')}{fetched}"
+    )
 
 
-def _cold(profile: str, cold: str, start: Item, hook: Hook, published: Published) -> str:
+def _cold(cold: str, start: Item) -> str:
     kind, _, details = cold.partition(": ")
     why = f"{_COLD[kind]}{f' ({details})' if details else ''}" if kind in _COLD else f"cold: {cold}"
     if nodes := values.texts(start, "nodes"):
         why += f"; on all nodes of the job, because of {named(nodes)}"
-    if kind == NO_ENTRIES and (more := published.difference(profile, values.words(hook.line, "facts"))):
-        why += f"; {more}"
     return why
 
 
@@ -255,7 +217,7 @@ def _harvested(item: Item) -> Iterable[str]:
         yield f"not harvested, or not all: {left_out}"
     if retired := values.count(item, "retired"):
         examples = values.texts(item, "retired_examples")
-        yield f"removed, and so retired: {_counted(retired, 'entr')}{f' ({_text([*examples])})' if examples else ''}"
+        yield f"removed, and so retired: {_entries(retired)}{f' ({_text([*examples])})' if examples else ''}"
     if own := values.texts(item, "own"):
         yield f"set by the job itself: {', '.join(own)}"
     for what, key in (("left out", "ignored"), ("entries rejected", "rejected")):
@@ -276,12 +238,12 @@ def _such_as(pairs: object) -> str:
 def _published(item: Item) -> str:
     """Return what became of the entries that the job made, "" if it made none."""
     if handed_in := values.count(item, "handed_in"):
-        return f"{_counted(handed_in, 'new entr')} handed in, to be published with those of the job's other nodes"
+        return f"{_entries(handed_in, 'new ')} handed in, to be published with those of the job's other nodes"
     if spooled := values.count(item, "spooled"):
-        return f"{_counted(spooled, 'new entr')} on the node, until the store takes them"
+        return f"{_entries(spooled, 'new ')} on the node, until the store takes them"
     number, seeded, changed = (values.count(item, name) for name in ("entries", "seeded", "changed"))
     when = " while the job ran" if item.get("running") is True else ""
-    told = f"{_counted(number, 'new entr')} published{when}, {format_size(values.count(item, 'size'))}"
+    told = f"{_entries(number, 'new ')} published{when}, {format_size(values.count(item, 'size'))}"
     if changed:
         told += f", {changed} of them in place of seeded ones"
     elif seeded:
@@ -289,9 +251,8 @@ def _published(item: Item) -> str:
     return told if number else ""
 
 
-def _counted(number: int, stem: str) -> str:
-    """Return a number of entries; `stem` is the word without its end."""
-    return f"{number} {stem}{'y' if number == 1 else 'ies'}"
+def _entries(number: int, kind: str = "") -> str:
+    return f"{number} {kind}{'entry' if number == 1 else 'entries'}"
 
 
 def _advice(hooks: Sequence[Hook]) -> Iterable[str]:
@@ -299,34 +260,8 @@ def _advice(hooks: Sequence[Hook]) -> Iterable[str]:
     for failure in (failure for hook in hooks for failure in hook.failures if failure.hint):
         codes.setdefault(failure.hint, failure.code)
     yield from (f"{code}: {hint}" for hint, code in codes.items())
-    harvests = [harvest for hook in hooks for harvest in hook.harvests]
-    for profile, item in harvests:
-        lost = NO_ENTRY in values.counts(item, "ignored")
-        if lost and not any(values.count(item, name) for name in ("entries", "known", "seeded")):
-            yield (
-                f"{profile}: none of these files is an entry's: `warmstart profile try DIRECTORY --profile {profile}` "
-                "shows what a directory's files would become"
-            )
-    unused = {profile for profile, item in harvests if values.text(item, "use") in contract.UNUSED}
-    cold: dict[str, dict[str, None]] = {}  # profiles, by reason
-    for profile, start in (start for hook in hooks for start in hook.starts if start[0] not in unused):
-        cold.setdefault(kind_of(why_cold(start)), {})[profile] = None
-    yield from (text.format(profiles=", ".join(cold[why])) for why, text in _ADVICE.items() if why in cold)
-    if own := sorted({name for _, item in harvests for name in values.texts(item, "own")}):
-        yield (
-            f"administrators: `override: [{', '.join(own)}]` in the jobs' rule gives jobs warmstart's directory, "
-            "whatever a user sets; it does not reach what a script or a program sets later"
-        )
     if early := [died for hook in hooks if 0 < (died := values.seconds(hook.line, "died_ms")) < EARLY_S]:
         yield (
             f"the job began warm and died after {format_duration(max(early))}: if that repeats, submit it with "
             "--warm-fresh, or with cache=NAME, another one for each configuration"
         )
-
-
-def _facts_of(profile: str) -> Sequence[str]:
-    """Return the facts that make a profile's namespace; every one, for a profile of the site's own."""
-    if profile in registry.names(()):
-        shipped = registry.get(profile, ())
-        return (*shipped.facts, "cache", *(("path",) if shipped.relocation == "constant-path" else ()))
-    return ("image", "cpu", "machine", "gpu", "driver", "declared", "path", "cache")

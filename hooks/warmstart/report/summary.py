@@ -1,11 +1,8 @@
-"""A summary of a log, in bounded memory: what `warmstart report` shows, as numbers.
+"""A summary of a log: what `warmstart report` shows, as numbers.
 
 **Time saved on imports**: on the first node of each job, an image that was in the store saves its size at the mean rate
 of the imports in the log, less the time that the hook took. A hook that waited for an import saves nothing: the job
 would have imported at the same time.
-
-**Compiling saved**: a hit saves the mean time in which jobs that began without entries of the same profile made theirs
-(`building_ms` of an epilog). It counts on each node.
 
 **Hits** are what epilogs have seen (`use`; docs/reference/profiles.md, Seen hits): a cache that was seeded and to which
 nothing was added is a hit if the tool left a trace of its use, else nobody knows. What was not used at all is neither
@@ -23,7 +20,6 @@ from warmstart.audit import events, values
 from warmstart.audit.line import Line
 from warmstart.policy.units import format_size
 from warmstart.profiles import contract
-from warmstart.report.counting import Durations, Tally, Times, percent, top
 from warmstart.report.lines import (
     DRAINED,
     EPILOG,
@@ -31,7 +27,6 @@ from warmstart.report.lines import (
     IMPORTED,
     KILLED,
     PROLOG,
-    REFUSED,
     Hook,
     Hooks,
     ImageUse,
@@ -43,11 +38,15 @@ from warmstart.report.lines import (
 )
 
 TOP = 10
-MOST_DISTINCT = 1 << 16  # users and nodes that are told apart
-NO_ENTRY = frozenset({"nothing-published", "nothing-proposed", "asked-fresh"})  # nothing was there, or wanted
+OTHERS = "(others)"
 _HOOKS = frozenset({PROLOG, EPILOG, "job-container", *wing.programs()})
 _FOUND = frozenset({"reused", "stale"})
 _BAD = frozenset({FAILED, DRAINED, "crashed", KILLED})  # outcomes
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things: `1 user`, `2,000 users`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 class Uses(NamedTuple):
@@ -68,14 +67,18 @@ class Uses(NamedTuple):
     @property
     def percent(self) -> str:
         """The share of hits in hits and builds."""
-        return percent(self.hit, self.hit + self.built) if self.is_seen else "-"
+        known = self.hit + self.built
+        return f"{100 * self.hit / known:.1f}%" if known and self.is_seen else "-"
 
 
-class Counted(NamedTuple):
-    """A name and how often it occurred."""
+class Times(NamedTuple):
+    """How long something took, in seconds."""
 
-    name: str
-    times: int
+    number: int
+    p50: float
+    p95: float
+    p99: float
+    longest: float
 
 
 class HookTimes(NamedTuple):
@@ -86,25 +89,15 @@ class HookTimes(NamedTuple):
     times: Times
 
 
-class Saved(NamedTuple):
-    """Time saved on imports, or on compiling (see the module)."""
+class Day(NamedTuple):
+    """What happened on one day."""
 
-    seconds: float
-    counted: int  # images of first nodes, or hits, for which the time is known
-    unknown: int  # those for which no import, or cold start, in the log tells it
-
-
-class Period(NamedTuple):
-    """One day, or one hour."""
-
-    start: str  # 2026-01-31, or 2026-01-31T09
+    start: str  # 2026-01-31
     jobs: int
     hit: int  # caches
     built: int
     imported: int
     uses: int  # of images by jobs
-    published_bytes: int  # of bundles
-    imported_bytes: int
 
 
 class Summary(NamedTuple):
@@ -119,24 +112,17 @@ class Summary(NamedTuple):
     nodes: int
     profiles: tuple[Uses, ...]
     by_user: tuple[Uses, ...]
-    cold: tuple[Counted, ...]  # "user: reason", of caches that began cold on a node
-    cold_anyway: tuple[Counted, ...]  # "profile: reason", although there were entries
+    cold: dict[str, int]  # "user: reason" → caches that began cold on a node
     imports: Times
     imported_bytes: int
     avoided: int  # uses of images by jobs on every node, less the imports
-    waits: Times  # for imports
-    images: tuple[Counted, ...]  # that were used most
-    saved: Saved
-    compiling: Saved
+    saved: float | None  # seconds, on imports; None if no import in the log tells it
     entries: int  # that were published
-    rejected: tuple[Counted, ...]  # entries, by reason
-    of_wings: tuple[Counted, ...]  # what wings count
-    refused: tuple[Counted, ...]  # jobs, by code
-    drained: tuple[Counted, ...]  # nodes, by code
-    failed: tuple[Counted, ...]  # "step: code", or "event: code" of an act of its own
+    published_bytes: int  # of bundles
+    of_wings: dict[str, int]  # what wings count
+    failures: dict[str, int]  # by "refused: code", "drained: code", "step: code", or "event: code" of an act
     hooks: tuple[HookTimes, ...]
-    fetched_bytes: int  # that nodes read from the store: bundles, and images that they unpacked
-    periods: tuple[Period, ...]
+    days: tuple[Day, ...]
 
     @property
     def caches(self) -> Uses:
@@ -145,9 +131,9 @@ class Summary(NamedTuple):
         return Uses("", *(sum(getattr(uses, name) for uses in seen) for name in Uses._fields[1:]))
 
 
-def summarize(lines: Iterable[Line], now: float, *, by_hour: bool = False) -> Summary:
-    """Add up a log, of which the last hooks may go on at `now`, in epoch seconds. Periods are days, or hours."""
-    adding, pairs = _Adding(by_hour=by_hour), Hooks()
+def summarize(lines: Iterable[Line], now: float) -> Summary:
+    """Add up a log, of which the last hooks may go on at `now`, in epoch seconds."""
+    adding, pairs = _Adding(), Hooks()
     for line in lines:
         adding.add_line(line)
         for hook in pairs.add(line):
@@ -157,14 +143,39 @@ def summarize(lines: Iterable[Line], now: float, *, by_hour: bool = False) -> Su
     return adding.result()
 
 
+class Durations:
+    """Seconds, rounded to three digits, so that memory does not grow with their number."""
+
+    def __init__(self) -> None:
+        self._found = Counter[float]()
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count a duration."""
+        self._found[float(f"{seconds:.3g}")] += 1
+        self.total += seconds
+
+    def times(self) -> Times:
+        """Return what these are like; zeros if there are none."""
+        p50, p95, p99, longest = map(self._quantile, (0.5, 0.95, 0.99, 1.0))
+        return Times(self._found.total(), p50, p95, p99, longest)
+
+    def _quantile(self, share: float) -> float:
+        below = 0
+        for seconds in sorted(self._found):
+            below += self._found[seconds]
+            if below >= share * self._found.total():
+                return seconds
+        return 0.0
+
+
 class _Images:
     """Imports, and how jobs got their images."""
 
     def __init__(self) -> None:
-        self.imports, self.waits = Durations(), Durations()
+        self.imports = Durations()
         self.imported_bytes = self.uses = 0
-        self.references = Tally[str]()
-        self._found = self._found_bytes = 0  # images that first nodes found in the store
+        self._found_bytes = 0  # of images that first nodes found in the store
         self._finding = 0.0  # seconds, of these
 
     def add_import(self, image: ImageUse) -> None:
@@ -173,52 +184,35 @@ class _Images:
 
     def add_use(self, image: ImageUse, *, head: bool) -> None:
         self.uses += 1
-        self.references.add(image.reference)
-        if image.waited:
-            self.waits.add(image.waited)
         if head and image.how in _FOUND:
-            self._found += 1
             self._found_bytes += image.size
             self._finding += image.seconds
 
-    def saved(self) -> Saved:
+    def saved(self) -> float | None:
         if not self.imported_bytes or not self.imports.total:
-            return Saved(0.0, 0, self._found)
+            return None
         rate = self.imported_bytes / self.imports.total
-        return Saved(max(self._found_bytes / rate - self._finding, 0.0), self._found, 0)
+        return max(self._found_bytes / rate - self._finding, 0.0)
 
 
 class _Caches:
     """How caches began, and what came of them."""
 
     def __init__(self) -> None:
-        self.entries = self.fetched = 0
-        self.cold, self.cold_anyway, self.rejected = Tally[str](), Tally[str](), Tally[str]()
-        self.by_profile, self.by_user = (Tally[tuple[str, ...]](MOST_DISTINCT) for _ in range(2))  # name, use
-        self._building = defaultdict[str, Durations](Durations)  # by profile
+        self.entries = self.published_bytes = 0
+        self.cold = Counter[str]()
+        self.by_profile, self.by_user = Counter[tuple[str, str]](), Counter[tuple[str, str]]()  # name, use
 
-    def add_start(self, user: str, profile: str, start: Item) -> None:
-        self.fetched += values.count(start, "fetched_bytes")
+    def add_start(self, user: str, start: Item) -> None:
         if why := why_cold(start):
-            self.cold.add(f"{user}: {kind_of(why)}")
-            if why not in NO_ENTRY:
-                self.cold_anyway.add(f"{profile}: {why}")
+            self.cold[f"{user}: {kind_of(why)}"] += 1
 
     def add_harvest(self, user: str, profile: str, harvest: Item) -> None:
         self.entries += values.count(harvest, "entries")
-        for reason, count in values.counts(harvest, "rejected").items():
-            self.rejected.add(reason, count)
+        self.published_bytes += values.count(harvest, "size")
         if (use := values.text(harvest, "use")) in contract.USES:
-            self.by_profile.add((profile, use))
-            self.by_user.add((user, use))
-        if use == contract.BUILT and not values.count(harvest, "seeded"):
-            self._building[profile].add(values.seconds(harvest, "building_ms"))
-
-    def saved(self) -> Saved:
-        hits = {profile: count for (profile, use), count in self.by_profile.items() if use == contract.HIT}
-        known = {profile: count for profile, count in hits.items() if profile in self._building}
-        saved = sum(count * self._building[profile].mean for profile, count in known.items())
-        return Saved(saved, sum(known.values()), sum(hits.values()) - sum(known.values()))
+            self.by_profile[profile, use] += 1
+            self.by_user[user, use] += 1
 
 
 class _Runs:
@@ -226,14 +220,14 @@ class _Runs:
 
     def __init__(self) -> None:
         self.number = 0
+        self.failures = Counter[str]()
         self._took = defaultdict[str, Durations](Durations)  # by hook
         self._failed = Counter[str]()
-        self.failures = {degree: Tally[str]() for degree in (REFUSED, DRAINED, FAILED)}
 
     def add(self, hook: Hook) -> None:
         for failure in hook.failures:
-            name = f"{failure.step}: {failure.code}" if failure.degree == FAILED else failure.code
-            self.failures[failure.degree].add(name)
+            what = failure.step if failure.degree == FAILED else failure.degree
+            self.failures[f"{what}: {failure.code}"] += 1
         if hook.done_by:
             return
         self.number += 1
@@ -247,14 +241,13 @@ class _Runs:
 
 
 class _Adding:
-    def __init__(self, *, by_hour: bool) -> None:
-        self._length = len("2026-01-31T09") if by_hour else len("2026-01-31")
+    def __init__(self) -> None:
         self._first = self._last = ""
-        self._clusters, self._nodes, self._users = (Tally[str](MOST_DISTINCT) for _ in range(3))
+        self._clusters, self._nodes, self._users = (set[str]() for _ in range(3))
         self._images, self._caches, self._runs = _Images(), _Caches(), _Runs()
-        self._jobs = self._unpacked = 0
-        self._of_wings = Tally[str]()
-        self._periods = defaultdict[str, Counter[str]](Counter)
+        self._jobs = 0
+        self._of_wings = Counter[str]()
+        self._days = defaultdict[str, Counter[str]](Counter)
 
     def add_line(self, line: Line) -> None:
         """Add what any line says, and acts that have a line of their own."""
@@ -266,92 +259,79 @@ class _Adding:
             self._clusters.add(cluster)
         if event == events.IMAGE_IMPORTED:
             self._add_import(image_of(line), at)
-        elif event == events.IMAGE_UNPACKED:
-            self._unpacked += values.count(line, "fetched_bytes")
         elif event.endswith("failed"):
-            self._runs.failures[FAILED].add(f"{event}: {failure_of(values.mapping(line, 'error')).code}")
+            self._runs.failures[f"{event}: {failure_of(values.mapping(line, 'error')).code}"] += 1
 
     def add(self, hook: Hook) -> None:
         """Add a run of a program."""
         self._runs.add(hook)
-        period = self._periods[hook.began[: self._length]]
-        for name, count in hook.counts.items():
-            self._of_wings.add(name, count)
+        self._of_wings.update(hook.counts)
+        day = self._day(hook.began)
         for image in hook.images:
             if image.how == IMPORTED:
                 self._add_import(image, hook.began)
             if hook.name == PROLOG:
                 self._images.add_use(image, head=hook.head)
-                period["uses"] += 1
-        for profile, start in hook.starts:
-            self._caches.add_start(hook.user, profile, start)
+                day["uses"] += 1
+        for _, start in hook.starts:
+            self._caches.add_start(hook.user, start)
         for profile, harvest in hook.harvests:
             self._caches.add_harvest(hook.user, profile, harvest)
-            period["published_bytes"] += values.count(harvest, "size")
-            period[values.text(harvest, "use")] += 1
+            day[values.text(harvest, "use")] += 1
         if hook.name == PROLOG and hook.head:
             self._jobs += 1
-            period["jobs"] += 1
+            day["jobs"] += 1
             self._users.add(hook.user)
 
     def _add_import(self, image: ImageUse, at: str) -> None:
         self._images.add_import(image)
-        period = self._periods[at[: self._length]]
-        period["imported"] += 1
-        period["imported_bytes"] += image.size
+        self._day(at)["imported"] += 1
+
+    def _day(self, at: str) -> Counter[str]:
+        return self._days[at[: len("2026-01-31")]]
 
     def result(self) -> Summary:
         images, caches, runs = self._images, self._caches, self._runs
-        periods = [
-            Period(start, *(period[name] for name in Period._fields[1:]))
-            for start, period in sorted(self._periods.items())
-            if period
-        ]
         return Summary(
             first=self._first,
             last=self._last,
-            clusters=tuple(sorted(name for name, _ in self._clusters.items())),
+            clusters=tuple(sorted(self._clusters)),
             runs=runs.number,
             jobs=self._jobs,
             users=len(self._users),
             nodes=len(self._nodes),
-            profiles=_most_used(caches.by_profile, MOST_DISTINCT),
-            by_user=_most_used(caches.by_user, TOP),
-            cold=_counts(caches.cold),
-            cold_anyway=_counts(caches.cold_anyway),
+            profiles=_uses(caches.by_profile),
+            by_user=_uses(caches.by_user)[:TOP],
+            cold=_most(caches.cold),
             imports=images.imports.times(),
             imported_bytes=images.imported_bytes,
-            avoided=max(images.uses - images.imports.count, 0),
-            waits=images.waits.times(),
-            images=_counts(images.references),
+            avoided=max(images.uses - images.imports.times().number, 0),
             saved=images.saved(),
-            compiling=caches.saved(),
             entries=caches.entries,
-            rejected=_counts(caches.rejected),
-            of_wings=tuple(Counted(name, number) for name, number in sorted(self._of_wings.items()) if number),
-            refused=_counts(runs.failures[REFUSED]),
-            drained=_counts(runs.failures[DRAINED]),
-            failed=_counts(runs.failures[FAILED]),
+            published_bytes=caches.published_bytes,
+            of_wings=dict(sorted(self._of_wings.items())),
+            failures=_most(runs.failures),
             hooks=runs.by_hook(),
-            fetched_bytes=caches.fetched + self._unpacked,
-            periods=tuple(periods),
+            days=tuple(
+                Day(start, *(day[name] for name in Day._fields[1:])) for start, day in sorted(self._days.items()) if day
+            ),
         )
 
 
-def in_units(counted: Counted) -> str:
+def in_units(name: str, number: int) -> str:
     """Return the number of something that a wing counts: bytes, or times."""
-    is_size = counted.name.partition(":")[0].endswith("bytes")
-    return format_size(counted.times) if is_size else f"{counted.times:,}"
+    return format_size(number) if name.partition(":")[0].endswith("bytes") else f"{number:,}"
 
 
-def _counts(tally: Tally[str]) -> tuple[Counted, ...]:
-    return tuple(Counted(*item) for item in top(tally, TOP))
+def _most(numbers: Counter[str]) -> dict[str, int]:
+    """Return the largest numbers by their names, then the rest as `OTHERS` if there is any."""
+    ordered = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
+    rest = sum(number for _, number in ordered[TOP:])
+    return dict(ordered[:TOP]) | ({OTHERS: rest} if rest else {})
 
 
-def _most_used(tally: Tally[tuple[str, ...]], most: int) -> tuple[Uses, ...]:
-    """Return the names that were used most; those that were never touched come last."""
-    by_name = defaultdict[str, dict[str, int]](dict)
-    for (name, use), count in tally.items():
-        by_name[name][use] = count
-    found = [Uses(name, *(count.get(use, 0) for use in contract.USES)) for name, count in by_name.items()]
-    return tuple(sorted(found, key=lambda one: (-one.hit - one.built - one.unknown, one.name))[:most])
+def _uses(numbers: Counter[tuple[str, str]]) -> tuple[Uses, ...]:
+    """Return the names, those that were used most first; those that were never touched come last."""
+    names = {name for name, _ in numbers}
+    found = [Uses(name, *(numbers[name, use] for use in contract.USES)) for name in names]
+    return tuple(sorted(found, key=lambda one: (-one.hit - one.built - one.unknown, one.name)))

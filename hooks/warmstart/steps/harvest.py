@@ -68,7 +68,7 @@ CUT_SHORT = "removed, but the harvest was cut short; it stays published"
 OWN = ".own-"
 MOST_RETIRED = 5  # names in an event
 MOST_OWN = 256  # names of the cache's directory that are looked at
-LONGEST_PAUSE_NS = 60 * 10**9  # between two files of a job that is at work on its cache
+
 _LAST = "last"  # a stage and an item of the spool: that this node hands in nothing more
 
 BUSY_SECONDS = 5.0  # wait for a process that still writes to the cache
@@ -435,8 +435,6 @@ class _ProfileHarvest:
                 seeded=self._seeded_number,
                 use="" if late or self._is_live else self._use(collected),
                 own=self._own,
-                building_ms=self._building_ms(valid),
-                akin=self._akin(valid) if self._seeded_number and valid else 0,
                 ignored=collected.ignored,
                 ignored_examples=collected.ignored_examples,
                 truncated=OUT_OF_TIME if last else collected.truncated,
@@ -555,28 +553,6 @@ class _ProfileHarvest:
         if not collected.is_empty:
             return contract.HIT
         return contract.UNTOUCHED if self._profile.leaves_trace else contract.UNKNOWN
-
-    def _building_ms(self, new: Entries) -> float:
-        """Return for how long the job made entries: between the times of their files, without what is long in between.
-
-        The times are the job's to set, so it is no longer than the job.
-        """
-        times = sorted(file.mtime_ns for files in new.values() for file in files.values())
-        between = (times[number] - times[number - 1] for number in range(1, len(times)))
-        record = self._context.record
-        most = max(record.ended - record.began, 0.0) * 1000
-        return round(min(sum(gap for gap in between if gap < LONGEST_PAUSE_NS) / 1e6, most), 3)
-
-    def _akin(self, new: Iterable[str]) -> int:
-        """Return how many entries that were not seeded have the name of one that was, but for hashes and folders."""
-        import re
-
-        def name(entry: str) -> str:
-            bare = re.sub(r"[0-9a-f]{16,}|[A-Za-z0-9_-]{40,}", "", entry.rpartition("/")[2])
-            return bare if re.search(r"[A-Za-z]", bare) else ""
-
-        seeded = {name(entry) for entry in self._all_seeded.names} - {""}
-        return sum(name(entry) in seeded for entry in new if entry not in self._all_seeded)
 
     def _stored_entries(self) -> list[str]:
         """Return the entries that the store has; none if it does not answer, and the harvest will be spooled.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 from pathlib import Path
@@ -92,12 +91,6 @@ def test_a_directory_stands_for_all_logs_in_it(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="empty"):
         list(AuditLog([str(tmp_path), str(tmp_path / "empty")]).lines(ALL))
-
-
-def test_standard_input_is_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`journalctl -t warmstart -o cat | warmstart audit --from -`."""
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(written(A) + b"\n" + written(B)[:-1])))
-    assert [line["ts"] for line in AuditLog(["-"]).lines(ALL)] == [A["ts"], B["ts"]]
 
 
 def test_reading_goes_on_where_it_ended_even_after_a_rotation(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.lib import sample_log
 from tests.lib.command_line import run
-from tests.lib.hook_lines import act, epilog, finished, started
+from tests.lib.hook_lines import finished, started
 from tests.lib.node import Node, OsAs
 from warmstart import view
 from warmstart.audit.line import Line, timestamp
@@ -37,7 +37,7 @@ def nowhere(tmp_path: Path) -> Installation:
 def test_from_a_log(nowhere: Installation, log: str) -> None:
     result = run(nowhere, "explain", "1000", "--from", log)
     assert result.exit_code == 0
-    words = ("job 1000 of", "asked: images registry.example.com/", "was imported", "nothing is published", "what to do")
+    words = ("job 1000 of", "asked: images registry.example.com/", "was imported", "nothing is published", "facts: ")
     assert [word for word in words if word not in result.stdout] == []
 
 
@@ -55,23 +55,6 @@ def test_of_many_nodes_the_first_is_told_in_full(nowhere: Installation, tmp_path
     told, _, others = shown.partition("other nodes")
     assert ("prolog on n1" in told, "warm" in told) == (True, True)
     assert ("vllm: cold: store-failed" in others, "warm" in others) == (True, False)
-
-
-def test_a_cold_profile_is_compared_with_what_was_published_before(nowhere: Installation, tmp_path: Path) -> None:
-    lines: list[Line] = []
-    for job, cold in ((5, {}), (7, {"numba": {"warm": False, "cold": "nothing-published"}}), (9, {})):
-        about: Line = {"job_id": job, "ts": f"2026-02-0{job}T00:00:00.000Z"}
-        lines.append(finished(**about, facts={"cpu": f"c{job}"}, caches=cold))
-        lines.append(epilog(**about, caches={"numba": {"entries": 1}}))
-    told = run(nowhere, "explain", "7", "--from", logged(tmp_path / "days.jsonl", *lines)).stdout
-    assert "entries of job 5 do not fit: cpu is c7, was c5" in told
-
-
-def test_acts_that_have_lines_of_their_own_are_told_besides(nowhere: Installation, tmp_path: Path) -> None:
-    dropped = act("bundle.dropped", job_id=7, reason="harvest.spool is used up")
-    path = logged(tmp_path / "log.jsonl", started(), finished(), dropped)
-    _, _, besides = run(nowhere, "explain", "7", "--from", path).stdout.partition("besides")
-    assert besides.splitlines()[2].split()[1:4] == ["n1", "bundle.dropped", "reason=harvest.spool"]
 
 
 @pytest.mark.parametrize(("began", "outcome"), [("2026-01-31T09:30:00.000Z", "killed"), ("", "has not finished")])

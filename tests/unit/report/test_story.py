@@ -8,14 +8,13 @@ from tests.lib.hook_lines import EPILOG, NOW, act, epilog, finished, started
 from warmstart.audit.line import Line
 from warmstart.report import story
 from warmstart.report.lines import KILLED, UNFINISHED, hooks
-from warmstart.report.story import Part, Published, Story, named, tell
-from warmstart.steps import seed
+from warmstart.report.story import Part, Story, named, tell
 
 FACTS = {"image": "sha256:ab", "cpu": "x86_64-1f", "gpu": "none"}
 
 
-def of(*lines: Line, published: Published | None = None) -> Story:
-    return tell(hooks(lines, NOW), published=published)
+def of(*lines: Line) -> Story:
+    return tell(hooks(lines, NOW))
 
 
 def cold(reason: str, profile: str = "numba", **fields: object) -> Line:
@@ -76,13 +75,7 @@ def test_every_cold_profile_has_a_reason(reason: str) -> None:
     told = of(cold(reason))
     assert parts(told)[1].what.startswith("cold: ")
     assert reason in story._COLD or reason in parts(told)[1].what
-    assert bool(told.advice) == (reason in story._ADVICE)
-
-
-def test_of_a_cold_profile_that_the_job_did_not_use_there_is_no_advice() -> None:
-    begun = cold(seed.NOTHING_PUBLISHED), cold(seed.NOTHING_PUBLISHED, "inductor")
-    (before,), (after,) = of(*begun).advice, of(*begun, epilog(caches={"numba": {"use": "untouched"}})).advice
-    assert (before.partition(":")[0], after.partition(":")[0]) == ("numba, inductor", "inductor")
+    assert told.facts == ("image sha256:ab", "cpu x86_64-1f", "gpu none")
 
 
 def test_because_of_which_nodes_a_cache_is_cold() -> None:
@@ -102,19 +95,6 @@ def test_the_caches_of_a_steps_image_are_told_with_it() -> None:
 def test_the_jobs_first_node_is_told_first() -> None:
     early = finished(node="n2", ts="2026-01-31T09:29:00.000Z")
     assert of(early, finished(node="n10"), finished(node="n3", head=True)).nodes == ("n3", "n2", "n10")
-
-
-def test_which_fact_was_another_one() -> None:
-    published = Published()
-    before = finished(job_id=5, facts={**FACTS, "cpu": "x86_64-2a", "gpu": "H100"})
-    ended = epilog(job_id=5, caches={"numba": {"entries": 3}, "acme": {"entries": 3}})
-    for hook in hooks([before, ended], NOW):
-        published.add(hook)
-    assert published.difference("numba", FACTS) == "entries of job 5 do not fit: cpu is x86_64-1f, was x86_64-2a"
-    assert published.difference("triton", FACTS) == ""
-    assert "gpu is none, was H100" in published.difference("acme", FACTS)  # of the site's own, every fact may count
-    told = of(cold("nothing-published"), published=published)
-    assert parts(told)[1].what.endswith("cpu is x86_64-1f, was x86_64-2a")
 
 
 def test_what_a_job_was_refused_for() -> None:
@@ -175,18 +155,6 @@ PAIR = [["v2/a/x.bin", "no file of an entry"]]
 )  # fmt: skip
 def test_what_came_of_a_cache(item: Line, text: str) -> None:
     assert told_of({"numba": item}) == [text]
-
-
-@pytest.mark.parametrize(("item", "advised"), [({}, True), ({"seeded": 3}, False), ({"known": 3}, False)])
-def test_where_nothing_was_an_entrys_it_is_said_how_to_find_the_pattern(item: Line, advised: bool) -> None:
-    """Of a warm job something was: tools write files of their own, too."""
-    told = of(epilog(caches={"acme": {"ignored": LOST, **item}}))
-    assert ["warmstart profile try DIRECTORY --profile acme" in advice for advice in told.advice] == [True] * advised
-
-
-def test_variables_that_a_job_set_itself_can_be_overridden() -> None:
-    (advice,) = of(epilog(caches={"a": {"own": ["Y_DIR"]}, "b": {"own": ["X_DIR"]}})).advice
-    assert "`override: [X_DIR, Y_DIR]` in the jobs' rule" in advice
 
 
 @pytest.mark.parametrize("hook", [finished, epilog])

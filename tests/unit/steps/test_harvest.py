@@ -445,20 +445,6 @@ def test_what_a_job_says_that_it_set_itself(job: Job, left: list[str], own: list
 
 
 @pytest.mark.parametrize(
-    ("times", "lasted", "building_ms"),
-    [((100, 105), 900, 5000), ((100, 200), 900, 0), ((100, 140), 30, 30_000), ((100, 140), 0, 0)],
-    ids=["at work", "a long pause", "longer than the job", "no end is known"],
-)
-def test_for_how_long_a_job_made_entries(job: Job, times: tuple[int, int], lasted: int, building_ms: float) -> None:
-    job.write("numba", numba_files())
-    for number, path in enumerate(sorted(Path(job.context.record.run_directory, "cache/numba").rglob("*.nb?"))):
-        os.utime(path, (times[min(number, 1)],) * 2)
-    job.change(began=1000.0, ended=1000.0 + lasted)
-    job.harvest()
-    assert job.logged()["numba"]["building_ms"] == building_ms
-
-
-@pytest.mark.parametrize(
     ("profile", "empty", "hides", "use"),
     [
         ("numba", False, False, "hit"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -14,24 +14,18 @@ _MOST_LABELS = 8
 _GAP = 2  # pixels between two parts of a column
 
 
-Show = Callable[[float], str]
-
-
 class Series(NamedTuple):
     """Values for each label of a chart."""
 
     name: str
     tone: str  # class of its colour
-    values: Sequence[float]
+    values: Sequence[int]
 
 
-def columns(labels: Sequence[str], series: Sequence[Series], show: Show, name: str, base: int = 10) -> str:
-    """Return stacked columns, one for each label.
-
-    `show` formats a value, `name` is what the chart is about; `base` is that of the axis's round numbers, such as 1024.
-    """
+def columns(labels: Sequence[str], series: Sequence[Series], name: str) -> str:
+    """Return stacked columns, one for each label; `name` is what the chart is about."""
     totals = [sum(values) for values in zip(*(one.values for one in series), strict=True)]
-    ticks = _ticks(max(totals, default=0.0), base)
+    ticks = _ticks(max(totals, default=0))
     plot = _HEIGHT - _TOP - _BOTTOM
     step = (_WIDTH - _LEFT - _RIGHT) / max(len(labels), 1)
     width = min(step * 0.7, 40)
@@ -39,13 +33,11 @@ def columns(labels: Sequence[str], series: Sequence[Series], show: Show, name: s
     for tick in ticks:
         y = _HEIGHT - _BOTTOM - plot * tick / ticks[-1]
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(
-            f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(show(tick))}</text>'
-        )
+        parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:,}</text>')
     every = math.ceil(len(labels) / _MOST_LABELS)
     for number, label in enumerate(labels):
         x = _LEFT + step * (number + 0.5)
-        told = ", ".join(f"{one.name} {show(one.values[number])}" for one in series)
+        told = ", ".join(f"{one.name} {one.values[number]:,}" for one in series)
         parts.append(f"<g><title>{escape(f'{label}: {told}')}</title>")
         y = float(_HEIGHT - _BOTTOM)
         for one in series:
@@ -93,16 +85,8 @@ def spread(low: float, middle: float, high: float, ends: tuple[float, float]) ->
     )
 
 
-def _ticks(largest: float, base: int) -> list[float]:
-    """Return round numbers from 0 up to at least `largest`: one, two or five, times powers of 10 and of `base`.
-
-    What is whole is not divided.
-    """
-    if largest <= 0:
-        return [0.0, 1.0]
-    unit = float(base ** math.floor(math.log(largest, base)))
-    power = 10 ** math.floor(math.log10(largest / unit / _TICKS))
-    step = next(unit * power * factor for factor in (1, 2, 5, 10) if unit * power * factor * _TICKS >= largest)
-    if largest == int(largest):
-        step = max(step, 1.0)
-    return [step * number for number in range(math.ceil(largest / step) + 1)]
+def _ticks(largest: int) -> list[int]:
+    """Return round numbers from 0 up to at least `largest`: steps of one, two or five, times a power of ten."""
+    power = 10 ** math.floor(math.log10(max(largest / _TICKS, 1)))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor * _TICKS >= largest)
+    return [step * number for number in range(max(math.ceil(largest / step), 1) + 1)]

@@ -5,19 +5,17 @@ The page forbids itself every request (Content-Security-Policy), since names in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from warmstart.policy.units import format_duration, format_size
-from warmstart.report.counting import Times, counted
-from warmstart.report.summary import Counted, Period, Summary, Uses, in_units
+from warmstart.report.summary import Day, Summary, Uses, counted, in_units
 from warmstart.wings.page import charts
 from warmstart.wings.page.charts import Series
 
 METHOD = (
     "On the first node of each job, an image that was in the store saves its size at the mean rate of imports, less "
-    "the time that the hook took. An image for which the job waited saves nothing. A hit saves the mean time in which "
-    "jobs that began without entries made theirs, on each node."
+    "the time that the hook took. An image for which the job waited saves nothing."
 )
 # Drawn, because browsers print no backgrounds unless they are asked to.
 KEY = '<svg class="key" viewBox="0 0 10 10" aria-hidden="true"><rect class="{}" width="10" height="10" rx="2"/></svg>'
@@ -72,7 +70,7 @@ def page(summary: Summary, made: str) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{_STYLE}</style></head><body>"
         f'<h1>{title}</h1><p class="soft">{escape(_when(summary))}</p>'
-        f"{_tiles(summary)}{_figures(summary)}{_tables(summary)}"
+        f'{_tiles(summary)}<div class="grid2">{_figures(summary.days)}{_tables(summary)}</div>{_hooks(summary)}'
         f'<footer class="soft"><p>{escape(METHOD)}</p><p>Made {escape(made)}.</p></footer></body></html>\n'
     )
 
@@ -89,8 +87,7 @@ def _tiles(summary: Summary) -> str:
         ("job starts", f"{summary.jobs:,}", f"of {counted(summary.users, 'user')}"),
         ("caches that hit", uses.percent, f"{uses.hit:,} of {uses.hit + uses.built:,} of which it is known"),
         ("imports avoided", f"{summary.avoided:,}", f"{summary.imports.number:,} were done"),
-        ("time saved on imports", format_duration(summary.saved.seconds), counted(summary.saved.counted, "image")),
-        ("compiling saved", format_duration(summary.compiling.seconds), counted(summary.compiling.counted, "hit")),
+        ("time saved on imports", "-" if summary.saved is None else format_duration(summary.saved), ""),
     ]
     shown = "".join(
         f'<div class="tile">{escape(name)}<b>{escape(value)}</b><span class="soft">{escape(rest)}</span></div>'
@@ -99,49 +96,37 @@ def _tiles(summary: Summary) -> str:
     return f'<div class="tiles">{shown}</div>'
 
 
-def _figures(summary: Summary) -> str:
-    labels = [period.start[5:].replace("T", " ") for period in summary.periods]
-    none = [max(period.uses - period.imported, 0) for period in summary.periods]
-    of = {name: [getattr(period, name) for period in summary.periods] for name in Period._fields[1:]}
-    caches = [Series("hit", "a", of["hit"]), Series("built", "b", of["built"])]
-    images = [Series("no import", "a", none), Series("imported", "b", of["imported"])]
-    added = [Series("images", "a", of["imported_bytes"]), Series("bundles", "b", of["published_bytes"])]
-    return (
-        '<div class="grid2">'
-        + _figure("Job starts", labels, [Series("jobs", "a", of["jobs"])], _number)
-        + _figure("Caches", labels, caches, _number)
-        + _figure("Images", labels, images, _number)
-        + _figure("Added to the store", labels, added, format_size, 1024)
-        + "</div>"
-    )
+def _figures(days: Sequence[Day]) -> str:
+    labels = [day.start[5:] for day in days]
+    jobs = [Series("jobs", "a", [day.jobs for day in days])]
+    caches = [Series("hit", "a", [day.hit for day in days]), Series("built", "b", [day.built for day in days])]
+    images = [
+        Series("no import", "a", [max(day.uses - day.imported, 0) for day in days]),
+        Series("imported", "b", [day.imported for day in days]),
+    ]
+    figures = (("Job starts", jobs), ("Caches", caches), ("Images", images))
+    return "".join(_figure(title, labels, series) for title, series in figures)
 
 
-def _figure(title: str, labels: Sequence[str], series: list[Series], show: charts.Show, base: int = 10) -> str:
+def _figure(title: str, labels: Sequence[str], series: list[Series]) -> str:
     keys = "".join(
         f'<span class="name">{KEY.format(one.tone)}{escape(one.name)}</span> ' for one in series if len(series) > 1
     )
-    drawn = charts.columns(labels, series, show, title, base)
+    drawn = charts.columns(labels, series, title)
     return f'<section><h2>{escape(title)}<span class="soft">{keys}</span></h2>{drawn}</section>'
 
 
 def _tables(summary: Summary) -> str:
     return (
-        '<div class="grid2">'
-        + _uses("Hit rate by profile", summary.profiles)
+        _uses("Hit rate by profile", summary.profiles)
         + _uses("Hit rate by user", summary.by_user)
         + _counts("Whose caches began cold, and why", summary.cold)
-        + _counts("Most used images", summary.images)
         + _more(summary)
-        + _counts("Cold, although there were entries", summary.cold_anyway)
-        + _counts("Entries rejected", summary.rejected)
-        + _counts("Jobs refused", summary.refused)
-        + _counts("Failures", (*summary.drained, *summary.failed))
-        + "</div>"
-        + _hooks(summary)
+        + _counts("Failures", summary.failures)
     )
 
 
-def _uses(title: str, all_uses: Iterable[Uses]) -> str:
+def _uses(title: str, all_uses: Sequence[Uses]) -> str:
     rows = [
         (_cell(uses.name), f'<td class="bar">{charts.bar([("a", uses.hit), ("b", uses.built)])}</td>',
          *map(_numeric, (uses.percent, f"{uses.hit + uses.built:,}", f"{uses.unknown:,}")))
@@ -150,24 +135,23 @@ def _uses(title: str, all_uses: Iterable[Uses]) -> str:
     return _table(title, ("", "", "hits", "of", "unknown"), rows)
 
 
-def _counts(title: str, counted: Sequence[Counted]) -> str:
-    most = max((one.times for one in counted), default=0)
+def _counts(title: str, numbers: Mapping[str, int]) -> str:
+    most = max(numbers.values(), default=0)
     rows = [
-        (_cell(one.name), f'<td class="bar">{charts.bar([("a", one.times)], most)}</td>', _numeric(f"{one.times:,}"))
-        for one in counted
+        (_cell(name), f'<td class="bar">{charts.bar([("a", number)], most)}</td>', _numeric(f"{number:,}"))
+        for name, number in numbers.items()
     ]
     return _table(title, (), rows)
 
 
 def _more(summary: Summary) -> str:
+    imports = summary.imports
     rows = [
-        ("an import takes: half of them, 95 %", _both(summary.imports)),
-        ("a wait for one takes: half of them, 95 %", _both(summary.waits)),
+        ("an import takes: half of them, 95 %", f"{format_duration(imports.p50)}, {format_duration(imports.p95)}"),
         ("bytes imported", format_size(summary.imported_bytes)),
-        ("saved images, hits without an estimate", f"{summary.saved.unknown:,}, {summary.compiling.unknown:,}"),
         ("entries published", f"{summary.entries:,}"),
-        ("bytes read from the store", format_size(summary.fetched_bytes)),
-        *((one.name, in_units(one)) for one in summary.of_wings),
+        ("bytes of these", format_size(summary.published_bytes)),
+        *((name, in_units(name, number)) for name, number in summary.of_wings.items()),
     ]
     return _table("Imports and harvests", (), [(_cell(name), _numeric(value)) for name, value in rows])
 
@@ -198,11 +182,3 @@ def _cell(text: str) -> str:
 
 def _numeric(text: str) -> str:
     return f'<td class="n">{escape(text)}</td>'
-
-
-def _both(times: Times) -> str:
-    return f"{format_duration(times.p50)}, {format_duration(times.p95)}"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}"

@@ -147,7 +147,9 @@ def remarks(policy: Policy, job: Job, grant: Grant, requested: Request) -> Itera
 def _own(installation: Installation) -> Iterator[dict[str, object]]:
     """Yield the trees of the caller's own jobs, the oldest job's first."""
     for line in OwnLog(installation).lines(LineFilter(event=HOOK_FINISHED)):
-        for tree, how in values.words(values.mapping(line, "told"), step.NAME).items():
+        told = values.mapping(values.mapping(line, "told"), step.NAME)
+        for tree in told:
+            how = values.text(told, tree)
             yield {"job": line["job_id"], "how": how, "node": line["node"], "user": line["user"], "tree": tree}
 
 

@@ -13,7 +13,7 @@ from tests.lib import sample_log
 from tests.lib.command_line import run
 from tests.lib.hook_lines import NOW, epilog, finished
 from warmstart.paths import Installation
-from warmstart.report.summary import Counted, summarize
+from warmstart.report.summary import summarize
 from warmstart.wings.page import charts
 from warmstart.wings.page.charts import Series
 from warmstart.wings.page.page import page
@@ -96,9 +96,7 @@ def test_nothing_to_show_is_a_page() -> None:
 
 
 def test_what_wings_count_is_shown() -> None:
-    text = page(
-        summarize([], NOW)._replace(of_wings=(Counted("things made: new", 3), Counted("thing bytes", 4096))), "now"
-    )
+    text = page(summarize([], NOW)._replace(of_wings={"things made: new": 3, "thing bytes": 4096}), "now")
     for words in ("things made: new", "thing bytes", "4KiB"):
         assert words in text
 
@@ -112,7 +110,7 @@ def drawn(svg: str) -> ET.Element:
 
 def test_columns_are_stacked() -> None:
     series = [Series("warm", "a", [30, 0]), Series("cold", "b", [10, 20])]
-    chart = drawn(charts.columns(["mon", "tue"], series, lambda value: f"{value:.0f}", HOSTILE))
+    chart = drawn(charts.columns(["mon", "tue"], series, HOSTILE))
     first, second, third = chart.iter("rect")
     assert [rect.get("class") for rect in (first, second, third)] == ["a", "b", "b"]
     assert float(second.get("y", 0)) < float(first.get("y", 0))
@@ -122,16 +120,16 @@ def test_columns_are_stacked() -> None:
 
 
 def test_no_values_are_no_error() -> None:
-    assert drawn(charts.columns([], [Series("x", "a", [])], str, "x")).get("role") == "img"
+    assert drawn(charts.columns([], [Series("x", "a", [])], "x")).get("role") == "img"
     assert "rect" in charts.bar([("a", 0)], 0)
 
 
 def test_a_report_is_written_as_a_page(tmp_path: Path) -> None:
     nowhere, path = Installation(str(tmp_path / "prefix")), tmp_path / "report.html"
     sample_log.write(tmp_path / "audit.jsonl", 20)
-    options = ("report", "--from", str(tmp_path / "audit.jsonl"), "--since", "2026-02-01")
-    result = run(nowhere, *options, "--html", str(path))
+    options = ("page", "--from", str(tmp_path / "audit.jsonl"), "--since", "2026-02-01")
+    result = run(nowhere, *options, str(path))
     assert (result.exit_code, result.stdout.startswith(f"wrote {path}")) == (0, True)
     assert path.read_text().startswith("<!DOCTYPE html>")
-    failed = run(nowhere, *options, "--html", f"{tmp_path}/no/report.html")
+    failed = run(nowhere, *options, f"{tmp_path}/no/report.html")
     assert (failed.exit_code, "No such file" in failed.stderr) == (2, True)

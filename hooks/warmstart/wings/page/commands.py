@@ -1,0 +1,44 @@
+"""`warmstart page`: the report as one HTML page."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import click
+
+from warmstart.audit.line import timestamp
+from warmstart.cli.audit import log_options
+from warmstart.cli.output import fail, say
+from warmstart.cli.report import summarized
+from warmstart.job import Job
+from warmstart.paths import Installation
+from warmstart.policy.compiled import Policy
+from warmstart.policy.match import Grant
+from warmstart.policy.units import format_size
+from warmstart.request import Request
+from warmstart.wings.page.page import page as drawn
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False))
+@log_options("7d")
+@click.pass_obj
+def page(installation: Installation, *, file: str, since: str, until: str | None, sources: tuple[str, ...]) -> None:
+    """Write what `warmstart report` shows to FILE, as one HTML page with charts.
+
+    Exit status: 0 it is written; 1 no hook ran in that time; 2 wrong usage, or a log cannot be read, or FILE written.
+    """
+    text = drawn(summarized(installation, since, until, sources), timestamp(time.time()))
+    try:
+        with open(file, "w", encoding="utf-8") as output:
+            output.write(text)
+    except OSError as error:
+        fail(error)
+    say(f"wrote {file}, {format_size(os.path.getsize(file))}")
+
+
+def remarks(policy: Policy, job: Job, grant: Grant, requested: Request) -> Iterator[str]:  # noqa: ARG001 - the shape of all wings'
+    """Say nothing of a job."""
+    yield from ()
