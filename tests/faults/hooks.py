@@ -60,6 +60,7 @@ KIND = f"{os.uname().machine}.oci2"
 MADE = "made"  # the copy of a node where nothing but its making has happened
 UNPACK_S = 3.0  # that a prolog waits in vain, again and again
 AN_HOUR_S = 3600.0  # then what a job has written is harvested while it runs, and errands are tried again
+# No sweep takes as long as `while_running`, so a neighbour's harvest is due in all cases or in none.
 TEXT = """\
 version: 1
 paths: {{workspace: {base}/workspace, store: {base}/store, audit: {base}/audit/audit.jsonl, scontrol: {base}/scontrol,
@@ -71,7 +72,7 @@ constant_path: namespace
 images: {{registries: [reg.example.com], importer: oci, wait: 3s, tag_ttl: 30d,
           unpack: {{any_disk: true}}}}
 seed: {{fetch_budget: 3s}}
-harvest: {{budget: 30s, while_running: 10m}}
+harvest: {{budget: 30s, while_running: 50m}}
 rules:
   - name: everyone
     profiles: [numba, torch-extensions]

@@ -58,6 +58,7 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
     "program": ("EAGAIN", "EMFILE", EXIT),
     "mount": ("EIO", "ENOMEM", "EPERM"),
     "device": ("EIO", "EBUSY"),
+    "question": ("EIO",),
 }
 _OF_OS = {
     "mkdir": "name", "mknod": "name", "link": "name", "symlink": "name", "rename": "name",
@@ -77,7 +78,8 @@ _OF_LINUX = (
     "user_namespace",
 )  # fmt: skip
 _OF_LIBC = {"fallocate": space, "syncfs": client}  # the only function of the C library that the module calls
-_IN_MEMORY = frozenset({"descriptor", "process", "program", "mount", "device"})  # about no file of the site
+_QUESTIONS = frozenset({0x4C05, 0xB703})  # LOOP_GET_STATUS64, one for each loop device of the host; NS_GET_NSTYPE
+_IN_MEMORY = frozenset({"descriptor", "process", "program", "mount", "device", "question"})  # about no file of the site
 CHANGES = frozenset({"create", "name", "remove", "data", "inode", "acl", "process", "program", "mount", "device"})
 
 
@@ -285,6 +287,8 @@ class Faults:
             return None
         if name == "open":
             kind = "create" if args[1] & os.O_CREAT else "open"
+        elif name == "ioctl" and args[1] in _QUESTIONS:
+            kind = "question"
         elif name == "write" and args[0] in {1, 2}:
             return None
         if where.partition(":")[0] in HELPERS:
