@@ -6,6 +6,7 @@ Other commands read logs, too: which ones, and of what time, they ask by the sam
 from __future__ import annotations
 
 import heapq
+import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,10 +17,9 @@ from itertools import chain
 
 import click
 
-from warmstart.audit import values
-from warmstart.audit.line import ORDER, Line, timestamp
+from warmstart.audit.line import Line, timestamp
 from warmstart.audit.query import AuditLog, LineFilter
-from warmstart.cli.output import Column, brief_time, duration, fail, json_option, show_json, show_rows, text, warn
+from warmstart.cli.output import fail, json_option, text, warn
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
@@ -28,15 +28,6 @@ from warmstart.policy.units import parse_duration
 NOTHING = 1
 NOT_READABLE = "only root and the log's group can read the audit log"
 TAIL = 10  # lines that --follow shows first
-COLUMNS = (
-    Column("ts", brief_time),
-    Column("node"),
-    Column("job_id"),
-    Column("event"),
-    Column("detail", cut=True),
-)
-
-
 _Command = Callable[..., None]
 
 
@@ -94,7 +85,7 @@ def epoch(ts: str) -> float:
     "-f",
     "--follow",
     is_flag=True,
-    help="Show the last ten events, then new ones, each whole on a line; ends by ^C.",
+    help="Show the last ten events, then new ones; ends by ^C.",
 )
 @json_option
 @click.pass_obj
@@ -152,37 +143,26 @@ def reading(sources: Sequence[str]) -> Iterator[None]:
 
 def _show(log: AuditLog, where: LineFilter, *, follow: bool, as_json: bool) -> bool:
     """Print the lines and return whether there were any."""
-    found = chain(_last(log.lines(where)), log.follow(where)) if follow else log.lines(where)
-    any_line = False
-    if as_json:
-        for line in found:
-            show_json(line)
-            any_line = True
-        return any_line
+    found: Iterable[Line]
     if follow:
-        from warmstart.audit.rendering import console
+        found = chain(_last(log.lines(where)), log.follow(where))
+    else:
+        found = log.lines(where) if as_json else sorted(log.lines(where), key=lambda line: str(line.get("ts")))
+    show: Callable[[Line], str]
+    if as_json:
+        show = json.dumps
+    else:
+        from warmstart.audit.rendering import console  # structlog is slow to import
 
         show = console(text, colors=sys.stdout.isatty())
-        for line in found:
-            click.echo(show(line))
-        return True
-    rows = [{**line, "detail": detail(line)} for line in sorted(found, key=lambda line: str(line.get("ts")))]
-    if rows:
-        show_rows(COLUMNS, rows, as_json=False)
-    return bool(rows)
+    any_line = False
+    for line in found:
+        click.echo(show(line))
+        any_line = True
+    return any_line
 
 
 def _last(lines: Iterable[Line]) -> list[Line]:
     """Return the `TAIL` lines with the latest times; those of one time stay in their order."""
     latest = heapq.nlargest(TAIL, enumerate(lines), key=lambda pair: (str(pair[1].get("ts")), pair[0]))
     return [line for _, line in reversed(latest)]
-
-
-def detail(line: Line) -> str:
-    """Return step, outcome, duration, and the reasons or, without any, the fields that have no column of their own."""
-    took = values.seconds(line, "duration_ms")
-    words = [*(str(line[key]) for key in ("step", "outcome") if line.get(key)), *([duration(took)] if took else [])]
-    errors = [values.mapping(line, "error"), *values.mappings(line, "failures")]
-    reasons = [" - ".join(filter(None, (values.text(one, "reason"), values.text(one, "hint")))) for one in errors]
-    rest = [f"{key}={text(value)}" for key, value in line.items() if key not in ORDER and key != "error"]
-    return " ".join([*words, "; ".join(filter(None, reasons)) or " ".join(rest)])

@@ -1,7 +1,7 @@
 """Output of the command line: tables and paragraphs for people, `--json` for programs, errors on stderr.
 
 Where stdout is no terminal, a row is one line, and nothing is cut. On a terminal, the last column wraps, so that tables
-fit, or, where it is a remark in a list, ends with `…`; identifiers are never cut. All text passes `visible`, because
+fit. All text passes `visible`, because
 names, comments and messages come from users and registries, and terminals execute control characters (docs/threats.md,
 row 20).
 """
@@ -67,17 +67,11 @@ def rfc3339(value: object) -> str:
     return datetime.fromtimestamp(value, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def brief_time(value: object) -> str:
-    """Format an audit line's `ts`: as it is, or for a terminal without year, milliseconds and zone."""
-    return text(value) if _width() is None else text(value)[5:19].replace("T", " ")
-
-
 class Column(NamedTuple):
     """A column of a list."""
 
     name: str  # the field of a row, as --json has it
     show: Callable[[object], str] = text
-    cut: bool = False  # on a terminal, where it is the last one and too long: it is no identifier
 
 
 def show_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, object]], *, as_json: bool) -> None:
@@ -86,7 +80,7 @@ def show_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, object]], *
         show_json(rows)
     elif rows:
         cells = [[column.show(row.get(column.name)) for column in columns] for row in rows]
-        _print_table([column.name.upper() for column in columns], cells, cut=columns[-1].cut)
+        _print_table([column.name.upper() for column in columns], cells)
     else:
         warn("nothing to list")
 
@@ -114,7 +108,6 @@ def _print_table(
     rows: Sequence[Sequence[str]],
     *,
     align: bool = True,
-    cut: bool = False,
 ) -> None:
     shown = [[visible(cell) for cell in row] for row in rows]
     above = [list(heads)] if heads else []
@@ -126,17 +119,8 @@ def _print_table(
             (cell.rjust(width) if is_right else cell.ljust(width)) + GAP
             for cell, width, is_right in zip(row, widths, right, strict=True)
         )
-        width = _width()
-        if cut and width is not None and number >= len(above):
-            lines = [(start + _cut(last, width - len(start))).rstrip()]
-        else:
-            lines = _folded(start, last, width)
-        for line in lines:
+        for line in _folded(start, last, _width()):
             click.echo(click.style(line, bold=True) if number < len(above) else line)
-
-
-def _cut(words: str, width: int) -> str:
-    return words if len(words) <= width else f"{words[: max(width - 1, 0)]}…"
 
 
 def _folded(start: str, last: str, width: int | None) -> list[str]:

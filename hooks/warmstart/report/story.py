@@ -6,13 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from warmstart.audit import values
-from warmstart.audit.line import timestamp
 from warmstart.policy.units import format_duration, format_size
 from warmstart.profiles import contract
 from warmstart.report.lines import PROLOG, REFUSED, Hook, ImageUse, Item, why_cold
 
 MOST_NAMED = 8  # nodes, in a line
-MOST_LOOK = 1 << 35  # seconds since the epoch: the year 3058
 EARLY_S = 300.0  # an end that may be the doing of what the job was given
 SEED, HARVEST, IMAGE = "seed", "harvest", "image"
 NO_ENTRY = "no file of an entry"
@@ -134,7 +132,6 @@ def _hook(hook: Hook) -> HookStory:
         SEED: [*_starts(hook)],
         HARVEST: [*_harvests(hook)],
     }
-    of_step[HARVEST if hook.harvests else SEED] += [Part("  while the job runs", "", text) for text in _looks(hook)]
     parts: list[Part] = []
     for step in dict.fromkeys((*hook.steps, *(step for step, own in of_step.items() if own), *told)):
         time = format_duration(hook.steps[step]) if step in hook.steps else ""
@@ -154,14 +151,6 @@ def _hook(hook: Hook) -> HookStory:
 
 def _text(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _looks(hook: Hook) -> Iterable[str]:
-    """Yield when a job is harvested next, or why it is not while it runs."""
-    if 0 < (look := values.number(hook.line, "look")) < MOST_LOOK:
-        yield f"it is harvested next at {timestamp(look)}, or when it makes the file .harvest in its cache"
-    if why := values.text(hook.line, "at_end"):
-        yield f"it is harvested at its end alone: {why}"
 
 
 def _image(image: ImageUse) -> str:

@@ -157,13 +157,6 @@ def test_what_came_of_a_cache(item: Line, text: str) -> None:
     assert told_of({"numba": item}) == [text]
 
 
-@pytest.mark.parametrize("hook", [finished, epilog])
-def test_when_a_running_job_is_harvested(hook: type[Line]) -> None:
-    texts = [part.what for line in ({"look": 1_769_853_600}, {"at_end": "no"}) for part in parts(of(hook(**line)))]
-    assert "it is harvested next at 2026-01-31T10:00:00.000Z, or when it makes the file .harvest in its cache" in texts
-    assert "it is harvested at its end alone: no" in texts
-
-
 @pytest.mark.parametrize(("died", "told"), [(0, False), (40_000, True), (400_000, False)])
 def test_an_early_death_after_a_warm_start_is_told(died: int, told: bool) -> None:
     advice = of(*(epilog(node=node, died_ms=died) for node in ("n1", "n2"))).advice
