@@ -77,6 +77,8 @@ def shaped(fields: Line) -> Line:
     give way to `[cut]`, the longest first, and those of `ORDER` last.
     """
     whole = ordered({**fields, "schema": SCHEMA})
+    if len(whole) > MOST_KEYS:
+        whole = {**dict([*whole.items()][:MOST_KEYS]), CUT: len(whole) - MOST_KEYS}
     line: Line = {}
     for bound in BOUNDS:
         line = _line(whole, bound)
@@ -96,29 +98,15 @@ def ordered(fields: Line) -> Line:
 
 
 def escaped(fields: Line) -> Line:
-    """Return the fields with invisible characters in keys and strings escaped."""
-    return {visible(key): _escaped(value, "\n\t" if key in MULTILINE else "") for key, value in fields.items()}
+    """Return the fields of any line in the log's form, which needs no cuts if we have written it."""
+    return _line(fields, (LONGEST, LONGEST, LONGEST))
 
 
 def visible(text: str, keep: str = "") -> str:
     r"""Return `text` with non-printing characters escaped: `\x1b`, `\u202e`, and so on."""
     if text.isprintable():
         return text
-    return "".join(char if char in keep or char.isprintable() else _written_out(char) for char in text)
-
-
-def _written_out(char: str) -> str:
-    return ascii(char)[1:-1]
-
-
-def _escaped(value: object, keep: str) -> object:
-    if isinstance(value, str):
-        return visible(value, keep)
-    if isinstance(value, dict):
-        return {visible(key): _escaped(item, keep) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_escaped(item, keep) for item in value]
-    return value
+    return "".join(char if char in keep or char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def _fits(line: Line) -> bool:
@@ -126,12 +114,9 @@ def _fits(line: Line) -> bool:
 
 
 def _line(fields: Line, bound: tuple[int, int, int]) -> Line:
-    line: Line = {}
-    for key, value in list(fields.items())[:MOST_KEYS]:
-        line[_key(key)] = _value(value, bound, DEEPEST, "\n\t" if key in MULTILINE else "")
-    if len(fields) > MOST_KEYS:
-        line[CUT] = len(fields) - MOST_KEYS
-    return line
+    return {
+        _key(key): _value(value, bound, DEEPEST, "\n\t" if key in MULTILINE else "") for key, value in fields.items()
+    }
 
 
 def _value(value: object, bound: tuple[int, int, int], depth: int, keep: str = "") -> object:

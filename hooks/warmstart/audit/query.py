@@ -83,10 +83,7 @@ class AuditLog:
             if line is None or "event" not in line:
                 self.broken += 1
             elif only.matches(line):
-                try:
-                    yield ordered(line) if _is_harmless(raw) else escaped(ordered(line))
-                except RecursionError:
-                    self.broken += 1
+                yield ordered(line) if _is_harmless(raw) else escaped(ordered(line))
 
     def follow(self, only: LineFilter, wait: Callable[[float], None] = time.sleep) -> Iterator[Line]:
         """Yield the lines that match as they are written. Does not end. Raises as `lines` does, at first only."""

@@ -16,7 +16,6 @@ IMPORTED = "imported"
 REFUSED, DRAINED, FAILED = "refused", "drained", "failed"  # degrees of a failure
 KILLED, UNFINISHED = "killed", "has not finished"  # outcomes of programs that wrote no last line
 LONGEST_S = 600.0  # a hook that wrote no last line for so long was killed
-MOST_BEGUN = 4096  # hooks at a time whose end is awaited
 
 Item = Mapping[str, object]  # an object in a line
 Cache = tuple[str, Item]  # profile, and its item of `caches`
@@ -91,8 +90,6 @@ class Hooks:
             if killed := self._begun.pop(job, None):  # a job's hooks do not run at once on a node
                 yield hook_of(killed, KILLED)
             self._begun[job] = line
-            if len(self._begun) > MOST_BEGUN:
-                yield hook_of(self._begun.pop(next(iter(self._begun))), KILLED)
         elif event in (HOOK_FINISHED, HARVEST_FINISHED):
             began = ""
             if event == HOOK_FINISHED and _run_of(self._begun.get(job, {})) == _run_of(line):

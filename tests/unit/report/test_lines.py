@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from tests.lib.hook_lines import EPILOG, NOW, PROLOG, epilog, finished, started
 from warmstart.audit.line import CUT, Line, shaped, timestamp
-from warmstart.report import lines as module
 from warmstart.report.lines import KILLED, UNFINISHED, Failure, Hooks, ImageUse, hook_of, hooks, why_cold
 from warmstart.report.story import tell
 from warmstart.report.summary import summarize
@@ -88,12 +87,6 @@ def test_reading_can_go_on_between_first_and_last_line() -> None:
     assert not [*first.add(started())]
     (hook,) = Hooks(first.begun).add(finished())
     assert hook.began == "2026-01-31T09:30:00.000Z"
-
-
-def test_hooks_that_are_awaited_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_BEGUN", 3)
-    found = outcomes(*(started(job_id=job) for job in range(1, 11)), now=0.0)
-    assert found == [("prolog", KILLED)] * 7 + [("prolog", UNFINISHED)] * 3
 
 
 def test_what_was_cut_is_nothing_of_its_own() -> None:
