@@ -75,7 +75,7 @@ class Paths(NamedTuple):
     """Node-local disk for the jobs' workspaces, at most 46 bytes. It and its parents must belong to root, who alone may
     write in it."""
     audit: Path = "/var/log/warmstart/audit.jsonl"
-    """This node's audit log: [one JSON line](audit.md) for every decision."""
+    """This node's audit log: [a line of JSON](audit.md) with all that a hook did."""
     cache: Path = "/var/cache/warmstart"
     """The constant path: where jobs see their cache, in containers and where `constant_path` says so ([inside the
     job](../start/inside-the-job.md)). An empty directory that belongs to root."""
