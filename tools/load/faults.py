@@ -270,9 +270,9 @@ class Faults:
 
 
 def maintain(site: Site, *arguments: str) -> None:
-    """Run `warmstart maintain` as a timer does, on a host whose slurm.conf is the cluster's."""
-    program = site.cluster.prefix / "bin" / "warmstart"
-    subprocess.run([program, "maintain", *arguments], env=site.cluster.environment, capture_output=True, check=False)
+    """Run `warmstart maintain` as timers do: on each node, in whose namespace its own places are, or for the store."""
+    for node in site.cluster.nodes[:1] if arguments else site.cluster.nodes:
+        site.command("maintain", "--node", node, *arguments, env=site.cluster.environment)
 
 
 def _kill(pid: int) -> bool:
