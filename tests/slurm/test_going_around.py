@@ -70,7 +70,6 @@ def test_three_variables_of_a_job_are_named(
     }
     told = " ".join(site.command("explain", str(job_id)).stdout.split())
     assert "the job went around it; set by the job itself: TRITON_CACHE_DIR" in told
-    assert f"`override: [{', '.join(OWN)}]` in the jobs' rule gives jobs warmstart's directory" in told
 
 
 def test_what_the_line_does_and_what_it_does_not(site: Site) -> None:

@@ -78,12 +78,8 @@ def _say_nothing(installation: Installation, sources: Sequence[str], job: int) -
 def _show(story: Story) -> None:
     labels = (("cluster", story.cluster), ("partition", story.partition), ("account", story.account))
     say(", ".join([f"job {story.job} of {story.user or '?'}", *(f"{name} {value}" for name, value in labels if value)]))
-    for name, values in (
-        ("asked", story.asked),
-        ("rules", story.rules),
-        ("the rules add", story.added),
-        ("facts", story.facts),
-    ):
+    lists = {"asked": story.asked, "rules": story.rules, "the rules add": story.added, "facts": story.facts}
+    for name, values in lists.items():
         if values:
             say(f"{name}: {', '.join(values)}")
     if story.excluded:

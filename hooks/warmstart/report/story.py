@@ -205,8 +205,8 @@ def _harvested(item: Item) -> Iterable[str]:
     if left_out:
         yield f"not harvested, or not all: {left_out}"
     if retired := values.count(item, "retired"):
-        examples = values.texts(item, "retired_examples")
-        yield f"removed, and so retired: {_entries(retired)}{f' ({_text([*examples])})' if examples else ''}"
+        examples = ", ".join(values.texts(item, "retired_examples"))
+        yield f"removed, and so retired: {_entries(retired)}{f' ({examples})' if examples else ''}"
     if own := values.texts(item, "own"):
         yield f"set by the job itself: {', '.join(own)}"
     for what, key in (("left out", "ignored"), ("entries rejected", "rejected")):
