@@ -5,10 +5,10 @@ Other commands read logs, too: which ones, and of what time, they ask by the sam
 
 from __future__ import annotations
 
-import heapq
 import json
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -145,7 +145,7 @@ def _show(log: AuditLog, where: LineFilter, *, follow: bool, as_json: bool) -> b
     """Print the lines and return whether there were any."""
     found: Iterable[Line]
     if follow:
-        found = chain(_last(log.lines(where)), log.follow(where))
+        found = chain(deque(log.lines(where), TAIL), log.follow(where))
     else:
         found = log.lines(where) if as_json else sorted(log.lines(where), key=lambda line: str(line.get("ts")))
     show: Callable[[Line], str]
@@ -160,9 +160,3 @@ def _show(log: AuditLog, where: LineFilter, *, follow: bool, as_json: bool) -> b
         click.echo(show(line))
         any_line = True
     return any_line
-
-
-def _last(lines: Iterable[Line]) -> list[Line]:
-    """Return the `TAIL` lines with the latest times; those of one time stay in their order."""
-    latest = heapq.nlargest(TAIL, enumerate(lines), key=lambda pair: (str(pair[1].get("ts")), pair[0]))
-    return [line for _, line in reversed(latest)]
