@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -19,6 +20,13 @@ def context(tmp_path: Path) -> Iterator[Context]:
     made = a_context(tmp_path)
     yield made
     made.store.close()
+
+
+@pytest.fixture
+def programs() -> Iterator[Path]:
+    """Give a directory for programs that a policy names: it may name none below /tmp."""
+    with TemporaryDirectory(prefix="warmstart-", dir="/var/tmp") as directory:
+        yield Path(directory)
 
 
 @pytest.fixture

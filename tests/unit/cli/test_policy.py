@@ -75,9 +75,9 @@ def test_check_runs_where_the_accounts_do_not_exist(tmp_path: Path) -> None:
     assert "no user" not in offline.stdout
 
 
-def slurmctld(tmp_path: Path, settings: str) -> str:
+def slurmctld(programs: Path, settings: str) -> str:
     """Return POLICY with a scontrol that answers: these settings, and a partition with three nodes."""
-    scontrol = tmp_path / "scontrol"
+    scontrol = programs / "scontrol"
     shown = f"AccountingStorageEnforce = none\nSlurmdTimeout = 300 sec\nBatchStartTimeout = 360 sec\n{settings}"
     partition = "PartitionName=gpu-a MaxNodes=3 Nodes=n[1-3] State=UP"
     scontrol.write_text(f"#!/bin/sh\n[ \"$*\" = 'show config' ] && echo '{shown}' || echo '{partition}'\n")
@@ -85,8 +85,8 @@ def slurmctld(tmp_path: Path, settings: str) -> str:
     return POLICY.replace("paths: {", f"paths: {{scontrol: {scontrol}, ")
 
 
-def test_warnings_have_places_and_leave_the_policy_good(tmp_path: Path) -> None:
-    policy = slurmctld(tmp_path, "Prolog = /x\nPrologEpilogTimeout = 290")
+def test_warnings_have_places_and_leave_the_policy_good(tmp_path: Path, programs: Path) -> None:
+    policy = slurmctld(programs, "Prolog = /x\nPrologEpilogTimeout = 290")
     site = installed(tmp_path, policy + "  - {name: x, match: {partition: [gpu-a, gpu-b], node: [n4]}}\n")
     Path(site.etc, "conf.d").mkdir()
     Path(site.etc, "conf.d", "more.yml").write_text("rules: []\n")
@@ -103,9 +103,11 @@ def test_warnings_have_places_and_leave_the_policy_good(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("limit", "hooks"), [(280, []), (270, ["prolog"]), (30, ["prolog", "epilog"])])
-def test_check_compares_budgets_with_slurms_timeouts(tmp_path: Path, limit: int, hooks: list[str]) -> None:
+def test_check_compares_budgets_with_slurms_timeouts(
+    tmp_path: Path, programs: Path, limit: int, hooks: list[str]
+) -> None:
     """By default a prolog may take 270 s and an epilog 60; Slurm must not kill them within that."""
-    policy = slurmctld(tmp_path, f"Epilog = /x\nPrologEpilogTimeout = {limit}")
+    policy = slurmctld(programs, f"Epilog = /x\nPrologEpilogTimeout = {limit}")
     site = installed(tmp_path / "site", policy)
     result = run(site, "policy", "check")
     assert result.exit_code == bool(hooks)
@@ -114,9 +116,9 @@ def test_check_compares_budgets_with_slurms_timeouts(tmp_path: Path, limit: int,
     assert (len(found["timeouts"]), found["ok"]) == (len(hooks), not hooks)
 
 
-def test_a_slurm_without_hooks_has_no_timeouts_to_compare(tmp_path: Path) -> None:
+def test_a_slurm_without_hooks_has_no_timeouts_to_compare(tmp_path: Path, programs: Path) -> None:
     """A policy is written before Slurm is told of warmstart."""
-    site = installed(tmp_path / "site", slurmctld(tmp_path, "PrologEpilogTimeout = 65534"))
+    site = installed(tmp_path / "site", slurmctld(programs, "PrologEpilogTimeout = 65534"))
     assert run(site, "policy", "check").exit_code == 0
 
 

@@ -364,9 +364,9 @@ if os.geteuid() == 0:  # who alone becomes the store's owner
 
 
 @pytest.fixture
-def answers(site: Installation, tmp_path: Path) -> None:
+def answers(site: Installation, programs: Path) -> None:
     """Have a slurmctld that answers."""
-    scontrol = tmp_path / "scontrol"
+    scontrol = programs / "scontrol"
     scontrol.write_text("#!/bin/sh\necho AccountingStorageEnforce = none\n")
     scontrol.chmod(0o755)
     policy = Path(site.policy)
