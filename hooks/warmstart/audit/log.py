@@ -24,7 +24,6 @@ from warmstart.lean import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
-DEFAULT = "/var/log/warmstart/audit.jsonl"
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _JOB = ("cluster", "job_id", "uid", "user")
 _DOER = ("hook", "job_id", "uid", "user")
@@ -42,7 +41,10 @@ class Log:
     """One program's lines. Logs that `bind` returns have the same result, one that `for_job` returns its own."""
 
     def __init__(self, path: str, fields: Line, *, syslog: bool = False) -> None:
-        """`fields` go into every line: hook, run_id, node, and the job's. `syslog`: each line goes there, too."""
+        """`fields` go into every line: hook, run_id, node, and the job's. `syslog`: each line goes there, too.
+
+        `path` is "" where no policy is in force to say it: then lines go to syslog alone.
+        """
         self._path, self._syslog = path, syslog
         self._fields = fields
         self._begun: Line = {}
@@ -147,7 +149,7 @@ class Log:
 
     def _write(self, line: Line) -> None:
         text = self._rendered(line)
-        problem = _append(self._path, text.encode() + b"\n")
+        problem = _append(self._path, text.encode() + b"\n") if self._path else "no policy says where it is"
         if problem or self._syslog:
             from warmstart.audit import syslog
 

@@ -15,7 +15,7 @@ import sys
 import time
 
 from warmstart import record as records
-from warmstart.audit.log import DEFAULT, Log
+from warmstart.audit.log import Log
 from warmstart.errors import NodeError, PolicyError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import FULL, ensure_path, opened_dir, remove_tree
@@ -164,7 +164,7 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
     run_id = os.urandom(4).hex()
     fields = {**job.as_audit(), "hook": name, "run_id": run_id}
     if isinstance(current, Exception):
-        log = Log(DEFAULT, fields)
+        log = Log("", fields)
     else:
         log = Log(current.policy.paths.audit, fields, syslog=current.policy.audit.syslog)
     job_fields: dict[str, object] = {"partition": job.partition, "account": job.account}

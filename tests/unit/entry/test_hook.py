@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from tests.lib.audit_lines import lines
 from tests.lib.node import Node
 from warmstart import record as records
-from warmstart.entry import hook
+from warmstart.audit import syslog
 from warmstart.entry.hook import DRAINS, OK, Hook, run_hook
 from warmstart.errors import NodeError, ResourceError, WarmstartError
 from warmstart.host.deadline import after
@@ -146,13 +146,13 @@ def test_without_a_policy_nothing_is_done(
     node: Node, drained: list[tuple[str, str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That is no fault of the node's: the job runs as if warmstart were not there."""
-    log = node.base / "log/audit.jsonl"
-    monkeypatch.setattr(hook, "DEFAULT", str(log))
+    sent: list[str] = []
+    monkeypatch.setattr(syslog, "send", lambda _level, text: sent.append(text))
     os.unlink(node.installation.compiled_policy)
     assert run_hook("prolog", node.installation.prefix, not_called) == 0
     assert (drained, "policy.yaml" in capsys.readouterr().err) == ([], True)
-    # Nobody says where the log is: it is where the policy's default has it.
-    assert [(line["event"], line.get("outcome")) for line in lines(log)][1:] == [
+    # Nobody says where the log is, so its lines go to syslog.
+    assert [(line["event"], line.get("outcome")) for line in map(json.loads, sent)][1:] == [
         ("policy.rejected", None),
         ("hook.finished", "failed"),
     ]
