@@ -97,6 +97,8 @@ def wait(shelf: str, paths: NodePaths, key: ImageKey, deadline: Deadline) -> str
             request = errands.read(errand, UnpackRequest) if errand else None
             if find(fd, key.tree):  # before its errand goes
                 return ""
+            if errand and request is None and errands.find(key.tree) != errand:
+                continue  # its attempt began meanwhile, or it is done
             if errand is None or request is None:
                 return "nobody is at it any more"
             if request.problem:

@@ -149,6 +149,24 @@ def test_a_job_waits_no_longer_than_somebody_is_at_it(
     assert place.skipped() == told
 
 
+def test_an_attempt_that_begins_while_it_is_looked_at_is_waited_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets another name between its being found and being read."""
+    read = Errands.read
+
+    def read_late(errands: Errands, errand: Errand, form: type[UnpackRequest]) -> UnpackRequest | None:
+        if not errand.attempts:
+            assert errands.begin(errand)
+        else:
+            place.make()
+        return read(errands, errand, form)
+
+    monkeypatch.setattr(unpacks, "START_S", 60.0)
+    monkeypatch.setattr(Errands, "read", read_late)
+    assert place.run().state == "changed"
+
+
 def test_an_attempt_that_is_due_is_begun(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """By whoever waits, if its program has gone."""
     started: list[Errand] = []
