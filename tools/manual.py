@@ -15,7 +15,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from warmstart.cli import cli
-from warmstart.policy.compiled import VERSION
+from warmstart.policy.keys import VERSION
 
 COMPLETIONS = {
     "bash": "bash-completion/completions/warmstart",

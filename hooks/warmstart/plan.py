@@ -17,7 +17,7 @@ from warmstart.errors import UserError
 from warmstart.host.deadline import Deadline
 from warmstart.job import Job
 from warmstart.lean import TYPE_CHECKING, Callable, partial, suppress
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.policy.match import NO_RULE, Grant, combine, matching, names_nodes, private_repository, scope_key
 from warmstart.profiles import registry
 from warmstart.profiles.contract import FILES

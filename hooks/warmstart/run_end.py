@@ -68,7 +68,7 @@ from warmstart.host.space import Held, fair_order
 from warmstart.images import scratch
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, suppress
 from warmstart.paths import MOUNTED, SEED, SETS, NodePaths
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.record import Record, RecordUnreadable
 from warmstart.store.client import StoreClient
 

@@ -17,8 +17,8 @@ from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_path, read_small
 from warmstart.paths import Installation, NodePaths
-from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
+from warmstart.policy.keys import Policy
 from warmstart.record import incarnation, using_state
 from warmstart.store.client import StoreClient
 

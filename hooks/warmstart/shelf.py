@@ -17,7 +17,7 @@ from warmstart.host.files import ensure_dir, ensure_path, opened_dir
 from warmstart.lean import TYPE_CHECKING, Iterator, contextmanager
 
 if TYPE_CHECKING:
-    from warmstart.policy.compiled import Policy
+    from warmstart.policy.keys import Policy
 
 NOT_THERE = "paths.shelf is no directory, and jobs make none, because its disk may not be mounted"
 LOCK_S = 10.0

@@ -1,7 +1,7 @@
 """What a wing is: a feature that a site can do without, in a folder that can be removed (docs/architecture.md, Wings).
 
     warmstart/wings/<name>/wing.py      `WING`, its declaration; the rest as far as it needs it:
-                           policy.py    `SECTIONS`, its keys of the policy, as classes like those of `policy.compiled`;
+                           policy.py    `SECTIONS`, its keys of the policy, as classes like those of `policy.keys`;
                                         `RULE_KEYS`, such a class for those of rules, or None; `faults(policy)` and
                                         `rule_faults(rule, policy)`, if there can be any
                            step.py      its step in a prolog (`plan`)

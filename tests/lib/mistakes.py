@@ -27,7 +27,7 @@ from warmstart.images.imports import requests
 from warmstart.images.imports.requests import IMPORTS, ImportRequest
 from warmstart.images.store.published import RememberedFailure
 from warmstart.paths import Installation
-from warmstart.policy import compiled
+from warmstart.policy import keys
 from warmstart.policy.current import current_policy
 
 HOOKS = ("prolog", "epilog", "task-prolog")
@@ -303,7 +303,7 @@ def _renumber(site: Site) -> None:
     """Put the policy into force with another uid of an account than it has now."""
     in_force = current_policy(site.installation).policy
     other = in_force.import_user._replace(uid=in_force.import_user.uid + 1000)
-    Path(site.installation.compiled_policy).write_bytes(compiled.encode(in_force._replace(import_user=other)))
+    Path(site.installation.compiled_policy).write_bytes(keys.encode(in_force._replace(import_user=other)))
 
 
 def _killed_hooks(site: Site) -> None:

@@ -37,9 +37,9 @@ from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.job import Job
 from warmstart.paths import Installation, NodePaths
-from warmstart.policy import compiled, match
-from warmstart.policy.compiled import Limits, Policy, Rule
+from warmstart.policy import keys, match
 from warmstart.policy.current import current_policy
+from warmstart.policy.keys import Limits, Policy, Rule
 from warmstart.seed import overlay
 from warmstart.seed.overlay import OverlayUnavailable, Shown
 from warmstart.slurm import commands
@@ -145,7 +145,7 @@ class Node(LastLines):
         for directory in (self.installation.etc, self.installation.var):
             os.makedirs(directory, exist_ok=True)
         path = Path(self.installation.compiled_policy)
-        path.write_bytes(compiled.encode(policy))
+        path.write_bytes(keys.encode(policy))
         path.chmod(0o600)
         self._written = policy
 

@@ -10,8 +10,8 @@ import pytest
 
 from warmstart.host.identity import Identity
 from warmstart.policy import load
-from warmstart.policy.compiled import Policy, Rule
 from warmstart.policy.invalid import PolicyInvalid
+from warmstart.policy.keys import Policy, Rule
 from warmstart.policy.model import check_shape
 
 Compile = Callable[[str], Policy]  # from a policy's text to what is compiled of it

@@ -13,7 +13,7 @@ from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.job import Job
 from warmstart.paths import NodePaths
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.record import Record, incarnation
 from warmstart.steps.contract import Context
 from warmstart.store.client import StoreClient

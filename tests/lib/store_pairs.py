@@ -19,7 +19,7 @@ from warmstart.images.store import eviction, published, uses
 from warmstart.images.store import layout as image_layout
 from warmstart.images.store.layout import NOBODY
 from warmstart.images.store.published import ImageDraft, ImageProducer
-from warmstart.policy.compiled import Keep
+from warmstart.policy.keys import Keep
 from warmstart.repack import parts as repack_parts
 from warmstart.repack import rewrite
 from warmstart.store import board, bundles, index, maintenance, parts

@@ -21,7 +21,7 @@ from warmstart.images import notes, scratch
 from warmstart.images.scratch import Caps, WorkspaceNotRoots
 from warmstart.images.user import own_images
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Paths
+from warmstart.policy.keys import Paths
 from warmstart.steps import workspace
 from warmstart.steps.workspace import Options
 

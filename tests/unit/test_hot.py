@@ -80,7 +80,7 @@ def test_without_the_file_hooks_work(prefix: Path, content: bytes | None) -> Non
     if content is not None:
         file.write_bytes(content)
     try:
-        assert {"prolog", "compiled", "wire"} <= opened(prefix)
+        assert {"prolog", "keys", "wire"} <= opened(prefix)
     finally:
         file.write_bytes(before)
 
@@ -111,7 +111,7 @@ def test_a_damaged_file_switches_nothing_off(prefix: Path, damage: Callable[[byt
     before = file.read_bytes()
     file.write_bytes(damage(before))
     try:
-        assert {"prolog", "compiled"} <= opened(prefix)
+        assert {"prolog", "keys"} <= opened(prefix)
     finally:
         file.write_bytes(before)
 

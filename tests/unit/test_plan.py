@@ -12,7 +12,7 @@ from warmstart import plan, wing
 from warmstart.cli.plan import preview
 from warmstart.images.reference import ImageReferenceInvalid, ImageRefused
 from warmstart.job import Job
-from warmstart.policy.compiled import Limits, Match, Policy, Wing
+from warmstart.policy.keys import Limits, Match, Policy, Wing
 from warmstart.policy.match import Grant, matching, scope_key
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile

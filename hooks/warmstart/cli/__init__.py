@@ -9,7 +9,7 @@ import click
 
 from warmstart import wing
 from warmstart.paths import Installation
-from warmstart.policy.compiled import VERSION
+from warmstart.policy.keys import VERSION
 
 _COMMANDS = (
     "audit",

@@ -43,8 +43,8 @@ from warmstart.doctor.wings import of_wings
 from warmstart.errors import StoreError
 from warmstart.host.deadline import after
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
+from warmstart.policy.keys import Policy
 from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 

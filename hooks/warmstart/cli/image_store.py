@@ -30,8 +30,8 @@ from warmstart.images.store.eviction import ImageEntry
 from warmstart.images.store.layout import reference_of
 from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.paths import Installation, NodePaths
-from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy, hint_for
+from warmstart.policy.keys import Policy
 from warmstart.session import open_session
 
 NOT_DONE = 1

@@ -23,8 +23,8 @@ from warmstart.host.wire import Json
 from warmstart.images import reference as references
 from warmstart.job import Job
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Policy
 from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
+from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant, combine, matching, parted
 from warmstart.profiles import registry
 from warmstart.profiles.contract import FILES

@@ -16,9 +16,9 @@ from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.paths import Installation
 from warmstart.policy import trust
-from warmstart.policy.compiled import Policy, User
 from warmstart.policy.current import current_policy, hint_for
 from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, Problem
+from warmstart.policy.keys import Policy, User
 from warmstart.policy.trust import TrustUnproven
 from warmstart.slurm import nodes
 from warmstart.slurm.facts import Access, Settings

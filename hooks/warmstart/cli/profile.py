@@ -18,8 +18,8 @@ from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy, hint_for
+from warmstart.policy.keys import Policy
 from warmstart.profiles import naming, registry
 from warmstart.profiles.client import Validator
 from warmstart.profiles.entry_files import REASONS

@@ -41,7 +41,7 @@ from warmstart.images.importers import base, layer_reader
 from warmstart.images.imports import requests, verify
 from warmstart.images.unpacks import NO_DISKS
 from warmstart.paths import Installation, NodePaths
-from warmstart.policy.compiled import Credentials, Policy
+from warmstart.policy.keys import Credentials, Policy
 from warmstart.policy.units import format_duration
 from warmstart.report.lines import KILLED, hooks
 from warmstart.session import NODE_INTERVAL_S, NodeOfAnotherPod, require_keeper

@@ -20,8 +20,8 @@ from warmstart.doctor.finding import CRITICAL, WRONG, Finding, check
 from warmstart.errors import PolicyError
 from warmstart.host.files import read_small
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
+from warmstart.policy.keys import Policy
 
 WRITE = stat.S_IWGRP | stat.S_IWOTH
 BY_ANYBODY = stat.S_IWOTH  # a group may be a daemon's

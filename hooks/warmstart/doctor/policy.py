@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from warmstart.doctor.finding import ADVICE, AS_ROOT, CRITICAL, OK, SKIP, UNKNOWN, WRONG, Finding, check, on_one_line
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
-from warmstart.policy import compiled, trust
+from warmstart.policy import keys, trust
 from warmstart.policy.current import current_policy
 from warmstart.policy.match import OBSERVE
 from warmstart.policy.units import format_duration
@@ -44,7 +44,7 @@ def in_force(installation: Installation) -> Iterator[Finding]:
             yield Finding(ADVICE, f"{path} does not exist", change)
     elif not os.access(path, os.R_OK):
         yield Finding(UNKNOWN, f"{path}: you cannot read it", AS_ROOT)
-    elif compiled.read(path) is None:
+    elif keys.read(path) is None:
         change = "remove it; the next hook compiles it again"
         yield Finding(WRONG, f"{path} is damaged, of another version, or others than root can change it", change)
 

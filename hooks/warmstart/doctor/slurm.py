@@ -24,7 +24,7 @@ from warmstart.host.detached import SYSTEMCTL, SYSTEMCTL_S, SYSTEMD
 from warmstart.host.files import read_small
 from warmstart.images.store.layout import UNPACK_S
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.slurm.facts import Settings
 
 NO_LIMIT = 65534  # INFINITE and NO_VAL of 16 bits

@@ -33,7 +33,7 @@ from warmstart.host.namespaces import Mount, mount_of
 from warmstart.host.worker import Worker
 from warmstart.images.store import eviction
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.policy.units import format_duration
 from warmstart.session import STORE_INTERVAL_S, known_store_id
 from warmstart.store import maintenance

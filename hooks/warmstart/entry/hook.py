@@ -22,7 +22,7 @@ from warmstart.host.files import FULL, ensure_path, opened_dir, remove_tree
 from warmstart.job import Job, from_environment
 from warmstart.lean import TYPE_CHECKING, Callable, Collection, NamedTuple, suppress
 from warmstart.paths import SPARE, Installation, NodePaths
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.record import Record, using_state
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def _run(  # noqa: PLR0917 - the hook's run, and what it does
 def _is_observed(installation: Installation, policy: Policy | None, job: Job | None) -> bool:
     """Return whether hooks only observe the job; by the last good policy if `policy` could not be loaded."""
     from warmstart import plan
-    from warmstart.policy.compiled import read
+    from warmstart.policy.keys import read
 
     policy = policy or read(installation.compiled_policy)
     return policy is not None and job is not None and plan.grant(policy, job).observed

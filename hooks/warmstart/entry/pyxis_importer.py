@@ -37,8 +37,8 @@ from warmstart.images.user import own_images
 from warmstart.images.user.own_images import Made
 from warmstart.job import STEP_NODES, JobUnreadable, from_environment
 from warmstart.paths import SETS, Installation
-from warmstart.policy.compiled import Images, Policy
 from warmstart.policy.current import current_policy
+from warmstart.policy.keys import Images, Policy
 from warmstart.policy.match import NO_RULE, OBSERVE
 
 IMPORT_S = 3600.0

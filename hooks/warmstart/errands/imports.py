@@ -32,7 +32,7 @@ from warmstart.images.reference import Reference, check_allowed, parse
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import IMPORT_S, Charged
 from warmstart.images.store.published import RememberedFailure
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.policy.match import serves_repository
 from warmstart.steps.image import tell_import
 

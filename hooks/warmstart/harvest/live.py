@@ -34,7 +34,7 @@ from warmstart.store.meeting import Meeting
 
 if TYPE_CHECKING:
     from warmstart.host.deadline import Deadline
-    from warmstart.policy.compiled import Policy
+    from warmstart.policy.keys import Policy
     from warmstart.store.client import StoreClient
 
 ROUNDS = Kind("rounds")

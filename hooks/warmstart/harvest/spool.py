@@ -34,7 +34,7 @@ from warmstart.host.identity import WorkerSilent
 from warmstart.host.space import Held, fair_order
 from warmstart.host.wire import Json
 from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, suppress
-from warmstart.policy.compiled import Maintenance
+from warmstart.policy.keys import Maintenance
 from warmstart.store import bundles, manifest, parts
 from warmstart.store.bundles import Published, QuotaExceeded
 from warmstart.store.client import StoreClient

@@ -15,7 +15,7 @@ from warmstart.lean import TYPE_CHECKING
 if TYPE_CHECKING:
     from warmstart.images.credentials import Login
     from warmstart.images.importers.base import Importer
-    from warmstart.policy.compiled import Images
+    from warmstart.policy.keys import Images
 
 ENROOT = "/usr/bin/enroot"
 UMOCI = "/usr/bin/umoci"  # the only program of `oci` that `enroot` does without

@@ -13,7 +13,7 @@ from typing import Protocol
 from warmstart.host.deadline import Deadline
 from warmstart.images.reference import Reference
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 
 
 class Place(Protocol):

@@ -13,7 +13,7 @@ from warmstart.images.reference import Reference
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, Charged, Found, ImageQuery, key_of
 from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, Sequence, partial, suppress
-from warmstart.policy.compiled import Images, Policy
+from warmstart.policy.keys import Images, Policy
 
 if TYPE_CHECKING:
     from warmstart.images.importers.base import Importer

@@ -32,7 +32,7 @@ from warmstart.lean import TYPE_CHECKING, NamedTuple, sha256, suppress
 from warmstart.paths import NodePaths
 
 if TYPE_CHECKING:
-    from warmstart.policy.compiled import Policy
+    from warmstart.policy.keys import Policy
     from warmstart.record import Record
 
 TREE = "tree"

@@ -47,7 +47,7 @@ from warmstart.images.store.layout import PRIVATE_STORES
 from warmstart.images.unpacked import ABOUT, FOLDER, TREE, UNPACKING, ImageKey, find, shelf_of
 from warmstart.images.unpacks import WAITING, ImageNotUnpacked, UnpackRequest, is_awaited
 from warmstart.paths import NodePaths
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 
 GONE = ".gone"
 COPY = "image"

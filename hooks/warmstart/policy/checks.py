@@ -13,8 +13,8 @@ from warmstart import wing
 from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
 from warmstart.paths import LONGEST_WORKSPACE
-from warmstart.policy.compiled import Match, Policy, Publish, Rule
 from warmstart.policy.document import Fault, Loc, dotted, nearest
+from warmstart.policy.keys import Match, Policy, Publish, Rule
 from warmstart.profiles.contract import FILES, is_whole
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")

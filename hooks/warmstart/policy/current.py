@@ -17,8 +17,8 @@ from warmstart.host import files
 from warmstart.host.files import DiskFailed
 from warmstart.lean import NamedTuple
 from warmstart.paths import Installation
-from warmstart.policy import compiled
-from warmstart.policy.compiled import Policy, Signature
+from warmstart.policy import keys
+from warmstart.policy.keys import Policy, Signature
 
 
 class CurrentPolicy(NamedTuple):
@@ -36,8 +36,8 @@ def current_policy(installation: Installation, *, keep: bool = False) -> Current
     Writes nothing, unless what is compiled is to be kept, as hooks do. Raises `PolicyError` if there is no valid policy
     at all.
     """
-    last = compiled.read(installation.compiled_policy)
-    if last is not None and compiled.is_current(last):
+    last = keys.read(installation.compiled_policy)
+    if last is not None and keys.is_current(last):
         current = CurrentPolicy(last, installation.compiled_policy, changed=False, problem=None)
     else:
         current = _compiled(installation, last, keep)
@@ -79,7 +79,7 @@ def _kept(installation: Installation, policy: Policy) -> DiskFailed | None:
     try:
         files.ensure_path(directory, 0o755)
         with files.opened_dir(directory) as fd:
-            files.replace_file(fd, name, compiled.encode(policy), _mode(installation, policy.signature))
+            files.replace_file(fd, name, keys.encode(policy), _mode(installation, policy.signature))
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM):  # only root can write it; others compile for themselves
             return DiskFailed(what=path, problem=os.strerror(error.errno or 0))

@@ -9,9 +9,9 @@ from warmstart.host import files
 from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
 from warmstart.policy import checks, source
-from warmstart.policy.compiled import Policy, Wing, Word
 from warmstart.policy.document import Document, Fault
 from warmstart.policy.invalid import Problem, invalid
+from warmstart.policy.keys import Policy, Wing, Word
 from warmstart.policy.model import check_shape
 from warmstart.policy.types import FindUser
 from warmstart.profiles import registry

@@ -10,7 +10,7 @@ from warmstart import request
 from warmstart.host.wire import Json
 from warmstart.job import Job
 from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, Sequence, fnmatchcase
-from warmstart.policy.compiled import Match, Policy, Rule
+from warmstart.policy.keys import Match, Policy, Rule
 from warmstart.slurm import nodes
 
 if TYPE_CHECKING:

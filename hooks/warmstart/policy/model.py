@@ -1,4 +1,4 @@
-"""What checks a policy: the keys that `policy.compiled` and wings declare. Never on a warm path.
+"""What checks a policy: the keys that `policy.keys` and wings declare. Never on a warm path.
 
 A checked mapping is the NamedTuple that declares its keys.
 """
@@ -16,8 +16,8 @@ from warmstart import wing
 from warmstart.host import wire
 from warmstart.host.wire import Json
 from warmstart.lean import dumps
-from warmstart.policy.compiled import Policy, Rule
 from warmstart.policy.document import Fault, Plain, nearest
+from warmstart.policy.keys import Policy, Rule
 from warmstart.policy.types import At, FindUser, Type, mapping
 from warmstart.policy.values import TYPES, WRITTEN
 from warmstart.profiles.contract import Profile

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from warmstart.host import wire
 from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, Sequence, fnmatchcase
-from warmstart.policy.compiled import Users
+from warmstart.policy.keys import Users
 from warmstart.policy.match import scope_of
 
 if TYPE_CHECKING:
     from warmstart.job import Job
-    from warmstart.policy.compiled import Policy
+    from warmstart.policy.keys import Policy
     from warmstart.policy.match import Grant
 
 PathGlob = str

@@ -8,8 +8,8 @@ from warmstart import wing
 from warmstart.host import wire
 from warmstart.paths import Installation
 from warmstart.policy.checks import NEEDS_ENFORCED, NEVER_BELOW, claimed, not_normal, within
-from warmstart.policy.compiled import Policy, Rule
 from warmstart.policy.document import Fault
+from warmstart.policy.keys import Policy, Rule
 from warmstart.policy.shared import SharedPath, is_below
 
 _OF_THE_SYSTEM = (

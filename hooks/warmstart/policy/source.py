@@ -11,8 +11,8 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 
 from warmstart.host import files
-from warmstart.policy.compiled import Signature, stamp
 from warmstart.policy.invalid import PolicyUnreadable, PolicyUntrusted
+from warmstart.policy.keys import Signature, stamp
 
 LARGEST = 256 << 10
 MOST_FILES = 64

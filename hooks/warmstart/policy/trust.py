@@ -16,8 +16,8 @@ from warmstart.host import files
 from warmstart.host.deadline import after
 from warmstart.lean import dumps
 from warmstart.paths import Installation
-from warmstart.policy import compiled
-from warmstart.policy.compiled import Policy
+from warmstart.policy import keys
+from warmstart.policy.keys import Policy
 
 NEEDED = "associations"  # in AccountingStorageEnforce (slurm.conf(5)), or any job names any account
 LONGEST_S = 86400.0  # maintenance asks every half hour; an unreachable controller costs nothing for a day
@@ -83,7 +83,7 @@ def enforced(policy: Policy, installation: Installation, slurm_conf: str) -> lis
 
 def _known(path: str) -> tuple[float, list[str] | None]:
     """Return when AccountingStorageEnforce was last read, in epoch seconds, and its words; None if it never was."""
-    found = compiled.read_own_json(path)
+    found = keys.read_own_json(path)
     try:
         return float(found["at"]), [str(word) for word in found["words"]]
     except (KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""The types of the policy's values, by the names that its keys say (`policy.compiled`). Never on a warm path.
+"""The types of the policy's values, by the names that its keys say (`policy.keys`). Never on a warm path.
 
 Each one checks what an admin wrote, and turns it into what hooks read.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
-from warmstart.policy.compiled import PLAIN, User, account
+from warmstart.policy.keys import PLAIN, User, account
 from warmstart.policy.types import (
     At,
     Generic,

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from warmstart.policy.compiled import Policy, Rule
 from warmstart.policy.document import Fault, nearest
+from warmstart.policy.keys import Policy, Rule
 from warmstart.profiles import registry
 from warmstart.slurm import nodes
 

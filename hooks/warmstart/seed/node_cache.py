@@ -64,7 +64,7 @@ from warmstart.store.layout import Namespace, StoreFailed
 from warmstart.store.manifest import Entries, File
 
 if TYPE_CHECKING:
-    from warmstart.policy.compiled import Policy
+    from warmstart.policy.keys import Policy
     from warmstart.store.maintenance import Use
 
 IN_USE_SECONDS = 3600.0  # a copy that was used within this time may be about to be mounted

@@ -12,7 +12,7 @@ from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.lean import NamedTuple
 from warmstart.paths import NodePaths
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.record import Record, RecordChange
 from warmstart.store.client import StoreClient
 

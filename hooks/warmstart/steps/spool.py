@@ -8,7 +8,7 @@ from warmstart.harvest import spool
 from warmstart.harvest.spool import Delivered
 from warmstart.host.deadline import Deadline
 from warmstart.lean import NamedTuple
-from warmstart.policy.compiled import Maintenance
+from warmstart.policy.keys import Maintenance
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store.client import StoreClient
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from warmstart.paths import NodePaths
-    from warmstart.policy.compiled import Policy
+    from warmstart.policy.keys import Policy
 
     class UnpackPart(Protocol):
         """`unpack.py` of a wing that shows jobs their tree."""

@@ -30,7 +30,7 @@ from warmstart.host.files import (
 )
 from warmstart.host.wire import Json
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, Mapping, NamedTuple, dumps, partial, suppress
-from warmstart.policy.compiled import Maintenance
+from warmstart.policy.keys import Maintenance
 from warmstart.store import index, layout, manifest
 from warmstart.store.index import Head, Listed
 from warmstart.store.layout import (

@@ -16,7 +16,7 @@ from warmstart.lean import TYPE_CHECKING, Callable, Iterator, contextmanager
 if TYPE_CHECKING:
     from typing import Concatenate, ParamSpec, TypeVar
 
-    from warmstart.policy.compiled import Policy
+    from warmstart.policy.keys import Policy
     from warmstart.store.bundles import Offer, Offers, Published
     from warmstart.store.layout import Namespace
     from warmstart.store.maintenance import Bundle

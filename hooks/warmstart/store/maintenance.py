@@ -25,7 +25,7 @@ from warmstart.host.files import (
     unlink_if_there,
 )
 from warmstart.lean import Callable, Collection, Iterable, Iterator, NamedTuple, Sequence, suppress
-from warmstart.policy.compiled import Maintenance
+from warmstart.policy.keys import Maintenance
 from warmstart.profiles.contract import is_whole
 from warmstart.store import board, bundles, index
 from warmstart.store.atomic import TEMP_PREFIX

@@ -47,7 +47,7 @@ from warmstart.images.store import layout, published
 from warmstart.job import from_environment
 from warmstart.maintenance import metrics
 from warmstart.paths import NodePaths
-from warmstart.policy import compiled, source, units
+from warmstart.policy import keys, source, units
 from warmstart.policy.document import Document
 from warmstart.profiles import checks, elf, facts, naming
 from warmstart.profiles import registry as profiles
@@ -294,9 +294,7 @@ PARSERS: dict[str, Parser] = {
         ("store/board.py:_text",),
         (_json([*_TOPIC.whose, "text"]),),
     ),
-    "compiled-policy": Parser(
-        _file(compiled.read), (), ("policy/compiled.py:read_own_json",), (compiled.encode(defaults()),)
-    ),
+    "compiled-policy": Parser(_file(keys.read), (), ("policy/keys.py:read_own_json",), (keys.encode(defaults()),)),
     "cpu": Parser(
         _file(facts.cpu),
         (facts.FactUnreadable,),

@@ -20,7 +20,7 @@ from tests.lib.registry import Registry
 from tests.lib.site import Site
 from tools.demo.__main__ import Demo, an_image
 from warmstart.paths import Installation
-from warmstart.policy.compiled import VERSION
+from warmstart.policy.keys import VERSION
 
 PACKAGES = Path(os.environ.get("WARMSTART_PACKAGES", "/nonexistent"))
 NEXT = "9.9.9"

@@ -18,7 +18,7 @@ from tests.releases.packages.roots import NODE, SHARED, Suite, run, suite
 AGAIN = """\
 cp -r . /var/tmp/again && cd /var/tmp/again && make -s deb VENV=/opt/venv PACKAGES={packages}/again
 sed -i "s/^version = .*/version = {next}/" setup.cfg
-sed -i 's/^VERSION = .*/VERSION = "{next}"/' hooks/warmstart/policy/compiled.py
+sed -i 's/^VERSION = .*/VERSION = "{next}"/' hooks/warmstart/policy/keys.py
 make -s deb VENV=/opt/venv PACKAGES={packages}/next
 rm -r /var/tmp/again
 """

@@ -12,7 +12,7 @@ import pytest
 
 from tests.lib.requirements import unavailable
 from tests.releases.packages.roots import SHARED, run, suite
-from warmstart.policy.compiled import VERSION
+from warmstart.policy.keys import VERSION
 
 JOB = "SLURM_JOB_ID=7 SLURM_JOB_UID=1000 SLURM_JOB_GID=1000 SLURM_JOB_USER=nobody SLURMD_NODENAME=n1"
 

@@ -22,8 +22,8 @@ from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.host.namespaces import Mount
 from warmstart.host.worker import Worker
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
+from warmstart.policy.keys import Policy
 
 OWNER = 4711
 P = ParamSpec("P")

@@ -13,7 +13,7 @@ from warmstart import plan
 from warmstart import record as records
 from warmstart.entry import epilog, prolog
 from warmstart.host.files import FileSystemBroken
-from warmstart.policy.compiled import Match
+from warmstart.policy.keys import Match
 from warmstart.record import Record
 from warmstart.slurm import commands
 

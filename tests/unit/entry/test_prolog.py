@@ -19,7 +19,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.files import FileSystemBroken
 from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.job import Job
-from warmstart.policy.compiled import Match, Policy, Wing
+from warmstart.policy.keys import Match, Policy, Wing
 from warmstart.profiles import facts, registry
 from warmstart.record import Record, StateFull
 from warmstart.run_end import Ending

@@ -26,7 +26,7 @@ from warmstart.images.store import uses
 from warmstart.images.user import own_images
 from warmstart.images.user.own_images import Directory, Made
 from warmstart.paths import SETS
-from warmstart.policy.compiled import Match
+from warmstart.policy.keys import Match
 from warmstart.store.layout import StoreFailed
 
 HEX = "ab" * 32

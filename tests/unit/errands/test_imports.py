@@ -27,7 +27,7 @@ from warmstart.images.reference import parse
 from warmstart.images.store import published
 from warmstart.images.store.eviction import ImageQuotaExceeded
 from warmstart.images.store.layout import image_name
-from warmstart.policy.compiled import Credentials, Match, PrivateRepository
+from warmstart.policy.keys import Credentials, Match, PrivateRepository
 
 DIGEST = f"sha256:{'ab' * 32}"
 IMAGE = f"reg.example.com/a@{DIGEST}"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.policy_site import Compile, Site
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from warmstart.errors import WarmstartError
 from warmstart.host import files
 from warmstart.host.files import DiskFailed
 from warmstart.paths import Installation
-from warmstart.policy import compiled, load, source
-from warmstart.policy.compiled import Images, Match, Policy, Rule
+from warmstart.policy import keys, load, source
 from warmstart.policy.current import current_policy, hint_for
 from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, Problem, invalid
+from warmstart.policy.keys import Images, Match, Policy, Rule
 
 GOOD = "version: 1\npaths: {store: /shared/warmstart}\nsite_label: one\n"
 RICH = f"""\
@@ -138,7 +138,7 @@ def test_without_any_good_policy_the_error_is_raised(installation: Installation,
     [
         lambda path: path.write_text(path.read_text()[:-9]),
         lambda path: path.write_text("[]"),
-        lambda path: path.write_text(path.read_text().replace(compiled.MADE_BY, "1 warmstart-0.0.1 python-3.9")),
+        lambda path: path.write_text(path.read_text().replace(keys.MADE_BY, "1 warmstart-0.0.1 python-3.9")),
         lambda path: path.write_text(path.read_text().replace('"Images"', '"Pictures"')),
         lambda path: path.write_text(path.read_text().replace("warmstart-import", "\\ud8")),
         lambda path: path.chmod(0o666),
@@ -152,10 +152,10 @@ def test_a_compiled_form_that_is_not_ours_is_made_again(
     policy, _ = kept(installation)
     assert callable(damage)
     damage(Path(installation.compiled_policy))
-    assert compiled.read(installation.compiled_policy) is None
+    assert keys.read(installation.compiled_policy) is None
     assert kept(installation) == (policy, None)
     assert len(compilations) == 2
-    assert compiled.read(installation.compiled_policy) == policy
+    assert keys.read(installation.compiled_policy) == policy
 
 
 @pytest.mark.parametrize(("number", "told"), [(errno.ENOSPC, True), (errno.EROFS, True), (errno.EACCES, False)])

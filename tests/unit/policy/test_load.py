@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lib.policy_site import MINIMAL, Compile, Site, refusals
-from warmstart.policy import compiled
+from warmstart.policy import keys
 from warmstart.policy.invalid import PolicyInvalid
 from warmstart.profiles.contract import FILES
 
@@ -35,7 +35,7 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
 
 def test_what_is_not_said_is_as_the_classes_have_it(compiled_of: Compile) -> None:
     """The importer for pyxis uses these images if there is no policy."""
-    assert compiled_of(MINIMAL).images == compiled.Images()
+    assert compiled_of(MINIMAL).images == keys.Images()
 
 
 def test_only_a_link_may_lie_in_tmp(site: Site, compiled_of: Compile) -> None:
@@ -153,4 +153,4 @@ def test_any_text_compiles_or_is_refused_with_a_place(site: Site, text: str) -> 
         assert column >= 1
         assert str(error).isprintable() or "\n" in str(error)  # noqa: PT017
     else:
-        assert compiled.decode(json.loads(compiled.encode(policy))) == policy
+        assert keys.decode(json.loads(keys.encode(policy))) == policy

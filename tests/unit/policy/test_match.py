@@ -14,7 +14,7 @@ from tests.lib.runs import a_job
 from warmstart import plan
 from warmstart.job import Job
 from warmstart.policy import match
-from warmstart.policy.compiled import Match, Policy
+from warmstart.policy.keys import Match, Policy
 from warmstart.policy.match import (
     NO_RULE,
     Grant,

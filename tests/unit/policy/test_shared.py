@@ -6,7 +6,7 @@ import pytest
 
 from tests.lib.policy_site import defaults
 from tests.lib.runs import a_job
-from warmstart.policy.compiled import Trust, User
+from warmstart.policy.keys import Trust, User
 from warmstart.policy.match import combine
 from warmstart.policy.shared import SharedPath, covering, granted
 

@@ -18,8 +18,8 @@ from warmstart.doctor.finding import run as run_checks
 from warmstart.job import Job
 from warmstart.paths import Installation
 from warmstart.policy import trust
-from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
+from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant, combine, matching, private_repository
 
 pytestmark = pytest.mark.threat(36)

@@ -21,7 +21,7 @@ from warmstart.images.private import JobOwner
 from warmstart.images.query import Missing, Obtained, Requester, Site
 from warmstart.images.reference import PyxisImage, Reference, parse
 from warmstart.images.store.layout import NOBODY, Charged
-from warmstart.policy.compiled import Credentials
+from warmstart.policy.keys import Credentials
 from warmstart.steps import image
 from warmstart.steps.contract import Context, Outcome
 from warmstart.steps.image import Options

@@ -39,7 +39,7 @@ from warmstart.images.importers.base import (
 )
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Scratch
-from warmstart.policy.compiled import Images
+from warmstart.policy.keys import Images
 
 PROGRAM = "/usr/bin/enroot"
 PROGRAMS = (PROGRAM, oci.SKOPEO)

@@ -44,7 +44,7 @@ from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.importers.manifest import ImageManifest
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import ImageTooLarge, Scratch, Watch
-from warmstart.policy.compiled import Images
+from warmstart.policy.keys import Images
 
 SKOPEO = "/usr/bin/skopeo"
 UMOCI = "/usr/bin/umoci"

@@ -41,7 +41,7 @@ from warmstart.images.store.published import (
     remove_metadata,
     sweep_all,
 )
-from warmstart.policy.compiled import Keep
+from warmstart.policy.keys import Keep
 from warmstart.policy.units import format_size
 from warmstart.store.atomic import replace
 from warmstart.store.locks import lock_or_proceed

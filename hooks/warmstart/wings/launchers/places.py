@@ -13,7 +13,7 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.images.reference import Reference
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import IMAGES
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.wings.launchers import stored
 
 KEY = "launchers"  # of the policy

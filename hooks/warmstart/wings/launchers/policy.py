@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from warmstart.policy.checks import not_normal, within
-from warmstart.policy.compiled import Policy
 from warmstart.policy.document import Fault
+from warmstart.policy.keys import Policy
 from warmstart.wings.launchers.places import KEY, Launchers, of_policy
 
 SECTIONS = {KEY: Launchers}

@@ -12,7 +12,7 @@ from warmstart.cli.output import Column, json_option, rfc3339, say, show_json, s
 from warmstart.errand import Errand, Errands
 from warmstart.job import Job
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant
 from warmstart.policy.shared import granted, is_below
 from warmstart.request import Request

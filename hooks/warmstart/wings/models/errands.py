@@ -22,7 +22,7 @@ from warmstart.host.files import is_of_users_daemon, opened_dir
 from warmstart.host.identity import Identity
 from warmstart.host.space import no_room, room
 from warmstart.paths import NodePaths
-from warmstart.policy.compiled import Policy, User
+from warmstart.policy.keys import Policy, User
 from warmstart.session import Session
 from warmstart.wings.models import events, shelf
 from warmstart.wings.models.client import ModelClient, copy_in_child

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from warmstart.host import wire
 from warmstart.lean import NamedTuple
-from warmstart.policy.compiled import Policy, Size
+from warmstart.policy.keys import Policy, Size
 
 KEY = "models"  # of the policy
 WORD = "model"  # of a request

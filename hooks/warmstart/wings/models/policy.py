@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from warmstart.policy import shared_rules
-from warmstart.policy.compiled import Policy, Rule
 from warmstart.policy.document import Fault
+from warmstart.policy.keys import Policy, Rule
 from warmstart.policy.shared import SharedPath
 from warmstart.policy.units import format_size
 from warmstart.wings.models.offered import KEY, Models, offered

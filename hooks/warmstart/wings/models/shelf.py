@@ -28,7 +28,7 @@ from warmstart.paths import NodePaths
 from warmstart.wings.models.offered import DAY_S
 
 if TYPE_CHECKING:
-    from warmstart.policy.compiled import Policy
+    from warmstart.policy.keys import Policy
     from warmstart.record import Record
 
 FOLDER = "models"

@@ -31,7 +31,7 @@ from warmstart.wings.models.requests import ModelRequest
 
 if TYPE_CHECKING:
     from warmstart.job import Job
-    from warmstart.policy.compiled import Policy
+    from warmstart.policy.keys import Policy
     from warmstart.policy.match import Grant
     from warmstart.policy.shared import SharedPath
     from warmstart.request import Request

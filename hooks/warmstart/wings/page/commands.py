@@ -14,7 +14,7 @@ from warmstart.cli.output import fail, say
 from warmstart.cli.report import summarized
 from warmstart.job import Job
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant
 from warmstart.policy.units import format_size
 from warmstart.request import Request

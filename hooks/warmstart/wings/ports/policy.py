@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from warmstart.host import wire
 from warmstart.policy.checks import claimed
-from warmstart.policy.compiled import Policy, Rule
 from warmstart.policy.document import Fault
+from warmstart.policy.keys import Policy, Rule
 from warmstart.wings.ports.ledger import ephemeral_overlap
 from warmstart.wings.ports.step import KEY, Rendezvous
 

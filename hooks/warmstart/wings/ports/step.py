@@ -16,7 +16,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.job import Job
 from warmstart.lean import NamedTuple, partial, suppress
 from warmstart.plan import NotOffered
-from warmstart.policy.compiled import Duration, Policy
+from warmstart.policy.keys import Duration, Policy
 from warmstart.policy.match import Grant
 from warmstart.record import using_state
 from warmstart.request import COMMENT, Request, RequestInvalid

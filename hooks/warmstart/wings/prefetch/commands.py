@@ -10,8 +10,8 @@ from warmstart.cli.image_store import NOT_DONE, changed
 from warmstart.cli.output import json_option, show_json, show_table, warn
 from warmstart.job import Job
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Policy
 from warmstart.policy.current import current_policy
+from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant
 from warmstart.request import Request
 from warmstart.wings.prefetch import events, work

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from warmstart.policy.checks import not_allowed
-from warmstart.policy.compiled import Policy
 from warmstart.policy.document import Fault
+from warmstart.policy.keys import Policy
 from warmstart.wings.prefetch.work import KEY, Prefetch, offered
 
 SECTIONS = {KEY: Prefetch}

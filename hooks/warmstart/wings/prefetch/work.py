@@ -21,7 +21,7 @@ from warmstart.images.query import Site, query_by_rules
 from warmstart.images.reference import Reference, parse
 from warmstart.images.store import published
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.policy.match import serves_repository
 from warmstart.record import using_state
 

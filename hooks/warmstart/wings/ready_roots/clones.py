@@ -25,7 +25,7 @@ from warmstart.images.reference import parse
 from warmstart.images.store.layout import image_name
 from warmstart.images.unpacked import ImageKey, Unpacked
 from warmstart.paths import NOTHING, Shown
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.step_image import StepImage
 from warmstart.steps.contract import Context
 from warmstart.wings.ready_roots import stored

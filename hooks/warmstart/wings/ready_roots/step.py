@@ -11,7 +11,7 @@ from warmstart.errors import WarmstartError
 from warmstart.images.reference import Reference
 from warmstart.job import Job
 from warmstart.lean import NamedTuple, partial
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant
 from warmstart.record import CLAIMED
 from warmstart.request import Request

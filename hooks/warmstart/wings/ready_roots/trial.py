@@ -26,7 +26,7 @@ from warmstart.host.identity import Identity, become
 from warmstart.host.namespaces import CLONE_NEWNS, enter_new
 from warmstart.lean import libc
 from warmstart.paths import NodePaths
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.record import incarnation
 
 NOBODY = Identity("nobody", 65534, 65534)

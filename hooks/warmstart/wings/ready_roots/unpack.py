@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warmstart.paths import NodePaths
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.wings.ready_roots import trial
 
 CANNOT = "containers cannot start from trees on this node (warmstart doctor)"

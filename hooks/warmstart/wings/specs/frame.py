@@ -20,8 +20,8 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.identity import Identity
 from warmstart.job import Job, from_environment
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Policy
 from warmstart.policy.current import CurrentPolicy, current_policy
+from warmstart.policy.keys import Policy
 from warmstart.wings.specs import keys
 from warmstart.wings.specs.client import SlurmClient
 from warmstart.wings.specs.events import SPEC_FAILED

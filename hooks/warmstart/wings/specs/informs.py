@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from warmstart.host.deadline import Deadline
 from warmstart.job import Job
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.store.client import StoreClient
 from warmstart.wings.specs import keys, stored
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from warmstart.host import wire
 from warmstart.host.identity import Identity
 from warmstart.lean import NamedTuple
-from warmstart.policy.compiled import Duration, Policy, account
+from warmstart.policy.keys import Duration, Policy, account
 
 KEY = "slurmctld"
 Path = str

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from warmstart.host import wire
 from warmstart.policy.checks import ACCOUNTS, not_normal, within
-from warmstart.policy.compiled import Policy
 from warmstart.policy.document import Fault
+from warmstart.policy.keys import Policy
 from warmstart.wings.specs.keys import KEY, Keys
 
 SECTIONS = {KEY: Keys}

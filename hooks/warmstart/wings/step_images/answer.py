@@ -34,7 +34,7 @@ from warmstart.images.reference import Reference, check_allowed, parse
 from warmstart.images.store import layout
 from warmstart.job import Job
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.policy.match import OBSERVE
 from warmstart.record import Record
 from warmstart.session import Session, open_session

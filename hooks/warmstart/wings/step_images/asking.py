@@ -24,7 +24,7 @@ from warmstart.host import wire
 from warmstart.host.deadline import after
 from warmstart.images.reference import Reference
 from warmstart.images.store.layout import IMPORT_S, UNPACK_S
-from warmstart.policy.compiled import Images
+from warmstart.policy.keys import Images
 
 THERE, ALONE, BUSY, FAILED, BROKEN = "there", "alone", "busy", "failed", "broken"
 EXPIRED = "image-wait-expired"

@@ -12,7 +12,7 @@ from warmstart.images.user import own_images
 from warmstart.images.user.own_images import Made
 from warmstart.job import STEP_NODES
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.steps.image import NOT_SHOWN
 from warmstart.wings.step_images import asking
 from warmstart.wings.step_images.place import KEY, socket_of

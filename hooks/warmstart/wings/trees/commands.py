@@ -30,7 +30,7 @@ from warmstart.errand import Errands
 from warmstart.errors import WarmstartError
 from warmstart.job import Job
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant
 from warmstart.policy.shared import granted, is_below
 from warmstart.request import Request

@@ -5,7 +5,7 @@ from __future__ import annotations
 from warmstart.host import wire
 from warmstart.lean import NamedTuple
 from warmstart.paths import NodePaths
-from warmstart.policy.compiled import Policy, Size
+from warmstart.policy.keys import Policy, Size
 from warmstart.profiles.contract import WHOLE
 
 KEY = "trees"  # of the policy, and of a rule

@@ -21,7 +21,7 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import create_file, ensure_dir, opened_dir, remove_tree, unlink_if_there
 from warmstart.host.identity import Identity
 from warmstart.paths import NodePaths
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.policy.shared import covering
 from warmstart.store import bundles
 from warmstart.store.bundles import Published, QuotaExceeded

@@ -29,7 +29,7 @@ from warmstart.wings.trees.place import LEFT_OUT, Home, facts_of, home_of, packe
 
 if TYPE_CHECKING:
     from warmstart.job import Job
-    from warmstart.policy.compiled import Policy
+    from warmstart.policy.keys import Policy
     from warmstart.policy.match import Grant
     from warmstart.policy.shared import SharedPath
     from warmstart.request import Request

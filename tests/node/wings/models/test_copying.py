@@ -12,7 +12,7 @@ from tests.lib.wings.models.values import ALICE, BOB, ModelSite, snapshot
 from warmstart import record as records
 from warmstart.errand import Errands
 from warmstart.host.files import opened_dir
-from warmstart.policy.compiled import User
+from warmstart.policy.keys import User
 from warmstart.policy.shared import SharedPath
 from warmstart.wings.models import client, errands, shelf
 from warmstart.wings.models.client import copy_in_child

@@ -14,7 +14,7 @@ from tests.lib import mounts
 from tests.lib.processes import wait_until
 from tests.lib.wings.models.values import ALICE, BOB, ModelSite, snapshot
 from warmstart.host.identity import Identity
-from warmstart.policy.compiled import User
+from warmstart.policy.keys import User
 from warmstart.policy.shared import SharedPath
 from warmstart.wings.models import client, look
 

@@ -12,7 +12,7 @@ import pytest
 from tests.lib.faults import Faults
 from tests.lib.node import NODE
 from tests.lib.shelf_site import ShelfSite
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.session import Session, open_session
 from warmstart.wings.ready_roots import maintenance, trial
 from warmstart.wings.ready_roots.trial import Tried

@@ -14,7 +14,7 @@ from tests.lib.requirements import unavailable
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
-from warmstart.policy.compiled import User
+from warmstart.policy.keys import User
 from warmstart.policy.shared import SharedPath
 from warmstart.wings.trees.client import TreeClient
 from warmstart.wings.trees.current import TreeUnusable

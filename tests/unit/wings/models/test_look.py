@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.wings.models.values import snapshot
-from warmstart.policy.compiled import User
+from warmstart.policy.keys import User
 from warmstart.policy.shared import SharedPath
 from warmstart.wings.models import look as looking
 from warmstart.wings.models.look import Look, ModelUnusable, look, shared_by

@@ -14,7 +14,7 @@ from warmstart.errand import Errands
 from warmstart.host import detached, linux
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import WorkerSilent
-from warmstart.policy.compiled import User
+from warmstart.policy.keys import User
 from warmstart.policy.shared import SharedPath
 from warmstart.request import Request, RequestInvalid
 from warmstart.steps.contract import Context, Outcome

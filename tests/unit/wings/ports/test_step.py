@@ -20,7 +20,7 @@ from warmstart.host.deadline import after
 from warmstart.job import Job
 from warmstart.paths import NodePaths
 from warmstart.plan import NotOffered
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant
 from warmstart.run_end import Ending
 from warmstart.runner import Refused, Step

@@ -26,8 +26,8 @@ from warmstart.images.store.layout import ImageQuery
 from warmstart.images.store.published import RememberedFailure
 from warmstart.paths import NodePaths
 from warmstart.policy import source
-from warmstart.policy.compiled import Credentials, Match, PrivateRepository
 from warmstart.policy.invalid import PolicyInvalid
+from warmstart.policy.keys import Credentials, Match, PrivateRepository
 from warmstart.wings.prefetch import work
 from warmstart.wings.prefetch.work import FAILED, PRESENT, REQUESTED
 

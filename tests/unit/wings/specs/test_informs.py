@@ -11,7 +11,7 @@ import pytest
 from tests.lib.node import Node
 from tests.lib.runs import a_job
 from warmstart.host.deadline import after
-from warmstart.policy.compiled import Wing
+from warmstart.policy.keys import Wing
 from warmstart.store.client import StoreClient
 from warmstart.wings.specs import informs, keys
 from warmstart.wings.specs.stored import SpecUnusable

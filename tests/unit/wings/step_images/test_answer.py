@@ -16,7 +16,7 @@ from warmstart import record as records
 from warmstart.images.agreed import HeadImage
 from warmstart.images.reference import parse
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.record import Record
 from warmstart.steps.image import Options
 from warmstart.store.meeting import Meeting

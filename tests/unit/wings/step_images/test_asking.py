@@ -16,7 +16,7 @@ import pytest
 
 from tests.lib.policy_site import defaults
 from warmstart.images.reference import parse
-from warmstart.policy.compiled import Images
+from warmstart.policy.keys import Images
 from warmstart.wings.step_images import asking
 from warmstart.wings.step_images.asking import ALONE, BROKEN, BUSY, EXPIRED, FAILED, THERE, Answer
 

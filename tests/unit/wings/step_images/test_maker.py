@@ -9,7 +9,7 @@ import pytest
 from tests.lib.policy_site import Compile, defaults
 from warmstart.images.reference import parse
 from warmstart.paths import Installation
-from warmstart.policy.compiled import Policy
+from warmstart.policy.keys import Policy
 from warmstart.wings.step_images import asking, maker
 from warmstart.wings.step_images.asking import ALONE, BUSY, EXPIRED, FAILED, THERE, Answer, ImageDeclined
 

@@ -14,7 +14,7 @@ from tests.lib.policy_site import offering
 from tests.lib.wings.trees.sites import ME, TreeSite
 from warmstart.errand import KEPT_S, Errand, Errands
 from warmstart.host.deadline import after
-from warmstart.policy.compiled import User
+from warmstart.policy.keys import User
 from warmstart.policy.shared import SharedPath
 from warmstart.wings.trees import current, packing, place, requests
 from warmstart.wings.trees.offered import directory

@@ -17,7 +17,7 @@ from tests.lib.wings.trees.sites import NOT_ROOT, TreeSite
 from warmstart import plan, view
 from warmstart.errand import Errands
 from warmstart.paths import NOTHING
-from warmstart.policy.compiled import User
+from warmstart.policy.keys import User
 from warmstart.policy.match import Grant
 from warmstart.policy.shared import SharedPath
 from warmstart.request import Request, RequestInvalid
