@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     W = TypeVar("W", "Namespace", "RunParts")
 
 # Whose functions run as the store's owner; the contract "store" in setup.cfg says what they may not do.
-OWNERS_ROOMS = ("warmstart.store.", "warmstart.images.store.")
+OWNERS_ROOMS = ("warmstart.store.", "warmstart.caches.store.", "warmstart.images.store.")
 
 
 def rooms_of(policy: Policy) -> tuple[str, ...]:

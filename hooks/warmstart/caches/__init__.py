@@ -1,0 +1,1 @@
+"""Compile caches: what is kept of jobs for later ones."""

@@ -1,0 +1,430 @@
+"""Bundles: their files, and what publishers, readers and maintenance do with them and the listing.
+
+A bundle is a squashfs and a list of its entries' files, both named by the hash of the squashfs: the same name is the
+same bytes, whoever put it. It lies in place before a generation of the listing names it, and is removed when none has
+named it for a day. Runs as the store's owner; root calls through `client`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from warmstart.caches.store import generations, merge, quota
+from warmstart.caches.store.layout import (
+    BUNDLE,
+    FILES,
+    LATEST_NS,
+    LISTING,
+    SEAL,
+    Damaged,
+    Entries,
+    File,
+    Namespace,
+    is_bundle,
+    is_sha256,
+    make_namespace,
+    read_owned,
+    sealed,
+    unsealed,
+)
+from warmstart.caches.store.listing import MOST_OF_USER, HarvestTooLarge, Listing, Row
+from warmstart.caches.store.merge import Addition, Removal
+from warmstart.errors import ResourceError, StoreError
+from warmstart.host import wire
+from warmstart.host.files import (
+    DiskFailed,
+    ReadFailed,
+    changed,
+    closing,
+    copy_hashed,
+    open_regular,
+    opened_dir,
+    unlink_if_there,
+    weakness,
+    write_all,
+)
+from warmstart.lean import Iterable, NamedTuple, dumps, suppress
+from warmstart.store.layout import is_plain_path, store_errors
+
+FORMAT = 1
+MOST_OF_FILES = 32 << 20  # bytes of a bundle's list of files: readers hold it in memory, and jobs choose the names
+MOST_NAMESPACES = 1000  # of a scope and profile, with which a job's own name of its caches adds no other
+ORPHAN_S = 86_400.0  # longer than any publication takes
+_PER_FILE, _PER_ENTRY = 120, 40  # most bytes that JSON takes besides a name
+_SWEPT = ".swept-"  # before the name of a bundle's file that is about to go
+
+
+class BundleDamaged(StoreError):
+    """A bundle is not what its publisher wrote."""
+
+    code = "bundle-damaged"
+    template = "bundle {bundle}: {problem}"
+    hint = "maintenance takes it out of its listing; check the store's disks for errors"
+
+
+class BundleGone(StoreError):
+    """A bundle that a listing names is missing: it was removed or replaced meanwhile."""
+
+    code = "bundle-gone"
+    template = "bundle {bundle} is not in the store any more"
+    hint = "ignore it if it happens once; else check whether something besides warmstart removes files of the store"
+
+
+class FetchOverBudget(ResourceError):
+    """A bundle is not on the node, and its fetch takes more bytes or time than there are."""
+
+    code = "fetch-over-budget"
+    template = "bundle {bundle}: {problem}"
+    hint = "later jobs go on with what came; raise seed.fetch_budget in the policy, or what nodes keep of its kind"
+
+
+class Draft(NamedTuple):
+    """What a publisher knows of a bundle, and of what is to leave the listing with it."""
+
+    user: str
+    uid: int
+    job: int
+    entries: Entries
+    cache: str = ""
+    changed: list[str] = []  # noqa: RUF012 - never mutated, like the rest; as in `Addition`
+    fresh: bool = False  # the job asked to start cold: all that it made takes the place of what is there
+    removal: Removal = merge.NOTHING
+
+    def addition(self, row: Row) -> Addition:
+        """Return it as what is added to a listing."""
+        return Addition(row, [*self.entries], [*self.entries] if self.fresh else self.changed)
+
+
+class Published(NamedTuple):
+    """What became of a publication."""
+
+    sha256: str = ""  # of the bundle; "" if nothing of it was needed any more
+    size: int = 0  # of the squashfs file, bytes
+    number: int = 0  # of the generation that was linked; 0: none was
+
+
+def known(where: Namespace, user: str, uid: int, most: int, fresh: bool) -> list[str]:
+    """Return the entries that need not be harvested: readers have them. A `fresh` job replaces entries, so none are.
+
+    `most` is the scope's quota in bytes, 0 for none. Raises `QuotaExceeded` if it is used up, `HarvestTooLarge` if the
+    user's names in the namespace are.
+    """
+    listing = generations.read(where)
+    with store_errors("look at a quota", where.path), suppress(FileNotFoundError):
+        quota.add(where.store, where.scope, 0, most)
+    _check_user(listing, user, uid)
+    return [] if fresh else sorted(entry for names in listing.names for entry in names)
+
+
+def put(where: Namespace, writer: str, fd: int, draft: Draft, most: int) -> Row:
+    """Put the squashfs of the inherited descriptor `fd` in place; return its row. No listing names it yet.
+
+    `writer` (node and run) is part of the names of temporary files; `most` is the scope's quota in bytes, 0 for none.
+    Raises `QuotaExceeded`, `HarvestTooLarge`, `StoreFull` or `StoreFailed`.
+    """
+    from warmstart.store.atomic import publish, temp_file  # not needed to read
+
+    files = _encoded(draft.entries)
+    if len(files) > MOST_OF_FILES:
+        raise HarvestTooLarge(problem=f"the bundle would have {len(files)} bytes of names; {MOST_OF_FILES} are allowed")
+    with store_errors("put a bundle", where.path):
+        _check_caches(where, draft.cache)
+        with closing(make_namespace(where)) as dir_fd:
+            size, sha256 = copy_hashed(fd)
+            number = len(draft.entries)
+            row = Row(sha256, size, number, number, draft.user, draft.uid, draft.job, int(time.time()), draft.cache)
+            if _in_place(dir_fd, row):
+                os.utime(sha256 + BUNDLE, dir_fd=dir_fd, follow_symlinks=False)  # so that no sweep takes it for old
+                return row
+            quota.add(where.store, where.scope, size + len(files), most)
+            with temp_file(dir_fd, writer) as (temp, out), temp_file(dir_fd, writer) as (list_temp, list_out):
+                write_all(list_out, files)
+                if copy_hashed(fd, out) != (size, sha256):
+                    raise Damaged("it changes while it is copied")
+                publish(dir_fd, list_temp, list_out, sha256 + FILES)  # who was first has put the same
+                publish(dir_fd, temp, out, sha256 + BUNDLE)
+    return row
+
+
+def publish(where: Namespace, writer: str, fd: int | None, draft: Draft, most: int) -> Published:
+    """Publish a job's bundle, if it has one, and what it removed; readers see all of it at once. Errors as of `put`."""
+    row = None
+    if fd is None:
+        with store_errors("make a namespace", where.path):
+            os.close(make_namespace(where))
+    else:
+        row = put(where, writer, fd, draft, most)
+    files_of = FilesOf(where, {row.sha256: draft.entries} if row else {})
+
+    def merged(old: Listing) -> Listing | None:
+        return with_added(old, draft.addition(row) if row else None, draft.removal, files_of)
+
+    return _listed(where, writer, row, fd, draft, merged)
+
+
+def replace(where: Namespace, writer: str, fd: int, draft: Draft, most: int) -> Published:
+    """Publish a bundle as the only one of its namespace. Errors as of `put`."""
+    row = put(where, writer, fd, draft, most)
+    return _listed(where, writer, row, fd, draft, lambda old: merge.only(old, draft.addition(row)))
+
+
+def compact(where: Namespace, writer: str, fd: int, draft: Draft, before: list[Row]) -> Published:
+    """Publish a bundle in place of those that it was made of. Errors as of `put`."""
+    row = put(where, writer, fd, draft, 0)
+    return _listed(where, writer, row, fd, draft, lambda old: merge.compacted(old, before, draft.addition(row)))
+
+
+def _listed(  # noqa: PLR0917 - as of `publish`, and the row of the bundle
+    where: Namespace, writer: str, row: Row | None, fd: int | None, draft: Draft, merged: generations.Merge
+) -> Published:
+    listing = generations.change(where, writer, merged)
+    if row is None or fd is None or listing is None:
+        return Published(number=listing.number if listing else 0)
+    with store_errors("put a bundle", where.path), opened_dir(where.path) as dir_fd:
+        is_there = _in_place(dir_fd, row)
+    if not is_there:  # it lay there for long, and was swept before a listing named it
+        put(where, writer, fd, draft, 0)
+    is_listed = any(listed.sha256 == row.sha256 for listed in listing.rows)
+    return Published(row.sha256 if is_listed else "", row.size, listing.number)
+
+
+def with_added(old: Listing, new: Addition | None, removal: Removal, files_of: FilesOf) -> Listing | None:
+    """Return what `merge.added` does; raises `HarvestTooLarge` if a user's names are too long with it."""
+    listing = merge.added(old, new, removal, files_of)
+    if listing and new and any(row.sha256 == new.row.sha256 for row in listing.rows):
+        _check_user(listing, new.row.user, new.row.uid)
+    return listing
+
+
+class FilesOf:
+    """The files of bundles' entries, by hash; reads each list once. None if it is gone or damaged."""
+
+    def __init__(self, where: Namespace, known: dict[str, Entries] | None = None) -> None:
+        self._where = where
+        self._known: dict[str, Entries | None] = {**(known or {})}
+
+    def __call__(self, sha256: str) -> Entries | None:
+        """Return the files of one."""
+        if sha256 not in self._known:
+            self._known[sha256] = None
+            with suppress(FileNotFoundError, Damaged), opened_dir(self._where.path) as dir_fd:
+                self._known[sha256] = _entries(dir_fd, sha256)
+        return self._known[sha256]
+
+
+def remove(  # noqa: PLR0917 - what is to go
+    where: Namespace, writer: str, bundles: list[str], users: list[str], entries: list[str], before: float
+) -> list[Row]:
+    """Take bundles, all of users, all older ones, and single entries out of a listing; return the rows that left."""
+    files_of = FilesOf(where)
+    left: list[Row] = []
+
+    def leaves(row: Row) -> bool:
+        return row.sha256 in bundles or row.user in users or row.at < before
+
+    def merged(old: Listing) -> Listing | None:
+        listing = merge.without(old, leaves, entries, files_of)
+        staying = {row.sha256 for row in listing.rows} if listing else set()
+        left[:] = [row for row in old.rows if row.sha256 not in staying] if listing else []
+        return listing
+
+    generations.change(where, writer, merged)
+    return left
+
+
+def entries(where: Namespace, sha256: str) -> Entries:
+    """Return a bundle's entries with their files; raises `BundleGone` or `BundleDamaged`."""
+    if not is_sha256(sha256):
+        raise BundleGone(bundle=sha256)
+    with store_errors("read a bundle's files", where.path):
+        try:
+            with opened_dir(where.path) as dir_fd:
+                return _entries(dir_fd, sha256)
+        except FileNotFoundError:
+            raise BundleGone(bundle=sha256) from None
+        except Damaged as damaged:
+            raise BundleDamaged(bundle=sha256, problem=damaged.strerror) from damaged
+
+
+def fetch(where: Namespace, sha256: str, size: int, fd: int) -> Entries:
+    """Copy a bundle into the inherited descriptor `fd`; return its entries with their files.
+
+    What `fd` has already is kept: an earlier fetch of the same bundle left it. All bytes are hashed. If they are not as
+    named, it raises `BundleDamaged`, and the content of `fd` is useless. Also raises `BundleGone`, and `DiskFailed` if
+    the node's disk fails.
+    """
+    files = entries(where, sha256)
+    with store_errors("fetch a bundle", where.path):
+        try:
+            with opened_dir(where.path) as dir_fd, closing(open_regular(sha256 + BUNDLE, dir_fd)) as source:
+                if weak := weakness(os.fstat(source), (0, os.geteuid())):
+                    raise BundleDamaged(bundle=sha256, problem=weak)
+                _copy(source, sha256, size, fd)
+        except FileNotFoundError:
+            raise BundleGone(bundle=sha256) from None
+    return files
+
+
+def _copy(source: int, sha256: str, size: int, fd: int) -> None:
+    try:
+        copied = copy_hashed(source, fd, most=size + 1, have=os.lseek(fd, 0, os.SEEK_END))
+    except ReadFailed:
+        raise
+    except OSError as error:
+        raise DiskFailed(what=f"bundle {sha256}", problem=error.strerror) from error
+    if copied != (size, sha256):
+        raise BundleDamaged(bundle=sha256, problem="its bytes are not those of its name")
+
+
+def discard(where: Namespace, sha256: str) -> None:
+    """Remove the files of a damaged bundle, which no listing names any more: it may be put again."""
+    with store_errors("remove a bundle", where.path), opened_dir(where.path) as dir_fd:
+        for suffix in (BUNDLE, FILES) if is_sha256(sha256) else ():
+            unlink_if_there(sha256 + suffix, dir_fd)
+
+
+def sweep(where: Namespace, now: float) -> list[str]:
+    """Remove old generations, files of bundles that none has named for a day, and what writers left; return the names.
+
+    A publisher may list an old bundle meanwhile. So its files get other names first; then the listing is read once
+    more, and what it names gets its name back. Who listed it later has found it missing, and has put it again.
+    """
+    from warmstart.store.atomic import TEMP_PREFIX
+
+    swept = generations.clean(where, now)
+    with store_errors("sweep a namespace", where.path), opened_dir(where.path) as fd:
+        there, before = os.listdir(fd), now - ORPHAN_S
+        named = generations.named_bundles(where)
+        for name in there:
+            if name.startswith(TEMP_PREFIX) and changed(name, fd) < before and unlink_if_there(name, fd):
+                swept.append(name)
+            elif is_bundle(name) and name.partition(".")[0] not in named and changed(name, fd) < before:
+                with suppress(FileNotFoundError):
+                    os.rename(name, _SWEPT + name, src_dir_fd=fd, dst_dir_fd=fd)
+        going = [name for name in os.listdir(fd) if name.startswith(_SWEPT)]
+        named = generations.named_bundles(where) if going else set()
+        for name in going:
+            was = name.removeprefix(_SWEPT)
+            with suppress(FileNotFoundError, FileExistsError):
+                if was.partition(".")[0] in named:
+                    os.link(name, was, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
+                else:
+                    swept.append(was)
+            unlink_if_there(name, fd)
+    return swept
+
+
+def remove_empty(where: Namespace, before: float) -> bool:
+    """Remove a namespace without rows in which nothing has changed since then; return whether it was removed.
+
+    A publisher that comes at the same moment keeps it, or finds it gone and fails: its run waits.
+    """
+    gone = where._replace(name=f"gone-{where.name}")
+    with store_errors("remove an empty namespace", where.path), suppress(FileNotFoundError):
+        if not _is_empty(where, before):
+            return False
+        os.rename(where.path, gone.path)
+        if not _is_empty(gone, before):
+            os.rename(gone.path, where.path)
+            return False
+        with opened_dir(f"{gone.path}/{LISTING}") as fd:
+            for name in os.listdir(fd):
+                unlink_if_there(name, fd)
+        for folder in (f"{gone.path}/{LISTING}", gone.path):
+            os.rmdir(folder)
+        with suppress(OSError):  # other namespaces are there
+            os.rmdir(os.path.dirname(where.path))
+        return True
+    return False
+
+
+def _is_empty(where: Namespace, before: float) -> bool:
+    with opened_dir(where.path) as fd:
+        is_old = max(changed(".", fd), changed(LISTING, fd)) < before
+        return is_old and os.listdir(fd) == [LISTING] and not generations.read(where, is_writer=True).rows
+
+
+def _in_place(dir_fd: int, row: Row) -> bool:
+    """Return whether both files of a bundle lie in place. What is damaged in a way that a look shows is removed."""
+    try:
+        if os.stat(row.sha256 + BUNDLE, dir_fd=dir_fd, follow_symlinks=False).st_size != row.size:
+            unlink_if_there(row.sha256 + BUNDLE, dir_fd)
+            return False
+        _entries(dir_fd, row.sha256)
+    except FileNotFoundError:
+        return False
+    except Damaged:
+        unlink_if_there(row.sha256 + FILES, dir_fd)
+        return False
+    return True
+
+
+def _check_caches(where: Namespace, cache: str) -> None:
+    if cache and not os.path.exists(where.path):
+        with suppress(FileNotFoundError):
+            if (number := len(os.listdir(os.path.dirname(where.path)))) >= MOST_NAMESPACES:
+                there = f"{where.scope} has {number} of {where.profile} already"
+                raise HarvestTooLarge(problem=f"nothing is kept of cache={cache}, which is new: {there}")
+
+
+def _check_user(listing: Listing, user: str, uid: int) -> None:
+    """Raise `HarvestTooLarge` if a user's names in a listing are too long: others of the scope publish there, too."""
+    own = [number for number, row in enumerate(listing.rows) if (row.user, row.uid) == (user, uid)]
+    length = sum(len(entry) for number in own for entry in (*listing.names[number], *listing.lost[number]))
+    if length > MOST_OF_USER:
+        problem = f"{user}'s entries of the namespace have names of {length} bytes; {MOST_OF_USER} are allowed"
+        raise HarvestTooLarge(problem=problem)
+
+
+def entry_weight(entry: str, paths: Iterable[str]) -> int:
+    """Return the most bytes that an entry takes in a bundle's list of files, with every name in full."""
+    return _length(entry) + _PER_ENTRY + sum(_length(path) + _PER_FILE for path in paths)
+
+
+def _length(name: str) -> int:
+    return len(dumps(name)) - 2
+
+
+def _encoded(entries: Entries) -> bytes:
+    """Return a list of files: a file's name begins with `/` in place of its entry's name."""
+    shorter = {
+        entry: {"/" + path[len(entry) :] if path.startswith(entry) else path: file for path, file in files.items()}
+        for entry, files in entries.items()
+    }
+    return sealed(dumps({"format": FORMAT, "entries": shorter}, separators=(",", ":")).encode())
+
+
+def _entries(dir_fd: int, sha256: str) -> Entries:
+    """Read a list of files. Raises `OSError`, and `Damaged` also for a format that this release does not know."""
+    data = unsealed(read_owned(sha256 + FILES, MOST_OF_FILES + SEAL, dir_fd))
+    try:
+        raw = wire.parse(data)
+        if raw["format"] != FORMAT:
+            raise Damaged(f"its list of files is of format {raw['format']!a:.20}, known is {FORMAT}")
+        return checked_entries(
+            {
+                entry: {entry + name[1:] if name.startswith("/") else name: File(*file) for name, file in files.items()}
+                for entry, files in raw["entries"].items()
+            }
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Damaged(f"not a list of files: {error!r:.200}") from error
+
+
+def checked_entries(entries: Entries) -> Entries:
+    """Return a bundle's entries if root can use them; raises `ValueError` or `TypeError`."""
+    seen: set[str] = set()
+    for entry, files in entries.items():
+        if not files or not all(map(is_plain_path, (entry, *files))):
+            raise ValueError("invalid names of files")
+        if not seen.isdisjoint(files):
+            raise ValueError("two entries share a file")
+        # These numbers reach system calls in every job's prolog: `utimensat` refuses the year 10^13.
+        for size, sha256, mtime_ns in files.values():
+            if not (type(size) is int and type(mtime_ns) is int and size >= 0 and 0 <= mtime_ns <= LATEST_NS):
+                raise ValueError("invalid size or time of a file")
+            if not is_sha256(sha256):
+                raise ValueError("invalid hash of a file")
+        seen.update(files)
+    return entries

@@ -1,0 +1,73 @@
+"""Root's side of the caches' store: each call runs in a process of the store's owner.
+
+Answers are checked before they are returned: hashes and names become paths of root's (docs/threats.md, row 7). Errors
+of the store (`StoreFailed`, `StoreFull`, `WorkerSilent`) are possible everywhere. Hot path: calls import what they run.
+"""
+
+from __future__ import annotations
+
+from warmstart.host.identity import WorkerAnswerMalformed
+from warmstart.lean import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from warmstart.caches.store.bundles import Draft, Published
+    from warmstart.caches.store.layout import Entries, Namespace
+    from warmstart.caches.store.listing import Row
+    from warmstart.host.deadline import Deadline
+    from warmstart.store.client import StoreClient
+
+
+def fetch(store: StoreClient, where: Namespace, row: Row, deadline: Deadline, *, into: int) -> Entries:
+    """Copy a bundle into the open file `into`, which may have its beginning; return its entries with their files.
+
+    Raises `BundleDamaged`, `BundleGone`, or `DiskFailed` if the node's disk fails.
+    """
+    from warmstart.caches.store import bundles
+
+    with store.worker.another(keep=[into]) as worker:
+        entries = worker.run(deadline, bundles.fetch, where, row.sha256, row.size, into)
+    try:
+        return bundles.checked_entries(entries)
+    except (ValueError, TypeError) as error:
+        raise WorkerAnswerMalformed(function="fetch", identity=store.worker.identity.name, problem=error) from error
+
+
+def put(store: StoreClient, where: Namespace, squashfs: int, draft: Draft, deadline: Deadline, *, quota: int) -> Row:
+    """Put an open squashfs file in place; no listing names it yet. `quota` is in bytes, 0 for none.
+
+    Raises `QuotaExceeded` if the scope would exceed `quota`, or `HarvestTooLarge`.
+    """
+    from warmstart.caches.store import bundles
+
+    with store.worker.another(keep=[squashfs]) as worker:
+        return worker.run(deadline, bundles.put, where, store.writer, squashfs, draft, quota)
+
+
+def publish(
+    store: StoreClient, where: Namespace, squashfs: int | None, draft: Draft, deadline: Deadline, *, quota: int
+) -> Published:
+    """Publish an open squashfs file, if there is one, and what its job removed. Errors as of `put`, and `StoreBusy`."""
+    from warmstart.caches.store import bundles
+
+    with store.worker.another(keep=[] if squashfs is None else [squashfs]) as worker:
+        return worker.run(deadline, bundles.publish, where, store.writer, squashfs, draft, quota)
+
+
+def replace(
+    store: StoreClient, where: Namespace, squashfs: int, draft: Draft, deadline: Deadline, *, quota: int
+) -> Published:
+    """Publish an open squashfs file as the only bundle of its namespace. Errors as of `publish`."""
+    from warmstart.caches.store import bundles
+
+    with store.worker.another(keep=[squashfs]) as worker:
+        return worker.run(deadline, bundles.replace, where, store.writer, squashfs, draft, quota)
+
+
+def compact(  # noqa: PLR0917 - as `publish`, and what it takes the place of
+    store: StoreClient, where: Namespace, squashfs: int, draft: Draft, before: list[Row], deadline: Deadline
+) -> Published:
+    """Publish an open squashfs file in place of the bundles that it was made of. Errors as of `publish`."""
+    from warmstart.caches.store import bundles
+
+    with store.worker.another(keep=[squashfs]) as worker:
+        return worker.run(deadline, bundles.compact, where, store.writer, squashfs, draft, before)
