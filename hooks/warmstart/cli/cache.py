@@ -1,4 +1,4 @@
-"""`warmstart cache`: list, verify, compact, clean and promote the bundles in the store.
+"""`warmstart cache`: list, check, compact, clean and promote the bundles in the store.
 
 Root only: only the store's owner can read or write the store, and root's `StoreClient` runs as that owner. Every change
 is audited. Others can list what their own jobs say of bundles.
@@ -7,7 +7,7 @@ is audited. Others can list what their own jobs say of bundles.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -16,6 +16,10 @@ import click
 from warmstart.audit import events
 from warmstart.audit.line import visible
 from warmstart.audit.query import LineFilter
+from warmstart.caches.store import bundles
+from warmstart.caches.store.gc import Bundle, What
+from warmstart.caches.store.layout import Namespace
+from warmstart.cli.audit import epoch, moment
 from warmstart.cli.output import (
     UNUSABLE,
     Column,
@@ -35,22 +39,16 @@ from warmstart.cli.own import OwnLog, published
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.images.store import eviction
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.maintenance.bundles import bundle_deadline, labels, namespace_of, repack_settings, survey
-from warmstart.maintenance.store import StoreMaintenance, StoreReport
+from warmstart.maintenance import repack
+from warmstart.maintenance.store import StoreMaintenance, StoreReport, bundle_deadline, labels, survey
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy, hint_for
 from warmstart.profiles.contract import FILES
-from warmstart.repack import rewrite
 from warmstart.session import Session, is_root, open_session, require_root, store_deadline
-from warmstart.store import bundles
 from warmstart.store.client import StoreClient
-from warmstart.store.layout import Namespace
-from warmstart.store.maintenance import Bundle
-from warmstart.store.manifest import File, Manifest
 
 NO = 1
-REINDEXED = (Column("scope"), Column("profile"), Column("namespace"), Column("bundles"), Column("refused"))
-SHORTEST = 6  # characters of a bundle's id or of its hash
+SHORTEST = 6  # characters of a bundle's id, which is the hash of its file
 SHORT = 12  # characters of an id in a list
 COLUMNS = (
     Column("id"),
@@ -90,10 +88,6 @@ class NamespaceFilter(NamedTuple):
         )
         return is_named and self.scope in (None, item.scope) and self.profile in (None, item.profile)
 
-    def select(self, items: Iterable[Bundle], bundles: Collection[str]) -> list[Bundle]:
-        """Return the bundles that pass the filter; if `bundles` is not empty, only those ids."""
-        return [item for item in items if self.matches(item) and (not bundles or item.bundle in bundles)]
-
 
 @contextmanager
 def store_reading(installation: Installation, command: str = "cache") -> Iterator[StoreClient]:
@@ -101,7 +95,7 @@ def store_reading(installation: Installation, command: str = "cache") -> Iterato
     try:
         require_root(command)
         policy = current_policy(installation).policy
-        with StoreClient(policy.store_user, policy.paths.store, f"cli-{os.getpid()}") as store:
+        with StoreClient.of(policy, f"cli-{os.getpid()}") as store:
             yield store
     except PolicyError as error:
         fail(error, hint_for(error))
@@ -128,7 +122,7 @@ def admin_session(installation: Installation, command: str = "cache") -> Iterato
 
 @click.group
 def cache() -> None:
-    """List, verify and clean the caches in the store. For root; `list` for users, too."""
+    """List, check and clean the caches in the store. For root; `list` for users, too."""
 
 
 @cache.command("list")
@@ -180,7 +174,7 @@ def _show_bundles(
     rows = [
         {
             **bundle._asdict(),
-            "id": bundle.bundle.partition("-")[2][:SHORT],
+            "id": bundle.bundle[:SHORT],
             "namespace": bundle.namespace[:cut],
             **further(bundle),
         }
@@ -204,10 +198,9 @@ def _images(installation: Installation, store: StoreClient, listed: list[Bundle]
     for bundle in listed:
         if _group(bundle) not in found:
             digest = ""
-            with suppress(WarmstartError):  # damaged: `verify` says so
-                digest = store.manifest(namespace_of(bundle, store), bundle.bundle, store_deadline()).facts.get(
-                    "image", ""
-                )
+            with suppress(WarmstartError):
+                facts = store.worker.run(store_deadline(), bundles.facts, bundle.where(store.path))
+                digest = facts.get("image", "")
             found[_group(bundle)] = names.get(digest, digest[: len("sha256:") + SHORT])
     return found
 
@@ -217,54 +210,48 @@ def _images(installation: Installation, store: StoreClient, listed: list[Bundle]
 @json_option
 @click.pass_obj
 def show(installation: Installation, bundle: str, as_json: bool) -> None:
-    """Show a bundle's manifest: its producer, facts and entries, and the checksums of declared files.
+    """Show a bundle: whose job made it, the facts of its namespace, its entries, and checksums of declared files.
 
-    BUNDLE is an id, or the first six or more characters of it or of its hash.
+    BUNDLE is an id, the hash of the bundle's file, or its first six or more characters. Entries that readers have of
+    another bundle, or of none, are among them.
 
     Exit status: 0 shown; 1 no such bundle, or more than one; 2 not root, or the store fails.
     """
     with store_reading(installation) as store:
-        named = find(list(survey(store, lambda _: None)), bundle)
-        manifest = store.manifest(namespace_of(named, store), named.bundle, bundle_deadline())
+        found = find(survey(store, lambda _: None), bundle)
+        where = found.where(store.path)
+        facts = store.worker.run(store_deadline(), bundles.facts, where)
+        entries = store.worker.run(bundle_deadline(), bundles.entries, where, found.bundle)
     if as_json:
-        show_json(_as_json(manifest))
+        show_json({**found._asdict(), "facts": facts, "entries": entries})
         return
-    made = {f"producer.{key}": value for key, value in manifest.producer._asdict().items()}
-    facts = {f"facts.{key}": value for key, value in manifest.facts.items()}
-    about = {"bundle": named.bundle, "scope": manifest.scope, "profile": manifest.profile, "namespace": named.namespace}
-    show_fields({**about, "sha256": named.sha256, "used": rfc3339(named.used), **made, **facts}.items())
+    shown = {**found._asdict(), "at": rfc3339(found.at), "used": rfc3339(found.used)}
+    show_fields({**shown, **{f"facts.{key}": value for key, value in facts.items()}}.items())
     click.echo()
     rows = [
-        (size(_bytes(files)), len(files), _first_in(manifest, entry), entry)
-        for entry, files in manifest.entries.items()
+        (size(sum(file.size for file in files.values())), len(files), entry) for entry, files in entries.items()
     ]
-    show_table(("size", "files", "first published in", "entry"), rows)
-    if manifest.supersedes:
-        click.echo()
-        rows_below = [(mark, entry) for entry, mark in manifest.supersedes.items()]
-        show_table(("supersedes in bundles before", "entry"), rows_below)
-    if manifest.profile == FILES:  # in the format of `sha256sum --check`
-        for files in manifest.entries.values():
+    show_table(("size", "files", "entry"), rows)
+    if found.profile == FILES:  # in the format of `sha256sum --check`
+        for files in entries.values():
             for path, file in files.items():
                 click.echo(visible(f"{file.sha256}  {path}"))
 
 
 @cache.command()
-@click.argument("bundles", nargs=-1, metavar="[BUNDLE]...")
+@click.argument("names", nargs=-1, metavar="[BUNDLE]...")
 @filter_options
 @json_option
 @click.pass_obj
-def verify(installation: Installation, /, bundles: tuple[str, ...], as_json: bool, **options: str | None) -> None:
-    """Read bundles (default: all) and compare every file with its SHA-256.
+def verify(installation: Installation, /, names: tuple[str, ...], as_json: bool, **options: str | None) -> None:
+    """Read bundles (default: all) and compare them with their hashes.
 
-    A damaged bundle is quarantined at once, and no job is seeded with it any more.
+    A damaged bundle leaves its listing at once, and no job is seeded with it any more.
 
     Exit status: 0 all are intact; 1 a bundle is damaged, missing or cannot be read; 2 not root, or the store is busy.
     """
-    only = NamespaceFilter(**options)
     with store_maintenance(installation) as (session, work):
-        chosen = _chosen(work, only, bundles)
-        damaged = work.scrub(chosen)
+        damaged = work.check(_chosen(work, NamespaceFilter(**options), names))
     report = work.report
     if as_json:
         show_json({**report._asdict(), "damaged": damaged})
@@ -277,39 +264,44 @@ def verify(installation: Installation, /, bundles: tuple[str, ...], as_json: boo
 
 
 @cache.command("rm")
-@click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...")
-@json_option
-@click.pass_obj
-def remove(installation: Installation, bundles: tuple[str, ...], as_json: bool) -> None:
-    """Remove bundles from the store. Nodes that have copies seed nobody from them any more.
-
-    What jobs publish later can have the same entries again.
-
-    Exit status: 0 removed; 1 no such bundle, or more than one; 2 not root, or the store fails or is busy.
-    """
-    with store_maintenance(installation) as (_, work):
-        chosen = _chosen(work, NamespaceFilter(None, None, None), bundles)
-        work.remove(chosen, f"removed by {administrator()}")
-    tell_counts(work.report, as_json)
-
-
-@cache.command()
+@click.argument("names", nargs=-1, metavar="[BUNDLE]...")
+@click.option("--user", multiple=True, help="All bundles that jobs of this user made, by name; may be repeated.")
+@click.option("--entry", multiple=True, help="This entry of any bundle; may be repeated.")
+@click.option("--before", metavar="AGO|DATE", callback=moment, help="All bundles that were published before then.")
 @filter_options
 @json_option
 @click.pass_obj
-def compact(installation: Installation, /, as_json: bool, **options: str | None) -> None:
-    """Merge each user's bundles in each namespace into one. The old ones stay for an hour.
+def remove(  # noqa: PLR0917 - the command's options
+    installation: Installation,
+    /,
+    names: tuple[str, ...],
+    user: tuple[str, ...],
+    entry: tuple[str, ...],
+    before: str | None,
+    as_json: bool,
+    **options: str | None,
+) -> None:
+    """Remove bundles, or entries of bundles, from the store. Nodes that have copies seed nobody from them any more.
 
-    Exit status: 0 done; 1 a namespace fails, or some could not be merged; 2 not root, or the store is busy.
+    Names and options add up; --scope, --profile and --namespace say where. A bundle that maintenance made of several
+    is as old as the oldest of them. What jobs publish later can have the same entries again.
+
+    Exit status: 0 removed; 1 there was nothing, or more than one bundle of a name; 2 wrong usage, not root, or the
+    store fails or is busy.
     """
-    only = NamespaceFilter(**options)
+    if not (names or user or entry or before):
+        raise click.UsageError("name bundles, or give --user, --entry or --before")
+    only, reason = NamespaceFilter(**options), f"removed by {administrator()}"
     with store_maintenance(installation) as (session, work):
+        chosen = {bundle.bundle for bundle in _chosen(work, only, names)} if names else set[str]()
+        what = What(sorted(chosen), [*user], [*entry], epoch(before) if before else 0.0)
+        entries = 0
         for where in filter(only.matches, work.namespaces()):
             with work.isolated():
-                work.sweep(where)
-                work.compact(where, fewest=2)
-    tell_counts(work.report, as_json)
-    if _tell_failures(session):
+                entries += work.remove(where, reason, what).entries
+    words = f"{work.report.removed} removed" + (f", {entries} entries of others" if entries else "")
+    answer(words, {**work.report._asdict(), "entries": entries}, as_json=as_json)
+    if _tell_failures(session) or not (work.report.removed or entries):
         raise click.exceptions.Exit(NO)
 
 
@@ -317,22 +309,19 @@ def compact(installation: Installation, /, as_json: bool, **options: str | None)
 @filter_options
 @json_option
 @click.pass_obj
-def reindex(installation: Installation, /, as_json: bool, **options: str | None) -> None:
-    """Rebuild the indexes from the bundles' manifests alone.
+def compact(installation: Installation, /, as_json: bool, **options: str | None) -> None:
+    """Make one bundle of each user's bundles in each namespace.
 
-    An index stays as it is where a manifest cannot be read or is damaged: what it took the place of would come back.
-
-    Exit status: 0 done; 1 a namespace fails, or has manifests of other releases; 2 not root, or the store is busy.
+    Exit status: 0 done; 1 a namespace fails, or some could not be merged; 2 not root, or the store is busy.
     """
     only = NamespaceFilter(**options)
-    made = []
     with store_maintenance(installation) as (session, work):
         for where in filter(only.matches, work.namespaces()):
             with work.isolated():
-                made.append((where, session.store.run_in(session.store_deadline(), bundles.reindex, where)))
-    rows = [{**where._asdict(), "namespace": where.name, **answer._asdict()} for where, answer in made]
-    show_rows(REINDEXED, rows, as_json=as_json)
-    if _tell_failures(session) or any(answer.refused for _, answer in made):
+                if not work.compact(where, fewest=2):
+                    break
+    tell_counts(work.report, as_json)
+    if _tell_failures(session):
         raise click.exceptions.Exit(NO)
 
 
@@ -343,7 +332,7 @@ def reindex(installation: Installation, /, as_json: bool, **options: str | None)
 @json_option
 @click.pass_obj
 def promote(installation: Installation, bundle: str, entries: tuple[str, ...], scope: str, as_json: bool) -> None:
-    """Copy entries of a bundle (default: all) into a more trusted scope.
+    """Copy entries of a bundle (default: all that jobs take of it) into a more trusted scope that lacks them.
 
     Every job that reads that scope will run them, so check first who made them (`show`). They also stay in their own
     scope, and keep the name of the user whose job made them.
@@ -351,56 +340,32 @@ def promote(installation: Installation, bundle: str, entries: tuple[str, ...], s
     Exit status: 0 published; 1 that scope has them all, or no such bundle; 2 refused, not root, or the store fails.
     """
     with store_maintenance(installation) as (session, work):
-        source = find(list(work.bundles()), bundle)
-        where = namespace_of(source, session.store)
-        made = rewrite.promote(repack_settings(session), where, source.bundle, entries, bundle_deadline(), scope=scope)
-        session.audit.emit(
-            events.ENTRY_PROMOTED,
-            **labels(where),
-            bundle=source.bundle,
-            into=scope,
-            published=made.bundle,
-            entries=list(entries)[:20],
-            by=administrator(),
-        )
-    words = f"published as {made.bundle}" if made.bundle else f"nothing to do: {scope} has all of these entries"
+        source = find(work.bundles(), bundle)
+        made = repack.promote(session, source, entries, scope, bundle_deadline())
+        if made.sha256:
+            about = {"bundle": source.bundle, "into": scope, "published": made.sha256, "entries": list(entries)[:20]}
+            where = source.where(session.store.path)
+            session.audit.emit(events.ENTRY_PROMOTED, **labels(where), **about, by=administrator())
+    words = f"published as {made.sha256}" if made.sha256 else f"nothing to do: {scope} has all of these entries"
     answer(words, made._asdict(), as_json=as_json)
-    if not made.bundle:
+    if not made.sha256:
         raise click.exceptions.Exit(NO)
 
 
-def find(bundles: Sequence[Bundle], name: str) -> Bundle:
-    """Return the bundle with an id, or with a prefix of it or of its hash. Exits with 1 unless exactly one fits."""
-    exact = [bundle for bundle in bundles if bundle.bundle == name]
-    fitting = exact or [bundle for bundle in bundles if len(name) >= SHORTEST and _begins(bundle.bundle, name)]
+def find(known: Iterable[Bundle], name: str) -> Bundle:
+    """Return the bundle whose hash begins so; of one that several namespaces have, the first. Else exits with 1."""
+    fitting = {bundle.bundle: bundle for bundle in known if len(name) >= SHORTEST and bundle.bundle.startswith(name)}
     if len(fitting) != 1:
         warn(f"there is no bundle {name}" if not fitting else f"{name}: more than one bundle; give more of its id")
         raise click.exceptions.Exit(NO)
-    return fitting[0]
-
-
-def _begins(bundle: str, prefix: str) -> bool:
-    return bundle.startswith(prefix) or bundle.partition("-")[2].startswith(prefix)
+    return next(iter(fitting.values()))
 
 
 def _chosen(work: StoreMaintenance, only: NamespaceFilter, names: Sequence[str]) -> list[Bundle]:
     """Return the bundles that the options select: those with the given names, or all."""
-    bundles = list(work.bundles())
-    return only.select(bundles, {find(bundles, name).bundle for name in names})
-
-
-def _bytes(files: Mapping[str, File]) -> int:
-    return sum(file.size for file in files.values())
-
-
-def _first_in(manifest: Manifest, entry: str) -> str | None:
-    """Return the bundle that had an entry first; None if that is this one."""
-    return (manifest.origins[entry].bundle or None) if entry in manifest.origins else None
-
-
-def _as_json(manifest: Manifest) -> dict[str, object]:
-    origins = {entry: origin._asdict() for entry, origin in manifest.origins.items()}
-    return {**manifest._asdict(), "producer": manifest.producer._asdict(), "origins": origins}
+    known = list(filter(only.matches, work.bundles()))
+    chosen = {find(known, name).bundle for name in names}
+    return [bundle for bundle in known if not names or bundle.bundle in chosen]
 
 
 def tell_counts(report: StoreReport, as_json: bool) -> None:

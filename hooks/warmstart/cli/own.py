@@ -14,6 +14,7 @@ from warmstart import view
 from warmstart.audit import values
 from warmstart.audit.line import Line, decoded, escaped
 from warmstart.audit.query import AuditLog, LineFilter
+from warmstart.caches.store.gc import Bundle
 from warmstart.cli.audit import epoch, opened_log
 from warmstart.cli.output import fail
 from warmstart.errors import PolicyError
@@ -21,11 +22,12 @@ from warmstart.paths import Installation
 from warmstart.policy.current import current_policy, hint_for
 from warmstart.session import is_root
 from warmstart.store import reports
-from warmstart.store.maintenance import Bundle
 
 _ELSEWHERE = "ask on a host that has the store, or in the job while it runs"
 _CLOSED = "administrators: see `store.features` of `warmstart doctor`; ask in the job while it runs"
-_UNKNOWN = Bundle("", "", "", "", "", 0, 0, "", 0.0, 0, 0)
+_UNKNOWN = Bundle(
+    scope="", profile="", namespace="", bundle="", size=0, entries=0, user="", uid=0, job=0, at=0.0, used=0.0, names=0
+)
 
 
 class OwnLog:

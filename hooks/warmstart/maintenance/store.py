@@ -1,4 +1,4 @@
-"""Maintenance of the store: sweep, compaction, garbage collection, scrub; on one host (docs/operations/maintenance.md).
+"""Maintenance of the store on one host: sweep, compaction, garbage collection, checks (docs/operations/maintenance.md).
 
 Root decides and audits; every access to the store runs as its owner (`StoreClient`). If a namespace fails, the error is
 audited and the other namespaces are still done.
@@ -7,51 +7,83 @@ audited and the other namespaces are still done.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
 from typing import NamedTuple
 
 from warmstart.audit import events
-from warmstart.audit.line import Event
-from warmstart.errands import loop, registry
+from warmstart.caches.store import bundles, ending, gc, quota
+from warmstart.caches.store.gc import Bundle, Merger, Out
+from warmstart.caches.store.layout import Namespace
 from warmstart.errors import WarmstartError
+from warmstart.host.deadline import Deadline, after
 from warmstart.images.store import eviction, published
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY
-from warmstart.maintenance.bundles import (
-    STORE_STEP,
-    bundle_deadline,
-    labels,
-    namespace_of,
-    namespaces,
-    repack_settings,
-    survey,
-)
+from warmstart.maintenance import repack
 from warmstart.maintenance.wings import of_wings
 from warmstart.profiles.contract import is_whole
-from warmstart.repack import rewrite
-from warmstart.session import MaintenanceBusy, Session
-from warmstart.store import maintenance, reports
-from warmstart.store.bundles import BundleDamaged
-from warmstart.store.layout import Namespace
-from warmstart.store.maintenance import Bundle, Merger
-from warmstart.store.parts import PARTS
+from warmstart.seed.overlay import OverlayUnavailable
+from warmstart.session import MaintenanceBusy, Session, store_deadline
+from warmstart.store import reports
+from warmstart.store.client import StoreClient
 
-REPLACED = "replaced by a compacted bundle"
+STORE_STEP = "store"  # in the audit
+BUNDLE_SECONDS = 900.0  # for reading, packing and writing one bundle
+CHECKS_SECONDS = 2 * 3600.0  # for reading the bundles that are due
+FEWEST = 4  # bundles of one user in a namespace; fewer are not merged
 
 
 class StoreReport(NamedTuple):
     """Counts of what maintenance did in the store."""
 
     merged: int = 0  # runs of jobs on several nodes, which were published
-    swept: int = 0  # files of publishers that died, and empty namespaces
+    swept: int = 0  # files of publishers that died or that nobody is given, and empty namespaces
     compacted: int = 0  # new bundles, each merged from several
-    removed: int = 0  # bundles
+    removed: int = 0  # bundles, the damaged ones among them
     verified: int = 0  # bundles
-    quarantined: int = 0  # bundles
     evicted: int = 0  # images
     failed: int = 0  # errors
+
+
+def namespaces(store: StoreClient, failed: Callable[[WarmstartError], None]) -> Iterator[Namespace]:
+    """Yield the store's namespaces, sorted. `failed` gets the error of each scope that is left out.
+
+    A scope is listed when its turn comes, under a deadline of its own: a store may have tens of thousands of them.
+    """
+    for scope in store.run(store_deadline(), gc.scopes):
+        try:
+            listed = store.run(store_deadline(), gc.namespaces, scope)
+        except WarmstartError as error:
+            failed(error)
+        else:
+            yield from listed
+
+
+def survey(store: StoreClient, failed: Callable[[WarmstartError], None]) -> Iterator[Bundle]:
+    """Yield the bundles that readers are given, scope by scope.
+
+    Each namespace is read when its turn comes, under a deadline of its own, and not kept: a store may have a hundred
+    thousand bundles. `failed` gets the error of each scope and namespace that is left out.
+    """
+    for where in namespaces(store, failed):
+        try:
+            found = store.worker.run(store_deadline(), gc.survey, where)
+        except WarmstartError as error:
+            failed(error)
+        else:
+            yield from found
+
+
+def bundle_deadline() -> Deadline:
+    """Return the deadline for working on one bundle."""
+    return after(BUNDLE_SECONDS)
+
+
+def labels(where: Namespace) -> dict[str, str]:
+    """Return a namespace as the fields of an event."""
+    return {"scope": where.scope, "profile": where.profile, "namespace": where.name}
 
 
 class StoreMaintenance:
@@ -72,91 +104,111 @@ class StoreMaintenance:
         """Yield the store's bundles scope by scope, without those of namespaces that fail."""
         return survey(self._session.store, self._failed)
 
-    def sweep(self, where: Namespace) -> None:
-        """Remove files of publishers that died, and replaced bundles after their grace period."""
-        session, now = self._session, time.time()
-        swept = session.store.run_in(session.store_deadline(), maintenance.sweep, where, now)
-        if swept:
-            session.audit.emit(events.STORE_SWEPT, namespace=where.name, scope=where.scope, names=swept[:20])
-        replaced = session.store.run_in(session.store_deadline(), maintenance.superseded, where, now)
-        self._remove(where, replaced, REPLACED)
-        self._count(swept=len(swept))
-
-    def compact(self, where: Namespace, fewest: int = rewrite.FEWEST) -> None:
-        """Merge bundles into ones of at most `rewrite.MOST_BYTES`."""
-        session = self._session
-        if is_whole(where.profile):
-            return
-        deadline, plan = session.store_deadline(), maintenance.plan_compaction
-        for merger in session.store.run_in(deadline, plan, where, fewest, rewrite.MOST_BYTES):
-            with self.isolated():  # the bundles of other users are still merged
-                self._compact(where, merger)
-
-    def collect_garbage(self) -> None:
-        """Remove the bundles that the policy's `maintenance` section lets expire; one scope after the other."""
-        for _, bundles in groupby(self.bundles(), lambda bundle: bundle.scope):
-            self._collect_garbage(bundles)
-
-    def _collect_garbage(self, bundles: Iterable[Bundle]) -> None:
-        going: dict[tuple[Namespace, str], list[str]] = {}
-        for bundle, reason in maintenance.expired(bundles, self._session.policy.maintenance, time.time()):
-            going.setdefault((namespace_of(bundle, self._session.store), reason), []).append(bundle.bundle)
-        for (where, reason), names in going.items():
-            with self.isolated():
-                self._remove(where, names, reason)
-
-    def remove(self, bundles: Iterable[Bundle], reason: str) -> None:
-        """Remove bundles, whoever uses them: a node that has a copy keeps it until it prunes its copies."""
-        for bundle in bundles:
-            self._remove(namespace_of(bundle, self._session.store), [bundle.bundle], reason)
-
-    def remove_empty(self) -> None:
-        """Remove namespaces that have been empty for a day."""
-        session = self._session
-        for where in self.namespaces():
-            with self.isolated():
-                if session.store.worker.run(session.store_deadline(), maintenance.remove_empty, where, time.time()):
-                    names = [where.profile]
-                    session.audit.emit(events.STORE_SWEPT, namespace=where.name, scope=where.scope, names=names)
-                    self._count(swept=1)
-
-    def scrub(self, bundles: Iterable[Bundle]) -> dict[str, str]:
-        """Verify bundles and quarantine the damaged ones. Return their problems by bundle id."""
-        damaged = {}
-        settings = repack_settings(self._session)
-        for bundle in bundles:
-            where = namespace_of(bundle, self._session.store)
-            problem = ""
-            with self.isolated():
-                problem = rewrite.verify(settings, where, bundle.bundle, bundle_deadline())
-                self._count(verified=1)
-            if problem:
-                damaged[bundle.bundle] = problem
-                self._quarantine(where, bundle.bundle, problem)
-        return damaged
-
     def all(self) -> StoreReport:
-        """Run every part; scrub only the bundles that are due today."""
-        self._sweep_top()
-        with self._session.isolated("parts"):
-            self._count(merged=loop.run(self._session, registry.load(PARTS)))
+        """Run every part; check only the bundles that are due today."""
+        session, store = self._session, self._session.store
+        with self.isolated():
+            self._swept(None, store.run(session.store_deadline(), gc.sweep_top, time.time()))
+        with self.isolated():
+            finished = store.run(session.store_deadline(), ending.finish_old, store.writer, time.time())
+            self._count(merged=len(finished))
+        compacts = True
         for where in self.namespaces():
             with self.isolated():
-                self.sweep(where)
-                self.compact(where)
+                compacts = compacts and self.compact(where)
         self.collect_garbage()
-        self.remove_empty()
-        self.scrub(bundle for bundle in self.bundles() if rewrite.is_due(bundle, maintenance.today()))
+        now, deadline = time.time(), after(CHECKS_SECONDS)
+        self.check(bundle for bundle in self.bundles() if not deadline.expired() and gc.is_due(bundle.bundle, now))
+        for where in self.namespaces():
+            with self.isolated():
+                self._sweep(where)
+        for scope in store.run(session.store_deadline(), gc.scopes):
+            with self.isolated():
+                store.run(session.store_deadline(), quota.correct, scope)
         self.maintain_images()
         with self.isolated():
             self._remove_reports()
         for wing in of_wings():
             for act in wing.store.values():
                 with self.isolated():
-                    self._count(swept=act(self._session) or 0)
-        self._session.store.run(self._session.store_deadline(), maintenance.identify)
-        self._session.store.run(self._session.store_deadline(), maintenance.record_maintained)
+                    self._count(swept=act(session) or 0)
+        store.run(session.store_deadline(), gc.record_maintained)
         return self.report
+
+    def compact(self, where: Namespace, fewest: int = FEWEST) -> bool:
+        """Make one bundle of several of a user's; return whether this host can."""
+        session = self._session
+        if is_whole(where.profile):
+            return True
+        for merger in session.store.worker.run(session.store_deadline(), gc.plan, where, fewest):
+            try:
+                self._compact(where, merger)
+            except OverlayUnavailable as error:
+                self._failed(error)
+                return False
+            except WarmstartError as error:  # the bundles of other users are still merged
+                self._failed(error)
+        return True
+
+    def _compact(self, where: Namespace, merger: Merger) -> None:
+        made = repack.compact(self._session, where, merger, bundle_deadline())
+        if made.sha256:
+            names, replaces = sum(map(len, merger.names)), [row.sha256 for row in merger.rows]
+            about = {**labels(where), "bundle": made.sha256, "replaces": replaces, "entries": names}
+            self._session.audit.emit(events.BUNDLE_COMPACTED, **about)
+            self._count(compacted=1)
+
+    def collect_garbage(self) -> None:
+        """Remove the bundles that the policy's `maintenance` section lets expire; one scope after the other."""
+        for _, of_scope in groupby(self.bundles(), lambda bundle: bundle.scope):
+            going: dict[tuple[Namespace, str], list[str]] = {}
+            for bundle, reason in gc.expired(of_scope, self._session.policy.maintenance, time.time()):
+                going.setdefault((bundle.where(self._session.store.path), reason), []).append(bundle.bundle)
+            for (where, reason), names in going.items():
+                with self.isolated():
+                    self.remove(where, reason, gc.What(names))
+
+    def check(self, found: Iterable[Bundle]) -> dict[str, str]:
+        """Read bundles, and take the damaged ones out of their listings; return their problems by hash."""
+        damaged = {}
+        for bundle in found:
+            where = bundle.where(self._session.store.path)
+            with self.isolated():
+                problem = self._session.store.worker.run(bundle_deadline(), gc.damage, where, bundle.bundle)
+                self._count(verified=1)
+                if problem:
+                    damaged[bundle.bundle] = problem
+                    self.remove(where, f"damaged: {problem}", gc.What([bundle.bundle]))
+        return damaged
+
+    def remove(self, where: Namespace, reason: str, what: gc.What) -> Out:
+        """Take bundles and entries from readers, whoever uses them: a node that has a copy keeps it until it is pruned.
+
+        What was covered by them does not come back.
+        """
+        session = self._session
+        out = session.store.run_in(session.store_deadline(), gc.take_out, where, what)
+        for row in out.rows:
+            session.audit.emit(events.BUNDLE_REMOVED, **labels(where), bundle=row.sha256, user=row.user, reason=reason)
+        if out.entries:
+            about = {"entries": what.entries[:20], "number": out.entries}
+            session.audit.emit(events.ENTRIES_REMOVED, **labels(where), **about, reason=reason)
+        self._count(removed=len(out.rows))
+        return out
+
+    def _sweep(self, where: Namespace) -> None:
+        """Remove what no generation of a listing names, and a namespace that nobody has published into for a day."""
+        session, now = self._session, time.time()
+        if names := session.store.worker.run(session.store_deadline(), bundles.sweep, where, now):
+            self._swept(where, names)
+        if session.store.worker.run(session.store_deadline(), bundles.remove_empty, where, now - gc.DAY):
+            self._swept(where, [where.profile])
+
+    def _swept(self, where: Namespace | None, names: list[str]) -> None:
+        if names:
+            of = {"scope": where.scope, "namespace": where.name} if where else {}
+            self._session.audit.emit(events.STORE_SWEPT, **of, names=names[:20])
+        self._count(swept=len(names))
 
     def maintain_images(self) -> None:
         """Do what is to be done in the shared store of images and in each private one."""
@@ -187,41 +239,6 @@ class StoreMaintenance:
         session = self._session
         before = time.time() - (session.policy.maintenance.reports or 0)
         self._count(swept=session.store.run(session.store_deadline(), reports.remove_before, before))
-
-    def _sweep_top(self) -> None:
-        swept = self._session.store.run(self._session.store_deadline(), maintenance.sweep_top, time.time())
-        if swept:
-            self._session.audit.emit(events.STORE_SWEPT, names=swept[:20])
-        self._count(swept=len(swept))
-
-    def _compact(self, where: Namespace, merger: Merger) -> None:
-        session = self._session
-        try:
-            made = rewrite.compact(repack_settings(session), where, merger, bundle_deadline())
-        except BundleDamaged as error:
-            self._quarantine(where, str(error.fields["bundle"]), str(error.fields["problem"]))
-            return
-        if made.bundle:
-            entries = sum(map(len, merger.entries.values()))
-            session.audit.emit(
-                events.BUNDLE_COMPACTED, **labels(where), bundle=made.bundle, replaces=merger.sources, entries=entries
-            )
-            self._count(compacted=1)
-
-    def _remove(self, where: Namespace, names: list[str], reason: str) -> None:
-        deadline = self._session.store_deadline()
-        removed = self._session.store.run_in(deadline, maintenance.remove, where, names) if names else []
-        for bundle in removed:
-            self._audit(events.BUNDLE_REMOVED, where, bundle, reason)
-        self._count(removed=len(removed))
-
-    def _quarantine(self, where: Namespace, bundle: str, problem: str) -> None:
-        if self._session.store.run_in(self._session.store_deadline(), maintenance.quarantine, where, bundle):
-            self._audit(events.BUNDLE_QUARANTINED, where, bundle, problem)
-            self._count(quarantined=1)
-
-    def _audit(self, event: Event, where: Namespace, bundle: str, reason: str) -> None:
-        self._session.audit.emit(event, **labels(where), bundle=bundle, reason=reason)
 
     @contextmanager
     def isolated(self) -> Iterator[None]:

@@ -34,7 +34,7 @@ from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant
 from warmstart.policy.shared import granted, is_below
 from warmstart.request import Request
-from warmstart.seed import node_cache
+from warmstart.seed import eviction
 from warmstart.session import is_root
 from warmstart.store.client import StoreClient
 from warmstart.wings.trees import copies, requests, step
@@ -49,11 +49,9 @@ COLUMNS = (
     Column("id"),
     Column("user"),
     Column("size", size),
-    Column("files"),
     Column("packed", rfc3339),
     Column("used", rfc3339),
     Column("state"),
-    Column("node"),
     Column("tree"),
 )
 OWN = (Column("job"), Column("how"), Column("node"), Column("tree"))  # of a user
@@ -165,14 +163,14 @@ def _rows(installation: Installation, user: str | None) -> tuple[list[dict[str, 
         found = _found(store, "", user, failures)
     here: dict[str, list[str]] = {}
     for node in installation.nodes():
-        for use in node_cache.uses(installation.node(node).bundles):
-            if use.profile == PROFILE:
-                here.setdefault(use.bundle, []).append(node)
+        for use in eviction.uses(installation.node(node).bundles):
+            if use.place.profile == PROFILE:
+                here.setdefault(use.sha256, []).append(node)
     newest = {(_view(copy), copy.scope): copy for copy in found}
     return [
         {
             **copy._asdict(),
-            "id": copy.bundle.partition("-")[2][:SHORT],
+            "id": copy.bundle[:SHORT],
             "state": NEWEST if newest[_view(copy), copy.scope] is copy else OLDER,
             "here": sorted(here.get(copy.bundle, [])),
         }

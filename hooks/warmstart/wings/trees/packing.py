@@ -16,6 +16,11 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from warmstart.audit.log import Log
+from warmstart.caches.store import bundles, quota
+from warmstart.caches.store.bundles import Draft, Published
+from warmstart.caches.store.gc import IN_USE_SECONDS, OVER
+from warmstart.caches.store.layout import File, Namespace
+from warmstart.caches.store.quota import QuotaExceeded
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import create_file, ensure_dir, opened_dir, remove_tree, unlink_if_there
@@ -23,18 +28,13 @@ from warmstart.host.identity import Identity
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy
 from warmstart.policy.shared import covering
-from warmstart.store import bundles
-from warmstart.store.bundles import Published, QuotaExceeded
 from warmstart.store.client import StoreClient
-from warmstart.store.layout import Namespace, is_user_scope
-from warmstart.store.maintenance import IN_USE_SECONDS, OVER
-from warmstart.store.manifest import Draft, File, Producer
+from warmstart.store.layout import is_user_scope
 from warmstart.wings.trees import copies
 from warmstart.wings.trees.client import TreeClient
-from warmstart.wings.trees.copies import TreeCopy, told_of
 from warmstart.wings.trees.current import Look, TreeUnusable
 from warmstart.wings.trees.offered import RENEWED_S, TREE_S, directory, offered
-from warmstart.wings.trees.place import ENTRY, LEFT_OUT, facts_of, packed_at, place_of
+from warmstart.wings.trees.place import ENTRY, LEFT_OUT, facts_of, place_of
 from warmstart.wings.trees.requests import TreeRequest
 from warmstart.wings.trees.stage import Stage, Staged
 from warmstart.wings.trees.walk import Bounds, TreeRefused
@@ -122,16 +122,14 @@ class _Pack(NamedTuple):
                 raise TreeUnusable(tree=request.tree, problem="it changed while it was packed")
             facts = facts_of(seen, request.shared)
             where = place_of(self.store.path, request.scope, facts)
-            facts |= told_of(staged.files, staged.left_out, staged.examples)
             user, uid = request.user, request.uid
             if request.shared:
                 user, uid = next(owner for owner in request.shared.owners if owner.uid == seen.owner)
-            producer = Producer(request.job_id, user, uid, request.node, request.cluster)
             whole = {ENTRY: {ENTRY: File(staged.size, seen.stamp, 0)}}
-            draft, quota = Draft(producer, facts, whole), self._quota
-            for copy in self._old(where):
+            draft, most = Draft(user, uid, request.job_id, whole, facts=facts, fresh=True), self._quota
+            for copy in copies.copies_of(self.store, where):
                 copies.take_out(self.store, self.audit, copy, "packed anew")
-            published = self._within_quota(lambda: self.store.publish(where, squashfs, draft, deadline, quota=quota))
+            published = self._within_quota(lambda: self.store.publish(where, squashfs, draft, deadline, quota=most))
             return Packed(seen, staged, published)
         finally:
             os.close(squashfs)
@@ -139,18 +137,14 @@ class _Pack(NamedTuple):
     def is_published(self, where: Namespace, deadline: Deadline) -> bool:
         """Return whether there is a copy that is not old; raises `QuotaExceeded` if there is no room for one."""
         user, uid = self.request.user, self.request.uid
-        known = self._within_quota(
-            lambda: self.store.run_in(deadline, bundles.known_entries, where, user, uid, quota=self._quota)
+        self._within_quota(
+            lambda: self.store.worker.run(deadline, bundles.known, where, user, uid, self._quota, fresh=False)
         )
-        return bool(known) and not self._old(where)
-
-    def _old(self, where: Namespace) -> list[TreeCopy]:
-        before = time.time() - RENEWED_S
-        return [copy for copy in copies.copies_of(self.store, where) if packed_at(copy.bundle) < before]
+        return any(copy.packed >= time.time() - RENEWED_S for copy in copies.copies_of(self.store, where))
 
     @property
     def _quota(self) -> int:
-        return bundles.quota(self.request.scope, self.policy.maintenance)
+        return quota.quota(self.request.scope, self.policy.maintenance)
 
     def _within_quota(self, act: Callable[[], T]) -> T:
         """Run what a scope's quota may refuse, again if there could be made room."""
@@ -174,8 +168,9 @@ class _Pack(NamedTuple):
         for copy in sorted(idle, key=lambda copy: copy.used):
             if used + more <= most:
                 break
-            copies.take_out(self.store, self.audit, copy, OVER.format(key=f"per_{copy.scope.partition('-')[0]}"))
+            copies.take_out(self.store, self.audit, copy, OVER)
             used -= copy.size
+        self.store.run(after(STORE_S), quota.correct, self.request.scope)
         return True
 
     def _pack(self, seen: Look, top: int, bounds: Bounds, deadline: Deadline) -> tuple[int, Staged]:

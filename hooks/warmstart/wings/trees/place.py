@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from warmstart.caches.store.layout import Namespace
 from warmstart.lean import TYPE_CHECKING, NamedTuple, Sequence, dumps, sha256
 from warmstart.policy.shared import SharedPath, covering
 from warmstart.profiles.contract import OWNERS
-from warmstart.store.layout import Namespace, microseconds_of
 from warmstart.wings.trees.offered import PROFILE
 
 if TYPE_CHECKING:
@@ -40,8 +40,3 @@ def facts_of(seen: Look, shared: SharedPath | None) -> dict[str, str]:
 def place_of(store: str, scope: str, facts: dict[str, str]) -> Namespace:
     """Return the namespace of a tree as it is now."""
     return Namespace(store, scope, PROFILE, sha256(dumps(facts, sort_keys=True).encode()).hexdigest()[:32])
-
-
-def packed_at(bundle: str) -> float:
-    """Return when a copy was published, in seconds since the epoch."""
-    return microseconds_of(bundle) / 1e6

@@ -1,0 +1,313 @@
+"""What maintenance and `warmstart cache` see of the caches in the store, and decide. Runs as the store's owner.
+
+Nothing here changes what jobs are given: that does `generations.change`, with what is decided here (`bundles.remove`,
+`bundles.compact`). A bundle's last use is the mtime of its `.sqsh`: nodes tell it each half hour (`record_uses`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from warmstart.caches.store import bundles, generations, layout
+from warmstart.caches.store.bundles import BundleDamaged, BundleGone
+from warmstart.caches.store.layout import BUNDLE, CACHES, MOST_ENTRIES, Namespace, is_sha256
+from warmstart.caches.store.listing import MOST_OF_USER, Listing, Row
+from warmstart.caches.store.quota import quota
+from warmstart.errors import StoreError
+from warmstart.host.files import closing, copy_hashed, ensure_dir, open_regular, opened_dir, replace_file
+from warmstart.lean import Callable, Iterable, NamedTuple, suppress
+from warmstart.policy.keys import Maintenance
+from warmstart.profiles.contract import is_whole
+from warmstart.store.layout import store_errors
+from warmstart.store.locks import HeldLock, try_lock
+
+HOUR, DAY = 3600.0, 86400.0
+IN_USE_SECONDS = 3 * HOUR  # a whole used within it may be mounted by a job: nodes tell each half hour
+HIGH, LOW = 0.9, 0.8  # fractions of a bound: above HIGH, maintenance removes down to LOW
+DAYS = 30  # to check all bundles once
+BOARD_SECONDS = 7 * DAY  # while a job runs, the node that began a topic tells each half hour
+MOST_SWEPT = 5_000  # of very many; the time for it is bounded, too
+MOST_MERGED = 15  # bundles: as many layers as a job is shown
+MOST_MERGED_BYTES = 512 << 20  # of a compacted bundle, which comes in one prolog's time
+UNUSED = "unused for longer than maintenance.keep"
+OVER = "its scope is close to its quota (maintenance.per_user)"
+OVER_NAMES = "its user's names in the namespace are close to their bound"
+
+_LOCKS, _MAINTAINED = "locks", "maintained"  # in CACHES; the second one's mtime is when maintenance last succeeded
+_held: list[HeldLock] = []  # keeps locks until this process ends
+
+
+class Bundle(NamedTuple):
+    """A bundle that readers are given, as maintenance and `warmstart cache list` see it."""
+
+    scope: str
+    profile: str
+    namespace: str
+    bundle: str  # its SHA-256
+    size: int  # of the squashfs file, bytes
+    entries: int  # that readers take from it
+    user: str  # name of the user whose job made it
+    uid: int
+    job: int
+    at: float  # when it was published
+    used: float  # last fetch, or last use of a node's copy; exact to a day
+    names: int  # characters of its entries' names in the listing
+    cache: str = ""  # the name that its job gave its caches
+
+    def where(self, store: str) -> Namespace:
+        """Return its namespace."""
+        return Namespace(store, self.scope, self.profile, self.namespace)
+
+
+class Use(NamedTuple):
+    """The last use of a node's copy of a bundle."""
+
+    scope: str
+    profile: str
+    namespace: str
+    sha256: str
+    at: float  # seconds since the epoch
+
+
+class Merger(NamedTuple):
+    """Bundles of one user to make one of, topmost first, and what readers take of each."""
+
+    rows: list[Row]
+    names: list[list[str]]
+
+
+class Expired(NamedTuple):
+    """A bundle to remove, and why."""
+
+    bundle: Bundle
+    reason: str
+
+
+class What(NamedTuple):
+    """What readers are to be given no more."""
+
+    bundles: list[str] = []  # noqa: RUF012 - SHA-256; never mutated, like the rest
+    users: list[str] = []  # noqa: RUF012 - all bundles of theirs
+    entries: list[str] = []  # noqa: RUF012 - of any bundle
+    before: float = 0.0  # all that was published before
+
+
+class Out(NamedTuple):
+    """What readers are given no more."""
+
+    rows: list[Row]
+    entries: int  # of bundles that stay
+
+
+def lock(store: str) -> bool:
+    """Take the lock of maintenance until this process ends; return False if another host has it."""
+    with store_errors("lock the store's maintenance"):
+        return _held_lock(store, "maintenance")
+
+
+def record_maintained(store: str) -> None:
+    """Record the time of a maintenance run that got to its end."""
+    with store_errors("record the store's maintenance"), opened_dir(f"{store}/{CACHES}") as fd:
+        replace_file(fd, _MAINTAINED, b"", 0o600)
+
+
+def last_maintained(store: str) -> float | None:
+    """Return how many seconds ago the last maintenance run of the store succeeded, None if none ever did."""
+    try:
+        return time.time() - os.stat(f"{store}/{CACHES}/{_MAINTAINED}", follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        return None
+
+
+def lock_making(where: Namespace) -> bool:
+    """Take the lock of who makes what a namespace is to have, until this process ends; return False if it is held."""
+    with store_errors("lock a namespace"):
+        return _held_lock(where.store, f"making.{where.scope}.{where.name}")
+
+
+def _held_lock(store: str, name: str) -> bool:
+    ensure_dir(f"{store}/{CACHES}", 0o700)
+    held = try_lock(f"{store}/{CACHES}/{_LOCKS}", name)
+    if held is not None:
+        _held.append(held)
+    return held is not None
+
+
+def sweep_top(store: str, now: float) -> list[str]:
+    """Remove what is old outside of the namespaces: temporary files, locks of makers, boards; return the paths.
+
+    At most `MOST_SWEPT` of each, the next time more.
+    """
+    swept = []
+    for folder, prefix, age in (
+        (CACHES, TEMP_PREFIX, DAY), (f"{CACHES}/{_LOCKS}", "making.", DAY), (barrier.DIRECTORY, "", BOARD_SECONDS)
+    ):  # fmt: skip
+        with store_errors("sweep the store"), suppress(FileNotFoundError), opened_dir(f"{store}/{folder}") as fd:
+            names = [name for name in sorted(os.listdir(fd)) if name.startswith(prefix) or is_temporary(name)]
+            old = [name for name in names if changed(name, fd) < now - age]
+            swept += [f"{folder}/{name}" for name in old[:MOST_SWEPT] if _removed(name, fd)]
+    return swept
+
+
+def _removed(name: str, fd: int) -> bool:
+    try:
+        return unlink_if_there(name, fd)
+    except IsADirectoryError:  # the board of a run whose head node crashed, or that got no image
+        return barrier.remove(name, fd)
+
+
+def scopes(store: str) -> list[str]:
+    """Return the names of all scopes, sorted."""
+    with store_errors("list the store"):
+        return layout.scopes(store)
+
+
+def namespaces(store: str, scope: str) -> list[Namespace]:
+    """Return all namespaces of a scope, sorted."""
+    with store_errors(f"list the scope {scope}"):
+        return layout.namespaces(store, scope)
+
+
+def survey(where: Namespace) -> list[Bundle]:
+    """Return the bundles that readers of a namespace are given, topmost first."""
+    listing = generations.read(where)
+    with store_errors("survey a namespace", where.path):
+        return [
+            Bundle(
+                *where[1:], row.sha256, row.size, row.number, row.user, row.uid, row.job, row.at,
+                used=_used(where, row), names=sum(map(len, (*names, *lost))), cache=row.cache,
+            )
+            for row, names, lost in zip(listing.rows, listing.names, listing.lost, strict=True)
+        ]  # fmt: skip
+
+
+def _used(where: Namespace, row: Row) -> float:
+    with suppress(FileNotFoundError):
+        return os.stat(f"{where.path}/{row.sha256}{BUNDLE}", follow_symlinks=False).st_mtime
+    return 0.0  # its file is lost
+
+
+def record_uses(store: str, uses: list[Use]) -> int:
+    """Record the last uses of bundles, at most once a day (of a whole, an hour) for each; return how many were updated.
+
+    A bundle that fails keeps no other: garbage collection would take what is in use. The first such error is raised.
+    """
+    recorded = 0
+    failure = None
+    for scope, profile, name, sha256, at in uses:
+        if not is_sha256(sha256):
+            continue
+        path = Namespace(store, scope, profile, name).path + f"/{sha256}{BUNDLE}"
+        try:
+            with store_errors("record a use"), suppress(FileNotFoundError):
+                if os.stat(path, follow_symlinks=False).st_mtime < at - (HOUR if is_whole(profile) else DAY):
+                    os.utime(path, (at, at), follow_symlinks=False)
+                    recorded += 1
+        except StoreError as error:
+            failure = failure or error
+    if failure:
+        raise failure
+    return recorded
+
+
+def plan(where: Namespace, fewest: int) -> list[Merger]:
+    """Return which bundles of a namespace to make one of."""
+    return mergers(generations.read(where), fewest)
+
+
+def mergers(listing: Listing, fewest: int) -> list[Merger]:
+    """Return which rows to make one of: per user the smallest, at least `fewest`, as many as fit into one bundle.
+
+    Those of different users are never merged, because an administrator may remove a user's.
+    """
+    users: dict[tuple[str, int], list[int]] = {}
+    for number, row in enumerate(listing.rows):
+        users.setdefault((row.user, row.uid), []).append(number)
+    plans = []
+    for numbers in users.values():
+        chosen, size, count = [], 0, 0
+        for number in sorted(numbers, key=lambda number: listing.rows[number].size)[:MOST_MERGED]:
+            row = listing.rows[number]
+            size, count = size + row.size, count + row.number
+            if size > MOST_MERGED_BYTES or count > MOST_ENTRIES:
+                break
+            chosen.append(number)
+        if len(chosen) >= fewest:
+            chosen.sort()
+            plans.append(Merger([listing.rows[n] for n in chosen], [listing.names[n] for n in chosen]))
+    return plans
+
+
+def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> list[Expired]:
+    """Return the bundles to remove: all unused for `policy.keep` seconds, and the least recently used beyond a bound.
+
+    Bounds are the quota of a scope, and the names that one user may have in a namespace.
+    """
+    removals = []
+    scopes: dict[str, list[Bundle]] = {}
+    users: dict[tuple[str, ...], list[Bundle]] = {}
+    for bundle in candidates:
+        if bundle.used < now - policy.keep:
+            removals.append(Expired(bundle, UNUSED))
+        else:
+            scopes.setdefault(bundle.scope, []).append(bundle)
+            users.setdefault((bundle.scope, bundle.profile, bundle.namespace, bundle.user), []).append(bundle)
+    for used in users.values():
+        going = _beyond(used, MOST_OF_USER, lambda bundle: bundle.names, now)
+        removals += [Expired(bundle, OVER_NAMES) for bundle in going]
+    gone = {expired.bundle for expired in removals}
+    for scope, used in scopes.items():
+        staying = [bundle for bundle in used if bundle not in gone]
+        going = _beyond(staying, quota(scope, policy), lambda bundle: bundle.size, now)
+        removals += [Expired(bundle, OVER) for bundle in going]
+    return removals
+
+
+def _beyond(used: list[Bundle], most: int, size_of: Callable[[Bundle], int], now: float) -> list[Bundle]:
+    """Return the least recently used bundles to remove, so that new ones fit within a bound.
+
+    The most recently used bundle stays unless all together exceed it. A whole that a job may be reading stays.
+    """
+    size = sum(map(size_of, used))
+    excess = size - LOW * most if size > HIGH * most else 0
+    going = []
+    by_use = sorted(used, key=lambda bundle: (bundle.used, bundle.bundle))
+    for bundle in by_use if size > most else by_use[:-1]:
+        if excess <= 0:
+            break
+        if is_whole(bundle.profile) and bundle.used > now - IN_USE_SECONDS:
+            continue
+        going.append(bundle)
+        excess -= size_of(bundle)
+    return going
+
+
+def is_due(sha256: str, now: float) -> bool:
+    """Return whether a bundle is checked today: a thirtieth of them, by hash and date, so that nothing is remembered."""
+    return int(sha256[:8], 16) % DAYS == int(now // DAY) % DAYS
+
+
+def damage(where: Namespace, sha256: str) -> str:
+    """Read a bundle; return what is wrong with it, or ""."""
+    try:
+        bundles.entries(where, sha256)
+        with store_errors("check a bundle", where.path), closing(open_regular(f"{where.path}/{sha256}{BUNDLE}")) as fd:
+            is_same = copy_hashed(fd).sha256 == sha256
+    except (BundleDamaged, BundleGone) as error:
+        return str(error)
+    except FileNotFoundError:
+        return "its file is gone"
+    return "" if is_same else "its bytes are not those of its name"
+
+
+def take_out(where: Namespace, writer: str, what: What) -> Out:
+    """Take bundles and entries out of a listing, and remove the bundles' files: who is about to fetch one goes without.
+
+    What they covered does not come back.
+    """
+    before = {row.sha256: row.number for row in generations.head(where).rows}
+    rows = bundles.remove(where, writer, *what)
+    for row in rows:
+        bundles.discard(where, row.sha256)
+    return Out(rows, sum(before.get(row.sha256, 0) - row.number for row in generations.head(where).rows))

@@ -1,0 +1,177 @@
+"""Make one bundle of several, or of a part of one: compaction and promotion. Runs as root.
+
+The bundles are fetched, which hashes every byte, and mounted below an overlay as for a job (`seed.overlay`), with
+whiteouts on what is not wanted. Root reads no file in them: mksquashfs packs what the overlay shows, inode by inode, as
+it packs a harvest. Which entries there are with which files was said by who made the bundles, and is handed on.
+
+Compaction (`bundles.compact`) puts the new bundle in the place of those that it was made of, if these are as they were.
+A process that dies leaves the old rows, or the new one. The old files stay for who has read the listing before.
+
+Promotion publishes entries of a bundle in a more trusted scope at an administrator's command. Their user stays the same.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from warmstart.caches.store import bundles
+from warmstart.caches.store.bundles import Draft, Published
+from warmstart.caches.store.gc import Bundle, Merger
+from warmstart.caches.store.layout import MOST_BYTES, Entries, Namespace
+from warmstart.caches.store.listing import Row
+from warmstart.caches.store.quota import quota
+from warmstart.errors import UserError
+from warmstart.harvest.pack import pack
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import closing, disk_errors, ensure_dir, opened_dir, remove_tree
+from warmstart.host.identity import ROOT
+from warmstart.host.space import Reservation
+from warmstart.profiles import registry
+from warmstart.profiles.contract import is_whole
+from warmstart.seed import mounts, node_cache, overlay
+from warmstart.seed.extract import parents
+from warmstart.seed.overlay import JobIds
+from warmstart.session import Session
+from warmstart.store.client import StoreClient
+
+_TRUST = {"user": 0, "account": 1, "site": 2}
+_STAGE, _VIEW = "bundles", "view"  # one process at a time, by the store's maintenance lock; leftovers are removed first
+_REMOVAL_S = 60.0
+
+
+class PromotionRefused(UserError):
+    """The target scope is not more trusted, the entries stay with their user, or the bundle does not have them."""
+
+    code = "promotion-refused"
+    template = "{problem}"
+    hint = "run `warmstart cache list` for the scopes, `warmstart cache show BUNDLE` for its entries"
+
+
+class Part(NamedTuple):
+    """Entries of a bundle."""
+
+    row: Row
+    names: Collection[str]
+
+
+def compact(session: Session, where: Namespace, merger: Merger, deadline: Deadline) -> Published:
+    """Make one bundle of several; the result's `sha256` is None if their rows have changed meanwhile.
+
+    Bundles stay out whose files do not fit into one directory with those of the others. Raises `BundleDamaged`,
+    `BundleGone`, `OverlayUnavailable`, `DiskFailed`, and the errors of the store and of `pack`.
+    """
+    parts = [Part(row, names) for row, names in zip(merger.rows, merger.names, strict=True)]
+    with _packed(session, where, parts, deadline) as (fd, taken, entries):
+        rows = [part.row for part in taken]
+        if len(rows) < 2:
+            return Published(None, 0, 0, [])
+        draft = _draft(rows[0], entries)._replace(at=min(row.at for row in rows))
+        return session.store.compact(where, fd, draft, rows, deadline)
+
+
+def promote(
+    session: Session, found: Bundle, names: Collection[str], scope: str, deadline: Deadline
+) -> Published:
+    """Publish entries of a bundle (default: all that readers take of it) in a more trusted scope.
+
+    Raises `PromotionRefused`, else errors as `compact`, and of the target's quota.
+    """
+    where = found.where(session.store.path)
+    row, known = _row(session, found, deadline)
+    if _trust(where.scope) >= _trust(scope):
+        raise PromotionRefused(problem=f"{scope} is not more trusted than {where.scope}")
+    if registry.is_of_user(where.profile) or is_whole(where.profile):
+        raise PromotionRefused(problem=f"entries of {where.profile} stay in their scope")
+    if missing := sorted({*names} - {*known}):
+        raise PromotionRefused(problem=f"bundle {row.sha256} has no entry {missing[0]!a}")
+    with _packed(session, where, [Part(row, names or known)], deadline) as (fd, _, entries):
+        target, most = where._replace(scope=scope), quota(scope, session.policy.maintenance)
+        return session.store.publish(target, fd, _draft(row, entries), deadline, quota=most)
+
+
+def _trust(scope: str) -> int:
+    kind, _, rest = scope.partition("-")
+    if kind not in _TRUST or (kind == "site") == bool(rest):
+        raise PromotionRefused(problem=f"{scope!a} is not a scope: user-UID-NAME, account-NAME or site")
+    return _TRUST[kind]
+
+
+@contextmanager
+def _packed(
+    session: Session, where: Namespace, parts: Sequence[Part], deadline: Deadline
+) -> Iterator[tuple[int, list[Part], Entries]]:
+    """Yield, for a `with`, a descriptor of a bundle that has these parts, topmost first; which ones; its entries."""
+    stage = session.paths.maintenance
+    with disk_errors(stage):
+        ensure_dir(stage, 0o700)
+        with opened_dir(stage) as parent:
+            remove_tree(parent, _STAGE, after(_REMOVAL_S))  # what is mounted there is detached
+            os.mkdir(_STAGE, 0o700, dir_fd=parent)
+            try:
+                yield from _pack_in(f"{stage}/{_STAGE}", session.store, where, parts, deadline)
+            finally:
+                remove_tree(parent, _STAGE, after(_REMOVAL_S))
+
+
+def _pack_in(
+    stage: str, store: StoreClient, where: Namespace, parts: Sequence[Part], deadline: Deadline
+) -> Iterator[tuple[int, list[Part], Entries]]:
+    copies = [
+        node_cache.get(f"{stage}/bundles", where, part.row, store=store, most_bytes=MOST_BYTES, deadline=deadline)
+        for part in parts
+    ]
+    files = [copy.entries() for copy in copies]
+    taken, hidden = _fitting(parts, files)
+    entries = {entry: files[number][entry] for number in taken for entry in parts[number].names}
+    with opened_dir(stage) as top, Reservation(top) as space, JobIds(ROOT) as root:
+        for path in ("cache", f"cache/{_VIEW}"):
+            os.mkdir(path, 0o700, dir_fd=top)
+        roots = mounts.mounted(f"{stage}/layers", [copies[number].path for number in taken], deadline)
+        try:
+            overlay.build(top, _VIEW, roots, hidden, root)
+        finally:
+            for fd in roots:
+                os.close(fd)
+        view, out = f"{stage}/cache/{_VIEW}", f"{stage}/bundle.sqsh"
+        if not _is_shown(view, entries):
+            taken = []
+        space.hold(sum(part.row.size for part in parts))
+        with closing(pack(view, out, deadline, space.while_written(out))) as squashfs:
+            yield squashfs, [parts[number] for number in taken], entries
+
+
+def _is_shown(view: str, entries: Entries) -> bool:
+    """Return whether every file is there, and as long as it should be: names of what is not wanted may cover some."""
+    with opened_dir(view) as fd, suppress(FileNotFoundError, NotADirectoryError):
+        for files in entries.values():
+            for path, file in files.items():
+                status = os.stat(path, dir_fd=fd, follow_symlinks=False)
+                if not stat.S_ISREG(status.st_mode) or status.st_size != file.size:
+                    return False
+        return True
+    return False
+
+
+def _fitting(parts: Sequence[Part], files: Sequence[Entries]) -> tuple[list[int], list[str]]:
+    """Return the parts whose files fit into one directory with those before them, and what else their bundles have.
+
+    Jobs choose names, so a name may be a file in one bundle and a directory in another.
+    """
+    taken, wanted, folders = list[int](), set[str](), set[str]()
+    for number, part in enumerate(parts):
+        more = {path for entry in part.names for path in files[number].get(entry, ())}
+        above = {folder for path in more for folder in parents(path)}
+        if wanted.isdisjoint(more | above) and folders.isdisjoint(more):
+            taken.append(number)
+            wanted |= more
+            folders |= above
+    rest = {path for number in taken for paths in files[number].values() for path in paths} - wanted - folders
+    return taken, sorted(path for path in rest if rest.isdisjoint(parents(path)))
+
+
+def _draft(row: Row, entries: Entries) -> Draft:
+    return Draft(row.user, row.uid, row.job, entries, row.cache)
