@@ -228,9 +228,7 @@ def show(installation: Installation, bundle: str, as_json: bool) -> None:
     shown = {**found._asdict(), "at": rfc3339(found.at), "used": rfc3339(found.used)}
     show_fields({**shown, **{f"facts.{key}": value for key, value in facts.items()}}.items())
     click.echo()
-    rows = [
-        (size(sum(file.size for file in files.values())), len(files), entry) for entry, files in entries.items()
-    ]
+    rows = [(size(sum(file.size for file in files.values())), len(files), entry) for entry, files in entries.items()]
     show_table(("size", "files", "entry"), rows)
     if found.profile == FILES:  # in the format of `sha256sum --check`
         for files in entries.values():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from warmstart.caches.store.layout import MOST_ENTRIES
 from warmstart.cli.output import UNUSABLE, fail, json_option, say, show_json, show_table, size, warn, working
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.harvest.collect import HarvestLimits, Stage, collect
@@ -23,7 +24,6 @@ from warmstart.policy.keys import Policy
 from warmstart.profiles import naming, registry
 from warmstart.profiles.client import Validator
 from warmstart.profiles.entry_files import REASONS
-from warmstart.store.manifest import MOST_ENTRIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,10 +12,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
+from warmstart.caches.store.layout import CACHES, scopes
 from warmstart.host import files
 from warmstart.host.files import opened_dir
-from warmstart.store.layout import ARTIFACTS
-from warmstart.store.maintenance import scopes
 
 PREFIX = ".doctor-"
 DEAD_AFTER = 3600.0  # seconds; a doctor that was killed left older directories
@@ -48,7 +47,7 @@ def look(path: str) -> Look:
 
 def in_use_for(store: str) -> float:
     """Return how many seconds ago the oldest change was made in a scope of the store's caches, 0.0 without a scope."""
-    places = (os.path.join(store, ARTIFACTS, name) for name in islice(scopes(store), MOST_SCOPES))
+    places = (os.path.join(store, CACHES, name) for name in islice(scopes(store), MOST_SCOPES))
     return max((time.time() - os.stat(place).st_mtime for place in places), default=0.0)
 
 

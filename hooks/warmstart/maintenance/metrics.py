@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -21,19 +22,19 @@ from prometheus_client.registry import Collector
 
 from warmstart.audit.line import decoded
 from warmstart.audit.query import AuditLog, LineFilter, Position
+from warmstart.caches.store.gc import Bundle
 from warmstart.errand import Errands
 from warmstart.harvest import spool
 from warmstart.harvest.deferred import HARVESTS
 from warmstart.host import files, wire
 from warmstart.images.store import eviction
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.maintenance.bundles import audited_survey
+from warmstart.maintenance.store import STORE_STEP, survey
 from warmstart.paths import Installation
 from warmstart.policy.current import CurrentPolicy
 from warmstart.report.lines import Hooks
 from warmstart.report.metrics import CATALOGUE, Counters, Sample
 from warmstart.session import Session
-from warmstart.store.maintenance import Bundle
 
 FORMAT = 1
 HOST_FILE, STORE_FILE = "warmstart.prom", "warmstart-store.prom"
@@ -80,11 +81,10 @@ def write_store(session: Session) -> None:
     images = [
         image.bytes for store in stores for image in store.run(session.store_deadline(), eviction.inventory, lease)
     ]
+    bundles = survey(session.store, partial(session.failed, STORE_STEP))
     name = "warmstart_store_maintenance_last_success_timestamp_seconds"
     families = [
-        _gauge(
-            "warmstart_store_bytes", "Bytes of bundles, by kind of scope.", "scope", _sizes(audited_survey(session))
-        ),
+        _gauge("warmstart_store_bytes", "Bytes of bundles, by kind of scope.", "scope", _sizes(bundles)),
         GaugeMetricFamily("warmstart_store_image_bytes", "Bytes of images.", value=sum(images)),
         GaugeMetricFamily(name, "When maintenance of the store last got to its end.", value=time.time()),
     ]
@@ -154,7 +154,7 @@ def _sizes(bundles: Iterable[Bundle]) -> dict[str, int]:
     sizes = {"user": 0, "account": 0, "site": 0}
     for bundle in bundles:
         kind = bundle.scope.partition("-")[0]
-        sizes[kind] = sizes.get(kind, 0) + bundle.stored
+        sizes[kind] = sizes.get(kind, 0) + bundle.size
     return sizes
 
 

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from warmstart import errand, plan, run_end
 from warmstart import record as records
 from warmstart.audit import events
+from warmstart.caches.store import gc
 from warmstart.errands import loop, registry
 from warmstart.host import files, reserve
 from warmstart.host.deadline import after
@@ -37,14 +38,12 @@ from warmstart.policy import trust
 from warmstart.record import JobBusy, Record, RecordOfOtherRelease, RecordUnreadable
 from warmstart.run_end import Orphan
 from warmstart.runner import run_epilog
-from warmstart.seed import node_cache
-from warmstart.seed.node_cache import Keep
+from warmstart.seed import eviction
+from warmstart.seed.eviction import Keep
 from warmstart.session import (
     STORE_SECONDS,
     MaintenanceBusy,
     Session,
-    StoreReplaced,
-    known_store_id,
     open_session,
     require_keeper,
 )
@@ -53,7 +52,7 @@ from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 from warmstart.steps import spool
 from warmstart.steps.contract import Context
-from warmstart.store import board, maintenance
+from warmstart.store import board
 
 SPOOL_SECONDS = 600.0
 FAILURES_KEPT_S = 3600.0  # of imports, for the hooks that wait for them
@@ -137,14 +136,12 @@ class _NodeMaintenance:
         self._is_complete = True
         self._orphans = Orphans(session, records.incarnation(), is_over, slurm_conf)
         self._slurm_conf = slurm_conf
-        self._store_id = installation.store_id
         self._installation = installation
 
     def all(self) -> Report:
         """Run every part."""
         orphans = self._orphans
         self._part("trust", self._trust)
-        self._part("store", self._store)
         spooled = self._part("spool", self._spool)
         self._part("runs", orphans.finish_runs)
         self._part("boards", self._boards)
@@ -195,17 +192,6 @@ class _NodeMaintenance:
         if problem := trust.problem(trust.proven(session.policy, enforcement)):
             raise problem
 
-    def _store(self) -> None:
-        """Remember the store's id. Raises `StoreReplaced` if it is not the one that this host remembers."""
-        session = self._session
-        store_id = session.store.run(session.store_deadline(), maintenance.identity)
-        known = known_store_id(self._store_id)
-        if known and store_id != known:
-            raise StoreReplaced(path=session.policy.paths.store, found=store_id[:8] or "none", known=known[:8])
-        if store_id and not known:
-            with opened_dir(os.path.dirname(self._store_id)) as fd:
-                replace_file(fd, os.path.basename(self._store_id), store_id.encode(), 0o600)
-
     def _spool(self) -> int:
         session = self._session
         return spool.publish(
@@ -233,8 +219,8 @@ class _NodeMaintenance:
 
     def _uses(self) -> int:
         session = self._session
-        uses = node_cache.uses(session.paths.bundles)
-        recorded = session.store.run(session.store_deadline(), maintenance.record_uses, uses) if uses else 0
+        uses = [gc.Use(*use.place, use.sha256, use.at) for use in eviction.uses(session.paths.bundles)]
+        recorded = session.store.run(session.store_deadline(), gc.record_uses, uses) if uses else 0
         return recorded + self._notes()
 
     def _boards(self) -> None:
@@ -261,7 +247,7 @@ class _NodeMaintenance:
 
     def _copies(self) -> int:
         session, paths = self._session, self._session.paths
-        pruned = node_cache.prune(paths.bundles, paths.layers, Keep.of(session.policy), time.time())
+        pruned = eviction.prune(paths.bundles, paths.layers, Keep.of(session.policy), time.time())
         for tree in unpacking.prune(session.policy, paths):
             session.audit.emit(events.IMAGE_TREE_EVICTED, **tree.as_audit(), reason="above images.unpack.keep")
             pruned += tree.about.bytes

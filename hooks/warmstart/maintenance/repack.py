@@ -7,7 +7,7 @@ it packs a harvest. Which entries there are with which files was said by who mad
 Compaction (`bundles.compact`) puts the new bundle in the place of those that it was made of, if these are as they were.
 A process that dies leaves the old rows, or the new one. The old files stay for who has read the listing before.
 
-Promotion publishes entries of a bundle in a more trusted scope at an administrator's command. Their user stays the same.
+Promotion publishes entries of a bundle in a more trusted scope at an administrator's command. Their user stays.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from warmstart.caches.store import bundles
+from warmstart.caches.store import bundles, client, generations
 from warmstart.caches.store.bundles import Draft, Published
 from warmstart.caches.store.gc import Bundle, Merger
 from warmstart.caches.store.layout import MOST_BYTES, Entries, Namespace
@@ -59,38 +59,44 @@ class Part(NamedTuple):
 
 
 def compact(session: Session, where: Namespace, merger: Merger, deadline: Deadline) -> Published:
-    """Make one bundle of several; the result's `sha256` is None if their rows have changed meanwhile.
+    """Make one bundle of several; `sha256` of the result is "" if their rows have changed meanwhile.
 
     Bundles stay out whose files do not fit into one directory with those of the others. Raises `BundleDamaged`,
     `BundleGone`, `OverlayUnavailable`, `DiskFailed`, and the errors of the store and of `pack`.
     """
     parts = [Part(row, names) for row, names in zip(merger.rows, merger.names, strict=True)]
-    with _packed(session, where, parts, deadline) as (fd, taken, entries):
-        rows = [part.row for part in taken]
+    with _packed(session, where, parts, deadline) as (fd, rows, entries):
         if len(rows) < 2:
-            return Published(None, 0, 0, [])
+            return Published()
         draft = _draft(rows[0], entries)._replace(at=min(row.at for row in rows))
-        return session.store.compact(where, fd, draft, rows, deadline)
+        return client.compact(session.store, where, fd, draft, rows, deadline)
 
 
-def promote(
-    session: Session, found: Bundle, names: Collection[str], scope: str, deadline: Deadline
-) -> Published:
-    """Publish entries of a bundle (default: all that readers take of it) in a more trusted scope.
+def promote(session: Session, found: Bundle, names: Collection[str], scope: str, deadline: Deadline) -> Published:
+    """Publish entries of a bundle (default: all that readers take of it) in a more trusted scope that lacks them.
 
-    Raises `PromotionRefused`, else errors as `compact`, and of the target's quota.
+    Raises `PromotionRefused`, else errors as `compact`, and `QuotaExceeded`.
     """
     where = found.where(session.store.path)
-    row, known = _row(session, found, deadline)
+    target, most = where._replace(scope=scope), quota(scope, session.policy.maintenance)
     if _trust(where.scope) >= _trust(scope):
         raise PromotionRefused(problem=f"{scope} is not more trusted than {where.scope}")
     if registry.is_of_user(where.profile) or is_whole(where.profile):
         raise PromotionRefused(problem=f"entries of {where.profile} stay in their scope")
+    (row, known), *_ = [it for it in _listed(session, where, deadline) if it[0].sha256 == found.bundle]
     if missing := sorted({*names} - {*known}):
-        raise PromotionRefused(problem=f"bundle {row.sha256} has no entry {missing[0]!a}")
-    with _packed(session, where, [Part(row, names or known)], deadline) as (fd, _, entries):
-        target, most = where._replace(scope=scope), quota(scope, session.policy.maintenance)
-        return session.store.publish(target, fd, _draft(row, entries), deadline, quota=most)
+        raise PromotionRefused(problem=f"bundle {row.sha256} provides no entry {missing[0]!a}")
+    there = {entry for _, provided in _listed(session, target, deadline) for entry in provided}
+    if not (wanted := [entry for entry in names or known if entry not in there]):
+        return Published()
+    with _packed(session, where, [Part(row, wanted)], deadline) as (fd, _, entries):
+        draft = _draft(row, entries)._replace(facts=session.store.worker.run(deadline, bundles.facts, where))
+        return client.publish(session.store, target, fd, draft, deadline, quota=most)
+
+
+def _listed(session: Session, where: Namespace, deadline: Deadline) -> list[tuple[Row, list[str]]]:
+    listing = session.store.worker.run(deadline, generations.read, where)
+    return [*zip(listing.rows, listing.names, strict=True)]
 
 
 def _trust(scope: str) -> int:
@@ -103,8 +109,8 @@ def _trust(scope: str) -> int:
 @contextmanager
 def _packed(
     session: Session, where: Namespace, parts: Sequence[Part], deadline: Deadline
-) -> Iterator[tuple[int, list[Part], Entries]]:
-    """Yield, for a `with`, a descriptor of a bundle that has these parts, topmost first; which ones; its entries."""
+) -> Iterator[tuple[int, list[Row], Entries]]:
+    """Yield, for a `with`, a bundle of parts of others, topmost first: its descriptor, of which rows, its entries."""
     stage = session.paths.maintenance
     with disk_errors(stage):
         ensure_dir(stage, 0o700)
@@ -119,7 +125,7 @@ def _packed(
 
 def _pack_in(
     stage: str, store: StoreClient, where: Namespace, parts: Sequence[Part], deadline: Deadline
-) -> Iterator[tuple[int, list[Part], Entries]]:
+) -> Iterator[tuple[int, list[Row], Entries]]:
     copies = [
         node_cache.get(f"{stage}/bundles", where, part.row, store=store, most_bytes=MOST_BYTES, deadline=deadline)
         for part in parts
@@ -141,7 +147,7 @@ def _pack_in(
             taken = []
         space.hold(sum(part.row.size for part in parts))
         with closing(pack(view, out, deadline, space.while_written(out))) as squashfs:
-            yield squashfs, [parts[number] for number in taken], entries
+            yield squashfs, [parts[number].row for number in taken], entries
 
 
 def _is_shown(view: str, entries: Entries) -> bool:

@@ -38,7 +38,7 @@ FEWEST = 4  # bundles of one user in a namespace; fewer are not merged
 class StoreReport(NamedTuple):
     """Counts of what maintenance did in the store."""
 
-    merged: int = 0  # runs of jobs on several nodes, which were published
+    united: int = 0  # runs of jobs on several nodes, of which not all have ended
     swept: int = 0  # files of publishers that died or that nobody is given, and empty namespaces
     compacted: int = 0  # new bundles, each merged from several
     removed: int = 0  # bundles, the damaged ones among them
@@ -109,9 +109,10 @@ class StoreMaintenance:
         session, store = self._session, self._session.store
         with self.isolated():
             self._swept(None, store.run(session.store_deadline(), gc.sweep_top, time.time()))
-        with self.isolated():
-            finished = store.run(session.store_deadline(), ending.finish_old, store.writer, time.time())
-            self._count(merged=len(finished))
+        for run in store.run(session.store_deadline(), ending.due, time.time()):
+            with self.isolated():
+                store.run(bundle_deadline(), ending.unite, store.writer, run, time.time())
+                self._count(united=1)
         compacts = True
         for where in self.namespaces():
             with self.isolated():

@@ -16,16 +16,16 @@ from warmstart.lean import TYPE_CHECKING, Callable, Iterator, contextmanager
 if TYPE_CHECKING:
     from typing import Concatenate, ParamSpec, TypeVar
 
+    from warmstart.caches.store.layout import Namespace as CachesNamespace
     from warmstart.policy.keys import Policy
     from warmstart.store.bundles import Offer, Offers, Published
     from warmstart.store.layout import Namespace
-    from warmstart.store.maintenance import Bundle
     from warmstart.store.manifest import Draft, Entries, Manifest
     from warmstart.store.parts import Handed, Listing, RunParts
 
     P = ParamSpec("P")
     R = TypeVar("R")
-    W = TypeVar("W", "Namespace", "RunParts")
+    W = TypeVar("W", "CachesNamespace", "Namespace", "RunParts")
 
 # Whose functions run as the store's owner; the contract "store" in setup.cfg says what they may not do.
 OWNERS_ROOMS = ("warmstart.store.", "warmstart.caches.store.", "warmstart.images.store.")
@@ -147,20 +147,13 @@ class StoreClient:
         with self.worker.another(keep=[squashfs]) as worker:
             return worker.run(deadline, bundles.publish_bundle, where, squashfs, draft, self.writer, quota)
 
-    def publish_compacted(self, where: Namespace, squashfs: int, draft: Draft, deadline: Deadline) -> Published:
-        """Publish an open squashfs file that replaces other bundles; errors as in `publish`."""
-        from warmstart.store import bundles
-
-        with self.worker.another(keep=[squashfs]) as worker:
-            return worker.run(deadline, bundles.publish_compacted, where, squashfs, draft, self.writer)
-
     @contextmanager
-    def locked_namespace(self, where: Namespace, deadline: Deadline) -> Iterator[bool]:
+    def locked_namespace(self, where: CachesNamespace, deadline: Deadline) -> Iterator[bool]:
         """Hold the lock of who makes a namespace's content for a `with`; yields False if another node has it."""
-        from warmstart.store import bundles
+        from warmstart.caches.store import gc
 
         with self.worker.another() as locker:
-            yield locker.run(deadline, bundles.lock_making, where)
+            yield locker.run(deadline, gc.lock_making, where)
 
     # What the nodes of a run hand in
 
@@ -223,20 +216,9 @@ class StoreClient:
 
     def lock(self, deadline: Deadline) -> bool:
         """Take the store's maintenance lock until `close`; return False if another host has it."""
-        from warmstart.store import maintenance
+        from warmstart.caches.store import gc
 
-        return self._locker.run(deadline, maintenance.lock, self.path)
-
-    def survey(self, where: Namespace, deadline: Deadline) -> list[Bundle]:
-        """Return every bundle of a namespace that readers see."""
-        from warmstart.store import layout, maintenance
-
-        surveyed = self.run_in(deadline, maintenance.survey, where)
-        for bundle in surveyed:
-            # Root uses these names for directories of an export.
-            if not (all(map(layout.is_component, bundle[:3])) and layout.is_bundle_id(bundle.bundle)):
-                raise self._malformed("survey", f"not a bundle: {bundle[:4]!a}")
-        return surveyed
+        return self._locker.run(deadline, gc.lock, self.path)
 
     def _malformed(self, function: str, problem: str) -> WorkerAnswerMalformed:
         return WorkerAnswerMalformed(function=function, identity=self.worker.identity.name, problem=problem)

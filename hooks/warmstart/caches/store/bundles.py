@@ -13,6 +13,7 @@ import time
 from warmstart.caches.store import generations, merge, quota
 from warmstart.caches.store.layout import (
     BUNDLE,
+    FACTS,
     FILES,
     LATEST_NS,
     LISTING,
@@ -51,6 +52,7 @@ FORMAT = 1
 MOST_OF_FILES = 32 << 20  # bytes of a bundle's list of files: readers hold it in memory, and jobs choose the names
 MOST_NAMESPACES = 1000  # of a scope and profile, with which a job's own name of its caches adds no other
 ORPHAN_S = 86_400.0  # longer than any publication takes
+MOST_OF_FACTS = 64 << 10
 _PER_FILE, _PER_ENTRY = 120, 40  # most bytes that JSON takes besides a name
 _SWEPT = ".swept-"  # before the name of a bundle's file that is about to go
 
@@ -90,6 +92,8 @@ class Draft(NamedTuple):
     changed: list[str] = []  # noqa: RUF012 - never mutated, like the rest; as in `Addition`
     fresh: bool = False  # the job asked to start cold: all that it made takes the place of what is there
     removal: Removal = merge.NOTHING
+    facts: dict[str, str] = {}  # noqa: RUF012 - of which the namespace is a hash, for people
+    at: int = 0  # when it was made, in seconds since the epoch; 0: now
 
     def addition(self, row: Row) -> Addition:
         """Return it as what is added to a listing."""
@@ -133,7 +137,8 @@ def put(where: Namespace, writer: str, fd: int, draft: Draft, most: int) -> Row:
         with closing(make_namespace(where)) as dir_fd:
             size, sha256 = copy_hashed(fd)
             number = len(draft.entries)
-            row = Row(sha256, size, number, number, draft.user, draft.uid, draft.job, int(time.time()), draft.cache)
+            at = draft.at or int(time.time())
+            row = Row(sha256, size, number, number, draft.user, draft.uid, draft.job, at, draft.cache)
             if _in_place(dir_fd, row):
                 os.utime(sha256 + BUNDLE, dir_fd=dir_fd, follow_symlinks=False)  # so that no sweep takes it for old
                 return row
@@ -144,6 +149,10 @@ def put(where: Namespace, writer: str, fd: int, draft: Draft, most: int) -> Row:
                     raise Damaged("it changes while it is copied")
                 publish(dir_fd, list_temp, list_out, sha256 + FILES)  # who was first has put the same
                 publish(dir_fd, temp, out, sha256 + BUNDLE)
+            if draft.facts and not os.access(FACTS, os.F_OK, dir_fd=dir_fd):
+                with temp_file(dir_fd, writer) as (temp, out):
+                    write_all(out, dumps(draft.facts).encode())
+                    publish(dir_fd, temp, out, FACTS)
     return row
 
 
@@ -161,12 +170,6 @@ def publish(where: Namespace, writer: str, fd: int | None, draft: Draft, most: i
         return with_added(old, draft.addition(row) if row else None, draft.removal, files_of)
 
     return _listed(where, writer, row, fd, draft, merged)
-
-
-def replace(where: Namespace, writer: str, fd: int, draft: Draft, most: int) -> Published:
-    """Publish a bundle as the only one of its namespace. Errors as of `put`."""
-    row = put(where, writer, fd, draft, most)
-    return _listed(where, writer, row, fd, draft, lambda old: merge.only(old, draft.addition(row)))
 
 
 def compact(where: Namespace, writer: str, fd: int, draft: Draft, before: list[Row]) -> Published:
@@ -231,6 +234,18 @@ def remove(  # noqa: PLR0917 - what is to go
 
     generations.change(where, writer, merged)
     return left
+
+
+def facts(where: Namespace) -> dict[str, str]:
+    """Return the facts of a namespace; {} if they are not known."""
+    with (
+        store_errors("read a namespace's facts", where.path),
+        suppress(FileNotFoundError),
+        opened_dir(where.path) as fd,
+    ):
+        known: dict[str, str] = wire.decode(dict[str, str], wire.parse(read_owned(FACTS, MOST_OF_FACTS, fd)))
+        return known
+    return {}
 
 
 def entries(where: Namespace, sha256: str) -> Entries:
@@ -331,6 +346,8 @@ def remove_empty(where: Namespace, before: float) -> bool:
         with opened_dir(f"{gone.path}/{LISTING}") as fd:
             for name in os.listdir(fd):
                 unlink_if_there(name, fd)
+        with suppress(FileNotFoundError):
+            os.unlink(f"{gone.path}/{FACTS}")
         for folder in (f"{gone.path}/{LISTING}", gone.path):
             os.rmdir(folder)
         with suppress(OSError):  # other namespaces are there
@@ -342,7 +359,8 @@ def remove_empty(where: Namespace, before: float) -> bool:
 def _is_empty(where: Namespace, before: float) -> bool:
     with opened_dir(where.path) as fd:
         is_old = max(changed(".", fd), changed(LISTING, fd)) < before
-        return is_old and os.listdir(fd) == [LISTING] and not generations.read(where, is_writer=True).rows
+        is_bare = {LISTING, FACTS}.issuperset(os.listdir(fd))
+        return is_old and is_bare and not generations.read(where, is_writer=True).rows
 
 
 def _in_place(dir_fd: int, row: Row) -> bool:

@@ -53,16 +53,6 @@ def publish(
         return worker.run(deadline, bundles.publish, where, store.writer, squashfs, draft, quota)
 
 
-def replace(
-    store: StoreClient, where: Namespace, squashfs: int, draft: Draft, deadline: Deadline, *, quota: int
-) -> Published:
-    """Publish an open squashfs file as the only bundle of its namespace. Errors as of `publish`."""
-    from warmstart.caches.store import bundles
-
-    with store.worker.another(keep=[squashfs]) as worker:
-        return worker.run(deadline, bundles.replace, where, store.writer, squashfs, draft, quota)
-
-
 def compact(  # noqa: PLR0917 - as `publish`, and what it takes the place of
     store: StoreClient, where: Namespace, squashfs: int, draft: Draft, before: list[Row], deadline: Deadline
 ) -> Published:

@@ -15,10 +15,22 @@ from warmstart.caches.store.layout import BUNDLE, CACHES, MOST_ENTRIES, Namespac
 from warmstart.caches.store.listing import MOST_OF_USER, Listing, Row
 from warmstart.caches.store.quota import quota
 from warmstart.errors import StoreError
-from warmstart.host.files import closing, copy_hashed, ensure_dir, open_regular, opened_dir, replace_file
+from warmstart.host.files import (
+    changed,
+    closing,
+    copy_hashed,
+    ensure_dir,
+    is_temporary,
+    open_regular,
+    opened_dir,
+    replace_file,
+    unlink_if_there,
+)
 from warmstart.lean import Callable, Iterable, NamedTuple, suppress
 from warmstart.policy.keys import Maintenance
 from warmstart.profiles.contract import is_whole
+from warmstart.store import board
+from warmstart.store.atomic import TEMP_PREFIX
 from warmstart.store.layout import store_errors
 from warmstart.store.locks import HeldLock, try_lock
 
@@ -141,7 +153,7 @@ def sweep_top(store: str, now: float) -> list[str]:
     """
     swept = []
     for folder, prefix, age in (
-        (CACHES, TEMP_PREFIX, DAY), (f"{CACHES}/{_LOCKS}", "making.", DAY), (barrier.DIRECTORY, "", BOARD_SECONDS)
+        (CACHES, TEMP_PREFIX, DAY), (f"{CACHES}/{_LOCKS}", "making.", DAY), (board.DIRECTORY, "", BOARD_SECONDS)
     ):  # fmt: skip
         with store_errors("sweep the store"), suppress(FileNotFoundError), opened_dir(f"{store}/{folder}") as fd:
             names = [name for name in sorted(os.listdir(fd)) if name.startswith(prefix) or is_temporary(name)]
@@ -154,7 +166,7 @@ def _removed(name: str, fd: int) -> bool:
     try:
         return unlink_if_there(name, fd)
     except IsADirectoryError:  # the board of a run whose head node crashed, or that got no image
-        return barrier.remove(name, fd)
+        return board.remove(name, fd)
 
 
 def scopes(store: str) -> list[str]:
@@ -284,7 +296,7 @@ def _beyond(used: list[Bundle], most: int, size_of: Callable[[Bundle], int], now
 
 
 def is_due(sha256: str, now: float) -> bool:
-    """Return whether a bundle is checked today: a thirtieth of them, by hash and date, so that nothing is remembered."""
+    """Return whether a bundle is checked today: a thirtieth of all, by hash and date, so that nothing is remembered."""
     return int(sha256[:8], 16) % DAYS == int(now // DAY) % DAYS
 
 

@@ -3,6 +3,7 @@
     <store>/caches/                               0700: bundles of scope `user` are private
         <scope>/<profile>/<namespace>/            0755
             <sha256>.sqsh  <sha256>.json          0444, immutable: a bundle, and the files of its entries
+            facts                                 0444, written once: what the namespace is a hash of
             listing/<number>                      0444, immutable: generations of the listing (generations.py)
         <scope>/used                              bytes of the scope: its quota (quota.py)
     <store>/ending/<run>/                         0700: what nodes of a run publish together (ending.py)
@@ -25,6 +26,7 @@ ENDING = "ending"
 LISTING = "listing"
 BUNDLE = ".sqsh"
 FILES = ".json"
+FACTS = "facts"
 
 MOST_BYTES = 8 << 30  # of a bundle, and of all that are fetched for one job
 MOST_ENTRIES = 50_000  # of a bundle, and of what is harvested from one job

@@ -76,14 +76,6 @@ def compacted(old: Listing, before: Sequence[Row], new: Addition) -> Listing | N
     return state.settled(old.hide)
 
 
-def only(old: Listing, new: Addition) -> Listing | None:
-    """Return a listing of one row; None if that is what it is."""
-    if [row.sha256 for row in old.rows] == [new.row.sha256]:
-        return None
-    row = new.row._replace(number=len(new.names), total=len(new.names))
-    return old._replace(rows=[row], names=[new.names], lost=[[]], hidden=[], hide=[])
-
-
 class _Bundle:
     """A row while it is merged."""
 

@@ -11,7 +11,7 @@ import os
 from warmstart.caches.store.layout import CACHES, is_bundle, namespaces
 from warmstart.errors import UserError
 from warmstart.host.deadline import after
-from warmstart.host.files import closing, opened_dir, read_up_to, wait_flock, write_all
+from warmstart.host.files import closing, opened_dir, read_up_to, unlink_if_there, wait_flock, write_all
 from warmstart.lean import Iterator, contextmanager, suppress
 from warmstart.policy.keys import Maintenance
 from warmstart.store.layout import store_errors
@@ -48,9 +48,14 @@ def add(store: str, scope: str, more: int, most: int) -> None:
 
 
 def correct(store: str, scope: str) -> int:
-    """Count the bytes of a scope's bundles anew, and return them."""
+    """Count the bytes of a scope's bundles anew, and return them; remove a scope that has no namespace any more."""
     with store_errors("count a scope"):
-        used = sum(size for where in namespaces(store, scope) for size in _sizes(where.path))
+        if not (there := namespaces(store, scope)):
+            with suppress(OSError), opened_dir(f"{store}/{CACHES}/{scope}") as fd:
+                unlink_if_there(_COUNT, fd)
+                os.rmdir(f"{store}/{CACHES}/{scope}")
+            return 0
+        used = sum(size for where in there for size in _sizes(where.path))
         with suppress(FileNotFoundError), _counted(store, scope) as (fd, _):
             _write(fd, used)
     return used

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 
+from warmstart.caches.store.layout import is_sha256
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import seek, write_all
 from warmstart.host.identity import ROOT, Identity
@@ -16,7 +17,6 @@ from warmstart.host.space import give_back
 from warmstart.host.worker import Worker
 from warmstart.lean import TYPE_CHECKING, sha256
 from warmstart.policy.shared import is_below
-from warmstart.store.manifest import is_sha256
 from warmstart.wings.models import look as looking
 from warmstart.wings.models.look import MOST_FILES, Look, ModelFile, ModelUnusable
 

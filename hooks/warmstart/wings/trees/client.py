@@ -48,8 +48,8 @@ class TreeClient:
 
         Raises `TreeUnusable`, or `WorkerSilent` where its file system hangs.
         """
+        from warmstart.caches.store.layout import is_sha256
         from warmstart.policy.shared import covering
-        from warmstart.store.manifest import is_sha256
         from warmstart.wings.trees import current
 
         seen = self._worker.run(deadline, current.look, self._tree, list(prefixes), marker, list(shared))

@@ -51,7 +51,7 @@ def pack(turn: Turn) -> Outcome:
             events.TREE_PACKED,
             tree=packed.look.path,
             scope=request.scope,
-            bundle=packed.published.bundle,
+            bundle=packed.published.sha256,
             files=packed.staged.files,
             bytes=packed.staged.size,
             size=packed.published.size,

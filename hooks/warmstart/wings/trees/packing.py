@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from warmstart.audit.log import Log
-from warmstart.caches.store import bundles, quota
+from warmstart.caches.store import bundles, client, quota
 from warmstart.caches.store.bundles import Draft, Published
 from warmstart.caches.store.gc import IN_USE_SECONDS, OVER
 from warmstart.caches.store.layout import File, Namespace
@@ -129,7 +129,9 @@ class _Pack(NamedTuple):
             draft, most = Draft(user, uid, request.job_id, whole, facts=facts, fresh=True), self._quota
             for copy in copies.copies_of(self.store, where):
                 copies.take_out(self.store, self.audit, copy, "packed anew")
-            published = self._within_quota(lambda: self.store.publish(where, squashfs, draft, deadline, quota=most))
+            published = self._within_quota(
+                lambda: client.publish(self.store, where, squashfs, draft, deadline, quota=most)
+            )
             return Packed(seen, staged, published)
         finally:
             os.close(squashfs)

@@ -13,10 +13,10 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
+from warmstart.caches.store.layout import LATEST_NS
 from warmstart.host.files import CHUNK as READ
 from warmstart.host.files import write_all
 from warmstart.host.space import Reservation
-from warmstart.store.manifest import LATEST_NS
 from warmstart.wings.trees import walk
 from warmstart.wings.trees.current import TreeUnusable
 from warmstart.wings.trees.walk import Bounds, TreeRefused

@@ -29,10 +29,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from warmstart.caches.store.layout import LATEST_NS
 from warmstart.errors import ResourceError
 from warmstart.host.files import mount_id, unknown_group, write_all
 from warmstart.host.untrusted import MOUNT, SPECIAL, UNREADABLE, TurnedAway, open_directory, open_file
-from warmstart.store.manifest import LATEST_NS
 from warmstart.wings.trees.current import TreeUnusable
 
 PIECE = 1 << 20  # bytes of a file that one record has at most
