@@ -5,15 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from warmstart.caches.store import bundles
+from warmstart.caches.store.bundles import Draft, Published
+from warmstart.caches.store.layout import File, Namespace
 from warmstart.errand import Asker
-from warmstart.store import bundles
-from warmstart.store.bundles import Offer, Published
-from warmstart.store.layout import Namespace
-from warmstart.store.manifest import Draft, Entries, File, Producer
 
 OWNER = "n1-test"
 ASKER = Asker(7, 64201, "ws-alice", "test")
-PRODUCER = Producer(job=7, user="a", uid=1000, node="n1", cluster="c")
 
 
 def namespace(store: Path, scope: str = "user-1") -> Namespace:
@@ -21,10 +19,10 @@ def namespace(store: Path, scope: str = "user-1") -> Namespace:
     return Namespace(str(store), scope, "numba", "ns")
 
 
-def draft(*entries: str) -> Draft:
-    """Return a manifest's draft with entries of one file each."""
+def draft(*entries: str, user: str = "a", uid: int = 1000) -> Draft:
+    """Return a bundle's draft with entries of one file each."""
     files = {entry: {f"{entry}.nbi": File(3, "ab" * 32, 17)} for entry in entries}
-    return Draft(PRODUCER, {"cpu": "x"}, files)
+    return Draft(user, uid, 7, files, facts={"cpu": "x"})
 
 
 @contextmanager
@@ -39,16 +37,15 @@ def memory_file(content: bytes) -> Iterator[int]:
 
 
 def publish(
-    store: Path, *entries: str, scope: str = "user-1", content: bytes = b"bytes", profile: str = "numba"
+    store: Path,
+    *entries: str,
+    scope: str = "user-1",
+    content: bytes = b"",
+    profile: str = "numba",
+    user: str = "a",
+    uid: int = 1000,
 ) -> Published:
-    """Publish a bundle with these entries."""
-    with memory_file(content) as fd:
-        return bundles.publish_bundle(namespace(store, scope)._replace(profile=profile), fd, draft(*entries), OWNER)
-
-
-def add_offered(found: dict[str, str], offer: Offer, files: Entries) -> None:
-    """Add an offered bundle's entries to `found`. Its files hold each of them, and no other bundle offers one."""
-    for entry in offer.entries:
-        assert entry in files
-        assert entry not in found
-        found[entry] = offer.bundle
+    """Publish a bundle with these entries; without `content` its bytes are its entries' names."""
+    where = namespace(store, scope)._replace(profile=profile)
+    with memory_file(content or " ".join(entries).encode()) as fd:
+        return bundles.publish(where, OWNER, fd, draft(*entries, user=user, uid=uid), 0)

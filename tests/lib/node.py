@@ -6,7 +6,6 @@ their own, and hooks mount. Made with `as_me`, all accounts are whoever runs the
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pwd
@@ -19,19 +18,20 @@ from unittest import mock
 import pytest
 from click.testing import Result
 
-from tests.lib import command_line, judge
+from tests.lib import command_line, judge, packed
 from tests.lib.alone import run_alone
-from tests.lib.bundles import add_offered
 from tests.lib.faults import Done, Fault, Faults
 from tests.lib.last_lines import Found, LastLines
 from tests.lib.numba_entries import write_as
 from tests.lib.runs import a_job, a_policy
 from warmstart import session as sessions
 from warmstart.audit.line import HOOK_FINISHED
+from warmstart.caches.store import client, generations
+from warmstart.caches.store.layout import Namespace
+from warmstart.caches.store.listing import Listing
 from warmstart.cli.maintain import maintain
 from warmstart.entry import background, epilog, job_container, prolog
 from warmstart.errands import registry
-from warmstart.harvest.pack import pack
 from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
@@ -41,13 +41,9 @@ from warmstart.policy import keys, match
 from warmstart.policy.current import current_policy
 from warmstart.policy.keys import Limits, Policy, Rule
 from warmstart.seed import overlay
-from warmstart.seed.overlay import OverlayUnavailable, Shown
+from warmstart.seed.overlay import OverlayUnavailable
 from warmstart.slurm import commands
-from warmstart.store import bundles
-from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient
-from warmstart.store.layout import Namespace
-from warmstart.store.manifest import Draft, File, Producer
 
 NODE = "n1"
 SCOPE = f"user-{os.getuid()}-ws-alice"  # of the jobs of a node made with `as_me`
@@ -63,14 +59,12 @@ rules:
     profiles: [numba]
 """
 OWN_JOBS = 90_000_000
-MTIME_NS = 1_700_000_000_000_000_007
 # The controller knows the jobs that have a file below `jobs`, with squeue's line; it is away while `down` is there.
 SQUEUE = """\
 [ ! -e {base}/down ] || exit 1
 for word; do case $word in --jobs=*) job=${{word#*=}} ;; esac; done
 cat {base}/jobs/$job 2>/dev/null || {{ echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }}
 """
-Content = Mapping[str, bytes]
 
 
 class OsAs:
@@ -110,7 +104,6 @@ class Node(LastLines):
         self.installation = Installation(str(base))
         self.store.mkdir(exist_ok=True)
         self._namespace: subprocess.Popen[bytes] | None = None
-        self._packed = 0
         if as_me is not None:
             self._be_me(as_me)
             return
@@ -308,61 +301,42 @@ class Node(LastLines):
         """Return that namespace's directory."""
         return Path(self.namespace(scope).path)
 
-    def draft(self, entries: Mapping[str, Content], user: str = "a", uid: int = 1) -> Draft:
-        """Return the draft of a manifest with these entries."""
-        files = {
-            entry: {path: File(len(data), hashlib.sha256(data).hexdigest(), MTIME_NS) for path, data in content.items()}
-            for entry, content in entries.items()
-        }
-        return Draft(Producer(7, user, uid, "n1", "c"), {"cpu": "x"}, files)
-
-    def packed(self, entries: Mapping[str, Content]) -> int:
-        """Pack entries into a real bundle. Return its descriptor."""
-        self._packed += 1
-        stage = self.base / f"stage-{self._packed}"
-        for content in entries.values():
-            for path, data in content.items():
-                (stage / path).parent.mkdir(parents=True, exist_ok=True)
-                (stage / path).write_bytes(data)
-                os.utime(stage / path, ns=(MTIME_NS, MTIME_NS))
-        return pack(str(stage), f"{stage}.sqsh", after(20))
-
-    def publish(self, entries: Mapping[str, Content], *, scope: str = "user-1-a", user: str = "a", uid: int = 1) -> str:
-        """Publish a real bundle. Return its id."""
-        fd = self.packed(entries)
+    def publish(self, entries: packed.Entries, *, scope: str = "user-1-a", user: str = "a", uid: int = 1) -> str:
+        """Publish a real bundle. Return its hash."""
+        fd = packed.packed(self.base, entries)
         try:
-            with self.client() as client:
-                made = client.publish(self.namespace(scope), fd, self.draft(entries, user, uid), after(20))
+            with self.client() as store:
+                draft = packed.draft(entries, user, uid)
+                return client.publish(store, self.namespace(scope), fd, draft, after(20), quota=0).sha256
         finally:
             os.close(fd)
-        return str(made.bundle)
 
-    def offers(self, *scopes: str) -> list[Offer]:
-        """Return what a job with these scopes is offered."""
-        with self.client() as client:
-            return client.offers(list(scopes or ("user-1-a",)), "numba", "ns", after(20)).offers
+    def listing(self, scope: str = "user-1-a", namespace: str = "ns", profile: str = "numba") -> Listing:
+        """Return the newest listing, as the store's owner reads it."""
+        with self.client() as store:
+            return store.worker.run(after(20), generations.read, Namespace(store.path, scope, profile, namespace))
 
     def offered(self, scope: str = SCOPE, namespace: str = "ns") -> list[str]:
-        """Return the entries that jobs of a scope are offered, read by this process."""
-        found = bundles.offers(str(self.store), [scope], "numba", namespace, "n1-test")
-        return [entry for offer in found.offers for entry in offer.entries]
+        """Return the entries that jobs of a scope are given, read by this process."""
+        listing = generations.read(Namespace(str(self.store), scope, "numba", namespace))
+        return [entry for names in listing.names for entry in names]
 
-    def seen(self, *scopes: str) -> dict[str, str]:
-        """Return each offered entry's bundle. Checks that no entry is offered twice and every bundle is whole."""
-        found: dict[str, str] = {}
-        with self.client() as client:
-            for offer in client.offers(list(scopes or ("user-1-a",)), "numba", "ns", after(20)).offers:
+    def seen(self, scope: str = "user-1-a") -> dict[str, str]:
+        """Return the bundle of each entry that jobs are given. Checks that every bundle is what its name says."""
+        found, listing = dict[str, str](), self.listing(scope)
+        with self.client() as store:
+            for row, names in zip(listing.rows, listing.names, strict=True):
                 fd = os.memfd_create("copy")
                 try:
-                    where = self.namespace(offer.scope)
-                    files = client.fetch(where, offer, after(20), into=fd)
+                    files = client.fetch(store, self.namespace(scope), row, after(20), into=fd)
                 finally:
                     os.close(fd)
-                add_offered(found, offer, files)
+                assert files.keys() >= {*names}
+                found.update(dict.fromkeys(names, row.sha256))
         return found
 
 
-def _refuse(*_: object) -> Shown:
+def _refuse(*_: object) -> bool:
     """Be a kernel that can't mount."""
     raise OverlayUnavailable(profile="numba", problem="none here")
 

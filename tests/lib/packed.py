@@ -8,15 +8,13 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from warmstart.caches.store import bundles
+from warmstart.caches.store.bundles import Draft, Published
+from warmstart.caches.store.layout import File, Namespace
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
-from warmstart.store import bundles
-from warmstart.store.bundles import Published
-from warmstart.store.layout import Namespace
-from warmstart.store.manifest import Draft, File, Producer
 
 MTIME_NS = 1_700_000_000_000_000_007
-PRODUCER = Producer(job=7, user="a", uid=1000, node="n1", cluster="c")
 Entries = Mapping[str, Mapping[str, bytes]]  # entry → path → content
 
 
@@ -31,19 +29,19 @@ def packed(base: Path, entries: Entries) -> int:
     return pack(str(stage), f"{stage}.sqsh", after(60))
 
 
-def draft(entries: Entries) -> Draft:
-    """Return what the manifest of these entries is made of."""
+def draft(entries: Entries, user: str = "a", uid: int = 1000) -> Draft:
+    """Return what is to be published of these entries."""
     files = {
         entry: {path: File(len(data), hashlib.sha256(data).hexdigest(), MTIME_NS) for path, data in content.items()}
         for entry, content in entries.items()
     }
-    return Draft(PRODUCER, {"cpu": "x"}, files)
+    return Draft(user, uid, 7, files, facts={"cpu": "x"})
 
 
 def publish(base: Path, where: Namespace, entries: Entries, *, fresh: bool = False) -> Published:
     """Publish a real bundle; a `fresh` job's takes the place of what is there."""
     fd = packed(base, entries)
     try:
-        return bundles.publish_bundle(where, fd, draft(entries)._replace(fresh=fresh), "n1-test")
+        return bundles.publish(where, "n1-test", fd, draft(entries)._replace(fresh=fresh), 0)
     finally:
         os.close(fd)

@@ -13,9 +13,8 @@ Promotion publishes entries of a bundle in a more trusted scope at an administra
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from warmstart.caches.store import bundles, client, generations
@@ -32,8 +31,7 @@ from warmstart.host.identity import ROOT
 from warmstart.host.space import Reservation
 from warmstart.profiles import registry
 from warmstart.profiles.contract import is_whole
-from warmstart.seed import mounts, node_cache, overlay
-from warmstart.seed.extract import parents
+from warmstart.seed import layers, mounts, node_cache, overlay
 from warmstart.seed.overlay import JobIds
 from warmstart.session import Session
 from warmstart.store.client import StoreClient
@@ -130,53 +128,27 @@ def _pack_in(
         node_cache.get(f"{stage}/bundles", where, part.row, store=store, most_bytes=MOST_BYTES, deadline=deadline)
         for part in parts
     ]
-    files = [copy.entries() for copy in copies]
-    taken, hidden = _fitting(parts, files)
-    entries = {entry: files[number][entry] for number in taken for entry in parts[number].names}
+    files = [node_cache.entries_of(copy.directory, copy.row.sha256) for copy in copies]
+    shown = layers.visible(files, [part.names for part in parts]).entries
+    # Jobs choose names, so a name may be a file in one bundle and a directory in another: both stay out.
+    taken = [number for number, part in enumerate(parts) if len(shown[number]) == len(part.names)]
+    if not taken:
+        yield -1, [], {}
+        return
+    hidden = layers.visible([files[number] for number in taken], [parts[number].names for number in taken]).hidden
+    view, out = f"{stage}/cache/{_VIEW}", f"{stage}/bundle.sqsh"
     with opened_dir(stage) as top, Reservation(top) as space, JobIds(ROOT) as root:
-        for path in ("cache", f"cache/{_VIEW}"):
-            os.mkdir(path, 0o700, dir_fd=top)
+        os.makedirs(view, mode=0o700)
         roots = mounts.mounted(f"{stage}/layers", [copies[number].path for number in taken], deadline)
         try:
-            overlay.build(top, _VIEW, roots, hidden, root)
+            overlay.show(top, _VIEW, roots, hidden, root)
         finally:
             for fd in roots:
                 os.close(fd)
-        view, out = f"{stage}/cache/{_VIEW}", f"{stage}/bundle.sqsh"
-        if not _is_shown(view, entries):
-            taken = []
         space.hold(sum(part.row.size for part in parts))
         with closing(pack(view, out, deadline, space.while_written(out))) as squashfs:
+            entries = {entry: files[number][entry] for number in taken for entry in parts[number].names}
             yield squashfs, [parts[number].row for number in taken], entries
-
-
-def _is_shown(view: str, entries: Entries) -> bool:
-    """Return whether every file is there, and as long as it should be: names of what is not wanted may cover some."""
-    with opened_dir(view) as fd, suppress(FileNotFoundError, NotADirectoryError):
-        for files in entries.values():
-            for path, file in files.items():
-                status = os.stat(path, dir_fd=fd, follow_symlinks=False)
-                if not stat.S_ISREG(status.st_mode) or status.st_size != file.size:
-                    return False
-        return True
-    return False
-
-
-def _fitting(parts: Sequence[Part], files: Sequence[Entries]) -> tuple[list[int], list[str]]:
-    """Return the parts whose files fit into one directory with those before them, and what else their bundles have.
-
-    Jobs choose names, so a name may be a file in one bundle and a directory in another.
-    """
-    taken, wanted, folders = list[int](), set[str](), set[str]()
-    for number, part in enumerate(parts):
-        more = {path for entry in part.names for path in files[number].get(entry, ())}
-        above = {folder for path in more for folder in parents(path)}
-        if wanted.isdisjoint(more | above) and folders.isdisjoint(more):
-            taken.append(number)
-            wanted |= more
-            folders |= above
-    rest = {path for number in taken for paths in files[number].values() for path in paths} - wanted - folders
-    return taken, sorted(path for path in rest if rest.isdisjoint(parents(path)))
 
 
 def _draft(row: Row, entries: Entries) -> Draft:

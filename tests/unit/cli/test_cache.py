@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from warmstart.repack.rewrite import RepackSettings
+from warmstart.store.maintenance import Merger
 
 from tests.lib import packed
 from tests.lib.node import SCOPE, Node, OsAs, one
@@ -15,11 +17,9 @@ from warmstart import session as sessions
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DiskFailed
 from warmstart.repack import rewrite
-from warmstart.repack.rewrite import RepackSettings
 from warmstart.store import bundles, maintenance, manifest
 from warmstart.store.bundles import Published
 from warmstart.store.layout import Namespace
-from warmstart.store.maintenance import Merger
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from warmstart.store.maintenance import BOARD_SECONDS, identify, identity, sweep_top
 
 from tests.lib.bundles import draft
 from tests.lib.cache_files import numba_files
@@ -30,7 +31,6 @@ from warmstart.steps.contract import Context, Outcome
 from warmstart.store import board
 from warmstart.store.board import Topic, Whose
 from warmstart.store.layout import StoreFailed
-from warmstart.store.maintenance import BOARD_SECONDS, identify, identity, sweep_top
 
 
 class Host:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+from warmstart.store.maintenance import Bundle, Merger
 
 from tests.lib import packed
 from tests.lib.node import SCOPE, Node
@@ -24,7 +25,6 @@ from warmstart.session import MaintenanceBusy, Session, open_session
 from warmstart.store import index, maintenance
 from warmstart.store.bundles import BundleDamaged
 from warmstart.store.layout import Namespace, StoreFailed
-from warmstart.store.maintenance import Bundle, Merger
 
 
 @pytest.fixture

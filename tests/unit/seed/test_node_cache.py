@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from warmstart.store.maintenance import Use
 
 from tests.lib.bundles import draft, namespace, publish
 from warmstart.host import files
@@ -27,7 +28,6 @@ from warmstart.seed.node_cache import IN_USE_SECONDS, Copy, Keep, local_copy
 from warmstart.store import bundles, maintenance
 from warmstart.store.bundles import BundleGone, FetchOverBudget, Offer
 from warmstart.store.client import StoreClient
-from warmstart.store.maintenance import Use
 
 WHOLES = "whole-things"
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from warmstart.store.maintenance import Bundle
 
 from tests.lib.bundles import OWNER, PRODUCER, draft, namespace
 from tests.lib.worker_calls import put_in_place
@@ -18,7 +19,6 @@ from warmstart.store import bundles, index, maintenance
 from warmstart.store.bundles import BundleGone, Offer, Offers
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace
-from warmstart.store.maintenance import Bundle
 from warmstart.store.manifest import File, Manifest, ManifestUnreadable
 
 pytestmark = pytest.mark.threat(6)
