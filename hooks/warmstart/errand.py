@@ -20,13 +20,13 @@ from warmstart.host import files, wire
 from warmstart.host.deadline import after
 from warmstart.host.files import ensure_dir, names_in, opened_dir, read_small, replace_file, unlink_if_there
 from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, contextmanager, dumps, suppress
-from warmstart.record import Reserve
+from warmstart.run.state import Reserve
 
 if TYPE_CHECKING:
     from typing import TypeVar
 
     from warmstart.paths import NodePaths
-    from warmstart.record import Record
+    from warmstart.run.state import Record
 
     T = TypeVar("T")
 

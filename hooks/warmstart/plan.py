@@ -21,8 +21,8 @@ from warmstart.policy.keys import Policy
 from warmstart.policy.match import NO_RULE, Grant, combine, matching, names_nodes, private_repository, scope_key
 from warmstart.profiles import registry
 from warmstart.profiles.contract import FILES
-from warmstart.record import Record
 from warmstart.request import NOTHING, Request
+from warmstart.run.state import Record
 from warmstart.slurm import nodes
 
 if TYPE_CHECKING:

@@ -51,7 +51,6 @@ import os
 import time
 
 from warmstart import errand, view, wing
-from warmstart import record as records
 from warmstart.audit import events
 from warmstart.audit.log import Log
 from warmstart.errand import Errands, at_work
@@ -69,7 +68,8 @@ from warmstart.images import scratch
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, suppress
 from warmstart.paths import MOUNTED, SEED, SETS, NodePaths
 from warmstart.policy.keys import Policy
-from warmstart.record import Record, RecordUnreadable
+from warmstart.run import state as records
+from warmstart.run.state import Record, RecordUnreadable
 from warmstart.store.client import StoreClient
 
 if TYPE_CHECKING:

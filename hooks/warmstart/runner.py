@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import time
 
-from warmstart import record as records
 from warmstart.errors import NodeError, UserError, WarmstartError
 from warmstart.lean import Callable, Iterable, NamedTuple
-from warmstart.record import Record
+from warmstart.run import state as records
+from warmstart.run.state import Record
 from warmstart.steps.contract import Context, Outcome
 
 

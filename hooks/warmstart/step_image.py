@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-from warmstart import record as records
 from warmstart.errors import ResourceError
 from warmstart.host.deadline import Deadline
-from warmstart.record import Record
+from warmstart.run import state as records
+from warmstart.run.state import Record
 from warmstart.steps.contract import Context
 
 LOCK_S = 5.0

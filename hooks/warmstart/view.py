@@ -28,7 +28,7 @@ from warmstart.host.files import (
 )
 from warmstart.lean import TYPE_CHECKING, Iterator, sha256, suppress
 from warmstart.paths import MOUNTED, SHOWN, SPARE, NodePaths, Shown
-from warmstart.record import Record, Reserve, StateFull, using_state
+from warmstart.run.state import Record, Reserve, StateFull, using_state
 
 if TYPE_CHECKING:
     from warmstart.paths import Installation

@@ -9,12 +9,12 @@ from tests.lib.left_runs import runs_left
 from tests.lib.node import NODE, Node
 from tests.lib.numba_entries import numba_entries, write_as
 from tests.lib.runs import a_record
-from warmstart import record as records
 from warmstart.audit.log import Log
 from warmstart.harvest.deferred import HARVESTS
 from warmstart.host.deadline import after
 from warmstart.policy.current import current_policy
-from warmstart.record import Record, Seeded
+from warmstart.run import state as records
+from warmstart.run.state import Record, Seeded
 from warmstart.steps import harvest, release
 from warmstart.steps.contract import Context
 from warmstart.store.client import StoreClient

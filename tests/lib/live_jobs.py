@@ -21,7 +21,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import names_in
 from warmstart.paths import Installation
 from warmstart.profiles.contract import Profile
-from warmstart.record import Seeded, SeededBundle
+from warmstart.run.state import Seeded, SeededBundle
 from warmstart.session import Session
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome

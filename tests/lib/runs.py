@@ -14,7 +14,7 @@ from warmstart.host.identity import Identity
 from warmstart.job import Job
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy
-from warmstart.record import Record, incarnation
+from warmstart.run.state import Record, incarnation
 from warmstart.steps.contract import Context
 from warmstart.store.client import StoreClient
 

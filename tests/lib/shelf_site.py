@@ -12,7 +12,6 @@ from unittest import mock
 
 from tests.lib.node import NODE, Node
 from tests.lib.runs import a_record
-from warmstart import record as records
 from warmstart.entry import background
 from warmstart.errand import Asker, Errands
 from warmstart.host.deadline import after
@@ -24,7 +23,8 @@ from warmstart.images.store.published import ImageDraft
 from warmstart.images.unpacked import ImageKey, Unpacked, take
 from warmstart.images.unpacking import Tree, on_node
 from warmstart.images.unpacks import UNPACKS, _waiting, ask
-from warmstart.record import Record
+from warmstart.run import state as records
+from warmstart.run.state import Record
 
 KIND = f"{os.uname().machine}.oci2"
 MKSQUASHFS = "/usr/bin/mksquashfs"

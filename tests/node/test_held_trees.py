@@ -13,12 +13,12 @@ import pytest
 from tests.lib.privileges import drop_to
 from tests.lib.processes import wait_until
 from tests.lib.runs import a_context, a_record
-from warmstart import record as records
 from warmstart import run_end
 from warmstart.errand import Errands
 from warmstart.harvest.deferred import REMOVALS
 from warmstart.host import detached
 from warmstart.host.deadline import after
+from warmstart.run import state as records
 from warmstart.run_end import Ending, WorkspaceBusy
 from warmstart.steps import workspace
 from warmstart.steps.contract import Context

@@ -16,7 +16,7 @@ from tests.lib import spank
 from tests.lib.privileges import as_user
 from tests.lib.runs import a_record
 from warmstart import view
-from warmstart.record import Record
+from warmstart.run.state import Record
 
 JOB, OTHER = 64201, 64202  # uids; they need no accounts
 VERDICT = "warmstart: refused\n"

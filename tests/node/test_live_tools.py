@@ -20,7 +20,7 @@ import pytest
 from tests.lib.live_jobs import LiveJob
 from tests.lib.requirements import need_module
 from warmstart.profiles import registry
-from warmstart.record import Seeded
+from warmstart.run.state import Seeded
 
 JOBS = Path(__file__).parents[1] / "tools" / "jobs"
 # What each compiles of its own, and what that refers to; numba's second program writes anew what the first one made.

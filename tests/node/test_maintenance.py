@@ -19,7 +19,6 @@ from tests.lib.late_node import BOOT
 from tests.lib.node import Node, one
 from tests.lib.privileges import as_user
 from tests.lib.runs import a_record
-from warmstart import record as records
 from warmstart import run_end
 from warmstart.errand import Errands
 from warmstart.harvest import deferred, spool
@@ -27,7 +26,8 @@ from warmstart.harvest.deferred import HARVESTS, REMOVALS
 from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.record import Record
+from warmstart.run import state as records
+from warmstart.run.state import Record
 from warmstart.seed import node_cache
 from warmstart.store import manifest
 from warmstart.store.bundles import Offer

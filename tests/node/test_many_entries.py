@@ -25,7 +25,7 @@ from tests.lib.processes import wait_until
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
 from warmstart.paths import Installation
-from warmstart.record import decode
+from warmstart.run.state import decode
 from warmstart.store import bundles
 from warmstart.store.index import FIRST
 from warmstart.store.layout import Namespace

@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 from tests.lib.runs import a_context
-from warmstart import record as records
 from warmstart import run_end
 from warmstart.host.deadline import after
+from warmstart.run import state as records
 from warmstart.run_end import Ending
 from warmstart.steps import workspace
 from warmstart.steps.workspace import Options

@@ -21,7 +21,7 @@ from warmstart.harvest import live
 from warmstart.host import linux
 from warmstart.images import notes
 from warmstart.paths import Installation
-from warmstart.record import Record
+from warmstart.run.state import Record
 from warmstart.steps import harvest
 
 PATIENCE_S = 10.0

@@ -27,14 +27,14 @@ pytestmark = pytest.mark.sweep
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Each gets a further field: (module, class).
 GROWN = (
-    ("record.py", "Record"),
+    ("run/state.py", "Record"),
     ("harvest/spool.py", "Spooled"),
     ("store/manifest.py", "Producer"),
     ("store/manifest.py", "Manifest"),
     ("store/index.py", "Listed"),
     ("images/imports/requests.py", "ImportRequest"),
 )
-RENUMBERED = ("record.py", "store/manifest.py", "store/index.py")
+RENUMBERED = ("run/state.py", "store/manifest.py", "store/index.py")
 POLICY = """\
 version: 1
 paths: {{workspace: {base}/workspace, store: {base}/store, audit: {base}/audit/audit.jsonl}}

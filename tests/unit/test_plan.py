@@ -16,8 +16,8 @@ from warmstart.policy.keys import Limits, Match, Policy, Wing
 from warmstart.policy.match import Grant, matching, scope_key
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
-from warmstart.record import CacheSet, Seeded
 from warmstart.request import Request, RequestInvalid
+from warmstart.run.state import CacheSet, Seeded
 from warmstart.runner import Prepared, Step
 from warmstart.steps.contract import Outcome
 from warmstart.steps.image import Options

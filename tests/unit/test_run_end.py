@@ -20,13 +20,13 @@ from tests.lib.left_runs import damage, runs_left
 from tests.lib.privileges import make_removable
 from tests.lib.runs import a_context, a_policy, events, result
 from warmstart import errand, run_end, view
-from warmstart import record as records
 from warmstart.errand import Errands, at_work
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS, REMOVALS
 from warmstart.host import detached, files
 from warmstart.host.deadline import Deadline, after
-from warmstart.record import JobBusy, Record
+from warmstart.run import state as records
+from warmstart.run.state import JobBusy, Record
 from warmstart.run_end import Ending, Orphan, WorkspaceBusy
 from warmstart.steps import release, workspace
 from warmstart.steps.contract import Context

@@ -8,8 +8,8 @@ import pytest
 
 from tests.lib.policy_site import defaults
 from tests.lib.runs import a_policy, result
-from warmstart import record as records
 from warmstart.errors import NodeError, ResourceError, StoreError, UserError, WarmstartError
+from warmstart.run import state as records
 from warmstart.runner import Refused, Step, run_epilog, run_prolog
 from warmstart.steps.contract import Context, Outcome
 

@@ -28,8 +28,8 @@ from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant, combine, matching, parted
 from warmstart.profiles import registry
 from warmstart.profiles.contract import FILES
-from warmstart.record import Record, Seeded
 from warmstart.request import NOTHING, Request, known_words
+from warmstart.run.state import Record, Seeded
 
 REFUSED = 1
 SHOWN = ("partition", "account", "qos", "job_name", "node", "comment")

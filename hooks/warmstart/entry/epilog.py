@@ -10,12 +10,12 @@ import os
 import time
 
 from warmstart import plan, view
-from warmstart import record as records
 from warmstart.entry.hook import FAILED, OK, Hook, run_hook
 from warmstart.errors import NodeError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.lean import Mapping, suppress
-from warmstart.record import Record, StateFull
+from warmstart.run import state as records
+from warmstart.run.state import Record, StateFull
 
 SECONDS_FOR_LOCK = 10.0
 REPORT_SECONDS = 2.0

@@ -14,7 +14,6 @@ import os
 import sys
 import time
 
-from warmstart import record as records
 from warmstart.audit.log import Log
 from warmstart.errors import NodeError, PolicyError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline, after
@@ -23,7 +22,8 @@ from warmstart.job import Job, from_environment
 from warmstart.lean import TYPE_CHECKING, Callable, Collection, NamedTuple, suppress
 from warmstart.paths import SPARE, Installation, NodePaths
 from warmstart.policy.keys import Policy
-from warmstart.record import Record, using_state
+from warmstart.run import state as records
+from warmstart.run.state import Record, using_state
 
 if TYPE_CHECKING:
     from typing import Protocol

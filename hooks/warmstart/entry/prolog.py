@@ -7,12 +7,12 @@ rule 2).
 from __future__ import annotations
 
 from warmstart import plan, request
-from warmstart import record as records
 from warmstart.entry.hook import OK, REFUSED, Hook, informed, run_hook
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.policy.match import parted
-from warmstart.record import Record, StateFull
+from warmstart.run import state as records
+from warmstart.run.state import Record, StateFull
 from warmstart.slurm.nodes import first, has_several
 
 # The parts of a prolog share one budget, which begins with the hook: what one part takes, the next ones lack. The steps

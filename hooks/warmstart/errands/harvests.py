@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from warmstart import record as records
 from warmstart import run_end
 from warmstart.audit.log import Log
 from warmstart.errands.loop import DONE, LATER, Outcome, Turn, Work
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS
 from warmstart.host.deadline import after
-from warmstart.record import Record
+from warmstart.run import state as records
+from warmstart.run.state import Record
 from warmstart.session import Session
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context

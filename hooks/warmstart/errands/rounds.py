@@ -9,7 +9,6 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from warmstart import record as records
 from warmstart.errand import Errand, Errands
 from warmstart.errands.harvests import logged
 from warmstart.errands.loop import DONE, LATER, Outcome, Turn, Work
@@ -17,8 +16,9 @@ from warmstart.harvest import live
 from warmstart.harvest.live import ROUNDS, Watched
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, try_flock
-from warmstart.record import Record, RecordUnreadable
 from warmstart.repack import rewrite
+from warmstart.run import state as records
+from warmstart.run.state import Record, RecordUnreadable
 from warmstart.session import Session
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 
-from warmstart import record as records
 from warmstart.errand import Errand, Errands, Kind
 from warmstart.lean import NamedTuple
 from warmstart.paths import NodePaths
-from warmstart.record import Record, RecordOfOtherRelease, RecordUnreadable, using_state
+from warmstart.run import state as records
+from warmstart.run.state import Record, RecordOfOtherRelease, RecordUnreadable, using_state
 
 HARVESTS = Kind("harvests", on_full_disk=True)
 REMOVALS = Kind("removals", most=8, on_full_disk=True)

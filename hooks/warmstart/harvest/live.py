@@ -27,7 +27,7 @@ from warmstart.lean import TYPE_CHECKING, NamedTuple, dumps, suppress
 from warmstart.paths import SETS, NodePaths
 from warmstart.profiles import registry
 from warmstart.profiles.contract import FILES
-from warmstart.record import Record
+from warmstart.run.state import Record
 from warmstart.store.board import run_of
 from warmstart.store.manifest import Entries
 from warmstart.store.meeting import Meeting

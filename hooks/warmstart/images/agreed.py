@@ -18,7 +18,7 @@ from warmstart.images import single_flight
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference, is_digest
 from warmstart.lean import TYPE_CHECKING, Callable, Mapping, NamedTuple
-from warmstart.record import Record
+from warmstart.run.state import Record
 from warmstart.slurm.nodes import first
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import Meeting

@@ -23,17 +23,17 @@ from __future__ import annotations
 
 import os
 
-from warmstart import record as records
 from warmstart import shelf as shelves
 from warmstart.host import files
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import PATH, opened_dir
 from warmstart.lean import TYPE_CHECKING, NamedTuple, sha256, suppress
 from warmstart.paths import NodePaths
+from warmstart.run import state as records
 
 if TYPE_CHECKING:
     from warmstart.policy.keys import Policy
-    from warmstart.record import Record
+    from warmstart.run.state import Record
 
 TREE = "tree"
 ABOUT = "about.json"

@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from warmstart import record as records
 from warmstart import shelf as shelves
 from warmstart.host import files, namespaces, process, wire
 from warmstart.host.client import hashed_in_child, remove_in_child, sync_in_child
@@ -48,6 +47,7 @@ from warmstart.images.unpacked import ABOUT, FOLDER, TREE, UNPACKING, ImageKey, 
 from warmstart.images.unpacks import WAITING, ImageNotUnpacked, UnpackRequest, is_awaited
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy
+from warmstart.run import state as records
 
 GONE = ".gone"
 COPY = "image"

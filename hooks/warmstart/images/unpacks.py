@@ -24,7 +24,7 @@ from warmstart.host.files import opened_dir
 from warmstart.images.unpacked import FOLDER, ImageKey, Unpacked, find, shelf_of, take
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy
-from warmstart.record import Record
+from warmstart.run.state import Record
 
 UNPACKS = Kind("unpacks", most=16, backoff_s=60.0)
 WAITING = ".waiting"

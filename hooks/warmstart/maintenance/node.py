@@ -22,7 +22,6 @@ from functools import partial
 from typing import NamedTuple
 
 from warmstart import errand, plan, run_end
-from warmstart import record as records
 from warmstart.audit import events
 from warmstart.errands import loop, registry
 from warmstart.host import files, reserve
@@ -34,7 +33,8 @@ from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.wings import of_wings
 from warmstart.paths import SPARE, Installation
 from warmstart.policy import trust
-from warmstart.record import JobBusy, Record, RecordOfOtherRelease, RecordUnreadable
+from warmstart.run import state as records
+from warmstart.run.state import JobBusy, Record, RecordOfOtherRelease, RecordUnreadable
 from warmstart.run_end import Orphan
 from warmstart.runner import run_epilog
 from warmstart.seed import node_cache

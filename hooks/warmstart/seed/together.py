@@ -17,7 +17,7 @@ import time
 
 from warmstart.host.deadline import Deadline, after, looks
 from warmstart.lean import Mapping, NamedTuple, partial
-from warmstart.record import Record
+from warmstart.run.state import Record
 from warmstart.slurm.nodes import expand, first
 from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient

@@ -13,7 +13,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.lean import NamedTuple
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy
-from warmstart.record import Record, RecordChange
+from warmstart.run.state import Record, RecordChange
 from warmstart.store.client import StoreClient
 
 

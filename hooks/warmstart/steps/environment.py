@@ -28,7 +28,7 @@ import stat
 from warmstart import view
 from warmstart.lean import Iterator, NamedTuple, suppress
 from warmstart.paths import NOTHING, Shown
-from warmstart.record import CLAIMED
+from warmstart.run.state import CLAIMED
 from warmstart.steps.contract import Context, Outcome
 
 NAME = "environment"

@@ -48,7 +48,7 @@ from warmstart.lean import (
 )
 from warmstart.profiles import contract, naming, registry
 from warmstart.profiles.client import Validator
-from warmstart.record import Record, RecordChange, SeededBundle, incarnation
+from warmstart.run.state import Record, RecordChange, SeededBundle, incarnation
 from warmstart.seed import node_cache
 from warmstart.seed.overlay import opened_overlay, was_shown
 from warmstart.steps.contract import CacheFailed, Context, Outcome

@@ -14,7 +14,7 @@ from warmstart.images.single_flight import STORE_FAILED
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, Charged
 from warmstart.lean import TYPE_CHECKING, Callable, Mapping, NamedTuple, partial, suppress
-from warmstart.record import CLAIMED, RecordChange
+from warmstart.run.state import CLAIMED, RecordChange
 from warmstart.steps.contract import Context, Outcome
 
 if TYPE_CHECKING:

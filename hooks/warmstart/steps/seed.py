@@ -23,7 +23,7 @@ from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contex
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
-from warmstart.record import RecordChange, Seeded, SeededBundle, uptime_s
+from warmstart.run.state import RecordChange, Seeded, SeededBundle, uptime_s
 from warmstart.steps.contract import CacheFailed, Context, Outcome
 from warmstart.store import bundles
 from warmstart.store.bundles import FetchOverBudget, Offer, Offers

@@ -10,7 +10,7 @@ from warmstart.images.reference import Reference
 from warmstart.images.store.layout import UNPACK_S, image_name
 from warmstart.images.unpacked import ImageKey, shelf_of, take
 from warmstart.lean import TYPE_CHECKING, NamedTuple
-from warmstart.record import CLAIMED
+from warmstart.run.state import CLAIMED
 from warmstart.steps.contract import Context, Outcome
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from warmstart.host.files import (
 )
 from warmstart.lean import NamedTuple, suppress
 from warmstart.paths import NOTHING, SHOWN, Shown
-from warmstart.record import Record, RecordChange
+from warmstart.run.state import Record, RecordChange
 from warmstart.steps.contract import Context, Outcome
 
 NAME = "workspace"

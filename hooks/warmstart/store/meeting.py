@@ -11,7 +11,7 @@ from warmstart.errors import StoreError
 from warmstart.host import wire
 from warmstart.host.deadline import Deadline, after, looks
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, dumps, suppress
-from warmstart.record import Record
+from warmstart.run.state import Record
 from warmstart.slurm.nodes import first
 from warmstart.store import board
 from warmstart.store.board import Topic, Whose

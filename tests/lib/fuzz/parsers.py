@@ -28,7 +28,7 @@ from tests.lib.numba_entries import numba_entry
 from tests.lib.policy_site import defaults
 from tests.lib.runs import a_job, a_record
 from tests.lib.superblocks import image
-from warmstart import record, request, wing
+from warmstart import request, wing
 from warmstart.audit import line
 from warmstart.doctor import installed, slurm_files
 from warmstart.errand import Errand
@@ -53,6 +53,7 @@ from warmstart.profiles import checks, elf, facts, naming
 from warmstart.profiles import registry as profiles
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import FORMATS
+from warmstart.run import state as record
 from warmstart.seed import together
 from warmstart.slurm import commands, nodes
 from warmstart.store import board, bundles, index, parts
@@ -407,7 +408,7 @@ PARSERS: dict[str, Parser] = {
         (_json(_PRODUCER),),
     ),
     "proposal": Parser(_text(_proposal), _REFUSED, ("store/meeting.py:_read",), (_json(_PROPOSAL._asdict()),)),
-    "record": Parser(partial(record.decode, "x"), _REFUSED, ("record.py:decode",), (record.encode(a_record()),)),
+    "record": Parser(partial(record.decode, "x"), _REFUSED, ("run/state.py:decode",), (record.encode(a_record()),)),
     "registry-manifest": Parser(
         _text(lambda text: manifest.read(text, "x86_64")),
         (),

@@ -13,7 +13,6 @@ import pytest
 from tests.lib import mounts
 from tests.lib.left_runs import runs_left
 from tests.lib.runs import a_record
-from warmstart import record as records
 from warmstart import view
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS
@@ -21,7 +20,8 @@ from warmstart.host import reserve
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.paths import NodePaths
-from warmstart.record import Seeded, SeededBundle, StateFull
+from warmstart.run import state as records
+from warmstart.run.state import Seeded, SeededBundle, StateFull
 
 pytestmark = pytest.mark.threat(12)
 

@@ -15,13 +15,13 @@ import pytest
 
 from tests.lib.node import NODE
 from tests.lib.shelf_site import ShelfSite
-from warmstart import record as records
 from warmstart.host import process
 from warmstart.host.client import hashed_in_child, sync_in_child
 from warmstart.host.deadline import Deadline
 from warmstart.images import unpacking
 from warmstart.images.store.published import Recorded
 from warmstart.images.unpacked import Unpacked
+from warmstart.run import state as records
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,6 @@ import pytest
 from tests.lib.bundles import ASKER
 from tests.lib.node import NODE, Node
 from tests.lib.superblocks import image
-from warmstart import record as records
 from warmstart.cli import unpacked as command
 from warmstart.errand import Errands
 from warmstart.images import unpacks
@@ -19,6 +18,7 @@ from warmstart.images.choice import recipe
 from warmstart.images.unpacked import ImageKey, shelf_of
 from warmstart.images.unpacking import About
 from warmstart.images.unpacks import UNPACKS, UnpackRequest
+from warmstart.run import state as records
 
 HEX = "ab" * 32
 

@@ -11,11 +11,11 @@ import pytest
 from tests.lib.cache_files import numba_files
 from tests.lib.node import SCOPE, Node
 from tests.lib.privileges import make_removable
-from warmstart import record as records
 from warmstart.cli import own
 from warmstart.entry import epilog, prolog
 from warmstart.host.files import FileSystemBroken
-from warmstart.record import Record
+from warmstart.run import state as records
+from warmstart.run.state import Record
 from warmstart.slurm import commands
 from warmstart.steps import release
 

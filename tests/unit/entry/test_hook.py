@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.lib.node import Node
-from warmstart import record as records
 from warmstart.audit import syslog
 from warmstart.entry.hook import DRAINS, OK, Hook, run_hook
 from warmstart.errors import NodeError, ResourceError, WarmstartError
 from warmstart.host.deadline import after
-from warmstart.record import JobBusy
+from warmstart.run import state as records
+from warmstart.run.state import JobBusy
 from warmstart.slurm import commands
 from warmstart.store.layout import StoreFailed
 

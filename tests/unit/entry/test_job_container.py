@@ -9,7 +9,6 @@ import pytest
 
 from tests.lib.node import Node
 from tests.lib.runs import a_record
-from warmstart import record as records
 from warmstart import view
 from warmstart.entry import job_container
 from warmstart.errors import WarmstartError
@@ -17,6 +16,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.paths import NOTHING, Shown
+from warmstart.run import state as records
 
 Call = tuple[str, str, int, list[Shown]]
 CACHE = Shown("rw", "root", "cache", NOTHING, "/var/cache/warmstart", NOTHING)

@@ -10,11 +10,11 @@ import pytest
 from tests.lib.node import NUMBA, Node
 from tests.lib.observing import files, run
 from warmstart import plan
-from warmstart import record as records
 from warmstart.entry import epilog, prolog
 from warmstart.host.files import FileSystemBroken
 from warmstart.policy.keys import Match
-from warmstart.record import Record
+from warmstart.run import state as records
+from warmstart.run.state import Record
 from warmstart.slurm import commands
 
 

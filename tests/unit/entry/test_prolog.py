@@ -13,7 +13,6 @@ import pytest
 from tests.lib import packed
 from tests.lib.node import NUMBA, SCOPE, Node
 from warmstart import plan, run_end, runner, view, wing
-from warmstart import record as records
 from warmstart.entry import epilog, prolog
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import FileSystemBroken
@@ -21,7 +20,8 @@ from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.job import Job
 from warmstart.policy.keys import Match, Policy, Wing
 from warmstart.profiles import facts, registry
-from warmstart.record import Record, StateFull
+from warmstart.run import state as records
+from warmstart.run.state import Record, StateFull
 from warmstart.run_end import Ending
 from warmstart.runner import Prepared
 from warmstart.slurm import commands

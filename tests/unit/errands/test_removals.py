@@ -21,7 +21,7 @@ from warmstart.harvest.deferred import REMOVALS
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.paths import NodePaths
-from warmstart.record import Record
+from warmstart.run.state import Record
 from warmstart.run_end import WorkspaceBusy
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from tests.lib.node import NODE, Node
 from tests.lib.runs import a_record
-from warmstart import record as records
 from warmstart import run_end
 from warmstart.audit.log import Log
 from warmstart.entry import background
@@ -24,7 +23,8 @@ from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, try_flock
 from warmstart.paths import Installation
-from warmstart.record import Record
+from warmstart.run import state as records
+from warmstart.run.state import Record
 from warmstart.session import Session, open_session
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome

@@ -13,7 +13,6 @@ from tests.lib.cache_files import numba_files
 from tests.lib.left_runs import damage, runs_left
 from tests.lib.node import NODE, SCOPE, Node
 from tests.lib.runs import a_record
-from warmstart import record as records
 from warmstart import run_end
 from warmstart.errands import harvests, registry
 from warmstart.harvest import deferred, spool
@@ -21,7 +20,8 @@ from warmstart.harvest.deferred import HARVESTS
 from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import Deadline, after
 from warmstart.maintenance.node import Report, maintain_node
-from warmstart.record import CacheSet, Record, Seeded
+from warmstart.run import state as records
+from warmstart.run.state import CacheSet, Record, Seeded
 from warmstart.seed import node_cache
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access, JobFacts

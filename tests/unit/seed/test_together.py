@@ -12,7 +12,7 @@ from tests.lib.image_site import InlineWorker
 from warmstart.errors import StoreError
 from warmstart.host.deadline import after
 from warmstart.host.worker import Worker
-from warmstart.record import Record
+from warmstart.run.state import Record
 from warmstart.seed import together
 from warmstart.seed.together import Cold, ProposedProfile, Settled, Together
 from warmstart.store.client import StoreClient

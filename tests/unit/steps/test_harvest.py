@@ -27,7 +27,7 @@ from warmstart.host.files import DiskFailed, remove_tree
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
 from warmstart.profiles.client import Validator
-from warmstart.record import CacheSet, RecordChange, Seeded, SeededBundle
+from warmstart.run.state import CacheSet, RecordChange, Seeded, SeededBundle
 from warmstart.steps import harvest
 from warmstart.steps.contract import CacheFailed, Context, Outcome
 from warmstart.steps.harvest import Options

@@ -23,8 +23,8 @@ from warmstart.harvest import live
 from warmstart.harvest.collect import Stage
 from warmstart.harvest.live import Taken
 from warmstart.host import process
-from warmstart.record import Record, Seeded
 from warmstart.repack import rewrite
+from warmstart.run.state import Record, Seeded
 from warmstart.steps import harvest
 from warmstart.store import parts
 from warmstart.store.client import StoreClient

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.lib.runs import result
-from warmstart import record as records
 from warmstart import run_end
-from warmstart.record import Seeded, SeededBundle
+from warmstart.run import state as records
+from warmstart.run.state import Seeded, SeededBundle
 from warmstart.steps import release
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import board

@@ -23,7 +23,7 @@ from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import DiskFailed
 from warmstart.profiles import facts, registry
-from warmstart.record import Seeded
+from warmstart.run.state import Seeded
 from warmstart.seed import overlay
 from warmstart.seed.node_cache import Copy
 from warmstart.seed.overlay import OverlayUnavailable, Shown

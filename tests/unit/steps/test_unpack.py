@@ -13,7 +13,6 @@ import pytest
 from tests.lib.bundles import ASKER
 from tests.lib.runs import a_context
 from warmstart import plan
-from warmstart import record as records
 from warmstart.errand import Errand, Errands
 from warmstart.host import files
 from warmstart.images import unpacks
@@ -23,6 +22,7 @@ from warmstart.images.store.layout import UNPACK_S, image_name
 from warmstart.images.unpacked import ImageKey, shelf_of
 from warmstart.images.unpacks import UNPACKS, UnpackRequest
 from warmstart.paths import NodePaths
+from warmstart.run import state as records
 from warmstart.steps import unpack
 from warmstart.steps.contract import Outcome
 

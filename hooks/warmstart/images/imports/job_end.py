@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after, jittered
-from warmstart.record import Record
+from warmstart.run.state import Record
 from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import Slurmctld
 from warmstart.store import board

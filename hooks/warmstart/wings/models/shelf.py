@@ -17,7 +17,6 @@ import math
 import os
 import time
 
-from warmstart import record as records
 from warmstart import shelf as shelves
 from warmstart.host import files, wire
 from warmstart.host.deadline import Deadline, after
@@ -25,11 +24,12 @@ from warmstart.host.files import ensure_dir, opened_dir, read_small, replace_fil
 from warmstart.host.space import Held, allocate, fair_order, room
 from warmstart.lean import TYPE_CHECKING, NamedTuple, Sequence, dumps, suppress
 from warmstart.paths import NodePaths
+from warmstart.run import state as records
 from warmstart.wings.models.offered import DAY_S
 
 if TYPE_CHECKING:
     from warmstart.policy.keys import Policy
-    from warmstart.record import Record
+    from warmstart.run.state import Record
 
 FOLDER = "models"
 FILES, SETS, ABOUTS, ASKED = "files", "sets", "about", "asked"

@@ -18,8 +18,8 @@ from warmstart.lean import NamedTuple, partial, suppress
 from warmstart.plan import NotOffered
 from warmstart.policy.keys import Duration, Policy
 from warmstart.policy.match import Grant
-from warmstart.record import using_state
 from warmstart.request import COMMENT, Request, RequestInvalid
+from warmstart.run.state import using_state
 from warmstart.runner import Refused, Step
 from warmstart.slurm import nodes
 from warmstart.steps.contract import Context, Outcome

@@ -23,7 +23,7 @@ from warmstart.images.store import published
 from warmstart.paths import Installation
 from warmstart.policy.keys import Policy
 from warmstart.policy.match import serves_repository
-from warmstart.record import using_state
+from warmstart.run.state import using_state
 
 KEY = "prefetch"  # of the policy
 ImageReference = str

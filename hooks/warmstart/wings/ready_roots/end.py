@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 
-from warmstart import record as records
 from warmstart.audit.log import Log
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
@@ -15,6 +14,7 @@ from warmstart.host.files import opened_dir
 from warmstart.host.untrusted import opened_of_job
 from warmstart.lean import suppress
 from warmstart.paths import NodePaths
+from warmstart.run import state as records
 from warmstart.wings.ready_roots.settings import IN_WORDS, NAME, OWN, SAID, WAYS
 
 LOOKED_AT = 10_000  # names that are read

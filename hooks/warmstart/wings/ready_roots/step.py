@@ -13,8 +13,8 @@ from warmstart.job import Job
 from warmstart.lean import NamedTuple, partial
 from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant
-from warmstart.record import CLAIMED
 from warmstart.request import Request
+from warmstart.run.state import CLAIMED
 from warmstart.runner import Step
 from warmstart.steps.contract import Context, Outcome
 from warmstart.wings.ready_roots.settings import NAME

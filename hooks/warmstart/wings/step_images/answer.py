@@ -26,7 +26,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart import plan
-from warmstart import record as records
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.images.agreed import HeadImage
@@ -36,7 +35,8 @@ from warmstart.job import Job
 from warmstart.paths import Installation
 from warmstart.policy.keys import Policy
 from warmstart.policy.match import OBSERVE
-from warmstart.record import Record
+from warmstart.run import state as records
+from warmstart.run.state import Record
 from warmstart.session import Session, open_session
 from warmstart.step_image import SetFailed, StepImage
 from warmstart.steps import image, seed

@@ -27,10 +27,10 @@ import time
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from warmstart import record as records
 from warmstart.host.files import opened_trusted
 from warmstart.host.identity import close_others
 from warmstart.paths import Installation
+from warmstart.run import state as records
 from warmstart.wings.step_images.asking import BUSY, HEARD, WAITS, Answer, peer
 from warmstart.wings.step_images.job import job_of
 from warmstart.wings.step_images.place import program_of, socket_of

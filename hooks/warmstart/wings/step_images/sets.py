@@ -23,7 +23,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from warmstart import record as records
 from warmstart import view, wing
 from warmstart.errors import StoreError, WarmstartError
 from warmstart.host import client
@@ -32,7 +31,8 @@ from warmstart.host.files import ensure_dir, opened_dir, remove_tree, try_flock,
 from warmstart.host.identity import WorkerSilent
 from warmstart.paths import SETS
 from warmstart.profiles import registry
-from warmstart.record import CacheSet, Record
+from warmstart.run import state as records
+from warmstart.run.state import CacheSet, Record
 from warmstart.slurm.nodes import expand, first, has_several
 from warmstart.step_image import LOCK_S, SetFailed, StepImage, StepImagePart, locked_run
 from warmstart.steps import seed

@@ -14,10 +14,10 @@ from tests.faults.acts import LATER_S, ONE, WHOLE, Act, deaths, failures
 from tests.faults.hooks import SweptNode
 from tests.lib.faults import Done, Fault
 from tests.lib.wings.models.values import ALICE, SMALL, ModelSite
-from warmstart import record as records
 from warmstart.entry import background
 from warmstart.errand import Asker
 from warmstart.host import process
+from warmstart.run import state as records
 from warmstart.wings.models import errands, look, requests
 from warmstart.wings.models.requests import COPIES, ModelRequest
 

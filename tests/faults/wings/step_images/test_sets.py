@@ -11,9 +11,9 @@ import pytest
 from tests.faults.acts import ONE, WHOLE, Act, deaths
 from tests.lib.faults import Done, Fault, Faults
 from tests.lib.wings.step_images.step_sets import Run
-from warmstart import record as records
 from warmstart import run_end, view
 from warmstart.host.deadline import after
+from warmstart.run import state as records
 
 
 class Providing(Act):

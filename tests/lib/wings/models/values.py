@@ -10,13 +10,13 @@ from pathlib import Path
 from tests.lib import command_line
 from tests.lib.node import NODE, POLICY, Node
 from tests.lib.runs import a_record
-from warmstart import record as records
 from warmstart.audit.log import Log
 from warmstart.entry import background
 from warmstart.errand import Asker, Errand, Errands
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.policy.shared import SharedPath
+from warmstart.run import state as records
 from warmstart.wings.models import requests
 from warmstart.wings.models.errands import prune
 from warmstart.wings.models.requests import COPIES, ModelRequest

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 from tests.lib.runs import a_context
-from warmstart import record as records
 from warmstart import view
 from warmstart.host.deadline import after
-from warmstart.record import CacheSet, Seeded
+from warmstart.run import state as records
+from warmstart.run.state import CacheSet, Seeded
 from warmstart.slurm.nodes import first
 from warmstart.step_image import StepImage
 from warmstart.steps import workspace

@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 from tests.lib.node import NODE
 from tests.lib.wings.models.values import ALICE, ModelSite
-from warmstart import record as records
 from warmstart.host import detached
+from warmstart.run import state as records
 from warmstart.wings.models import errands
 from warmstart.wings.models.commands import models
 

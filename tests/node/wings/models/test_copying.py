@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.lib.wings.models.values import ALICE, BOB, ModelSite, snapshot
-from warmstart import record as records
 from warmstart.errand import Errands
 from warmstart.host.files import opened_dir
 from warmstart.policy.keys import User
 from warmstart.policy.shared import SharedPath
+from warmstart.run import state as records
 from warmstart.wings.models import client, errands, shelf
 from warmstart.wings.models.client import copy_in_child
 from warmstart.wings.models.requests import COPIES, ModelRequest

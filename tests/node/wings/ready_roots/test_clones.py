@@ -13,13 +13,13 @@ import pytest
 
 from tests.lib.runs import a_context, result
 from tests.lib.wings.ready_roots.enroots import JOB, OWNER
-from warmstart import record as records
 from warmstart import view
 from warmstart.host.files import opened_dir
 from warmstart.images import unpacked, unpacks
 from warmstart.images.reference import parse
 from warmstart.images.unpacked import ImageKey
-from warmstart.record import CLAIMED
+from warmstart.run import state as records
+from warmstart.run.state import CLAIMED
 from warmstart.step_image import StepImage
 from warmstart.steps import unpack as core_step
 from warmstart.steps.contract import Context, Outcome

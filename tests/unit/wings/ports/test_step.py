@@ -14,7 +14,6 @@ import pytest
 from tests.lib.runs import a_context, a_job, a_policy
 from tests.lib.wings.ports.values import a_rendezvous
 from warmstart import plan, run_end
-from warmstart import record as records
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.job import Job
@@ -22,6 +21,7 @@ from warmstart.paths import NodePaths
 from warmstart.plan import NotOffered
 from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant
+from warmstart.run import state as records
 from warmstart.run_end import Ending
 from warmstart.runner import Refused, Step
 from warmstart.steps import release

@@ -8,9 +8,9 @@ import pytest
 
 from tests.lib.command_line import POLICY, answer, installed
 from tests.lib.runs import result
-from warmstart import record as records
 from warmstart.host.deadline import after
 from warmstart.policy.current import current_policy
+from warmstart.run import state as records
 from warmstart.steps.contract import Context
 from warmstart.wings.ready_roots import end
 from warmstart.wings.ready_roots.settings import NAME, OWN

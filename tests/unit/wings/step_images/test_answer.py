@@ -12,12 +12,12 @@ import pytest
 
 from tests.lib.policy_site import a_rule, defaults
 from tests.lib.runs import a_context, a_record
-from warmstart import record as records
 from warmstart.images.agreed import HeadImage
 from warmstart.images.reference import parse
 from warmstart.paths import Installation
 from warmstart.policy.keys import Policy
-from warmstart.record import Record
+from warmstart.run import state as records
+from warmstart.run.state import Record
 from warmstart.steps.image import Options
 from warmstart.store.meeting import Meeting
 from warmstart.wings.step_images import answer

@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.lib.runs import a_record
-from warmstart import record as records
 from warmstart.paths import Installation
-from warmstart.record import Seeded, SeededBundle
+from warmstart.run import state as records
+from warmstart.run.state import Seeded, SeededBundle
 from warmstart.wings.step_images import server
 from warmstart.wings.step_images.asking import BUSY, HEARD
 from warmstart.wings.step_images.place import program_of

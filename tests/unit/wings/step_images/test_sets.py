@@ -15,13 +15,13 @@ import pytest
 
 from tests.lib.runs import result
 from tests.lib.wings.step_images.step_sets import FIRST, IMAGE, OTHER, Run
-from warmstart import record as records
 from warmstart import run_end, view, wing
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DiskFailed
 from warmstart.profiles import registry
-from warmstart.record import CacheSet
+from warmstart.run import state as records
+from warmstart.run.state import CacheSet
 from warmstart.seed import overlay, together
 from warmstart.step_image import SetFailed, StepImage
 from warmstart.steps import seed

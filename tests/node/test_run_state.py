@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from warmstart import record as records
+from warmstart.run import state as records
 
 HOOKS = Path(records.__file__).parents[1]
 CONTAINER = ["/usr/bin/unshare", "--pid", "--fork", "--mount-proc"]
@@ -15,7 +15,7 @@ TWICE = [  # process 1, and a child of it, as a hook is one of supervisord's
     "-c",
     '"$@" && "$@"',
     "sh",
-    *(sys.executable, "-c", "from warmstart import record; print(record.incarnation(), record.uptime_s())"),
+    *(sys.executable, "-c", "from warmstart.run import state; print(state.incarnation(), state.uptime_s())"),
 ]
 
 

@@ -11,14 +11,14 @@ import pytest
 from tests.lib.left_runs import damage, runs_left
 from tests.lib.runs import a_policy, a_record
 from warmstart import plan
-from warmstart import record as records
 from warmstart.errors import WarmstartError
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS, DeferredHarvest
 from warmstart.host.deadline import after
 from warmstart.host.files import FileSystemBroken
 from warmstart.paths import NodePaths
-from warmstart.record import CacheSet, JobBusy, Record, RecordUnreadable, Seeded, SeededBundle, StateFull
+from warmstart.run import state as records
+from warmstart.run.state import CacheSet, JobBusy, Record, RecordUnreadable, Seeded, SeededBundle, StateFull
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
