@@ -384,7 +384,6 @@ IN_POLICY: tuple[tuple[str, Plant], ...] = (
     ),
     ("no partition 'cl' on this cluster", policy("partition: ci", "partition: cl")),
     ("no user 'gamse' on this cluster", policy("ci, user: games}", "ci, user: gamse}")),
-    ("this cluster keeps no account", policy("[numba]", "[numba]\n    match: {account: ml}")),
     ("Slurm kills the prolog after 290 s", policy("images:\n", "images:\n  wait: 10m\n")),
     ("Slurm kills the epilog after 290 s", key("harvest: {budget: 10m}")),
     ("No such file or directory", gone(WRITTEN)),

@@ -173,15 +173,14 @@ def _known(cluster: _Cluster | None) -> Known:
 
     from warmstart.policy.warnings import Known
 
-    if cluster is None:
-        return Known(None, None, _exists(pwd.getpwnam), _exists(grp.getgrnam))
+    exists = {"user": _exists(pwd.getpwnam), "group": _exists(grp.getgrnam)}
+    partitions = cluster.partitions if cluster else {}
     try:
-        hosts = frozenset(nodes.expand(",".join(filter(None, cluster.partitions.values()))))
+        hosts = frozenset(nodes.expand(",".join(filter(None, partitions.values()))))
     except ValueError:
         hosts = frozenset()
-    has_accounts = not cluster.settings.one("AccountingStorageType").lower().endswith("none")
-    partitions = frozenset(cluster.partitions)
-    return Known(partitions or None, hosts or None, _exists(pwd.getpwnam), _exists(grp.getgrnam), has_accounts)
+    names = {"partition": frozenset(partitions), "node": hosts}
+    return Known({attribute: known for attribute, known in names.items() if known}, exists)
 
 
 def _exists(find: Callable[[str], object]) -> Callable[[str], bool]:

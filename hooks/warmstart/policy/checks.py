@@ -14,7 +14,7 @@ from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
 from warmstart.paths import LONGEST_WORKSPACE
 from warmstart.policy.document import Fault, Loc, dotted, nearest
-from warmstart.policy.keys import Match, Policy, Publish, Rule
+from warmstart.policy.keys import DAY, Match, Policy, Publish, Rule
 from warmstart.profiles.contract import FILES, is_whole
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
@@ -106,6 +106,8 @@ def _images(policy: Policy) -> Iterator[Fault]:
     keep, credentials = policy.images.keep, policy.images.credentials
     if keep.low >= keep.high:
         yield Fault(("images", "keep", "low"), f"{keep.low}% is not below keep.high, {keep.high}%")
+    if keep.lease < DAY:
+        yield Fault(("images", "keep", "lease"), "is less than 1d: nodes note an image's use once a day")
     if credentials is None:
         return
     where: Loc = ("images", "credentials")

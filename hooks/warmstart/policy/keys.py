@@ -125,7 +125,8 @@ class Keep(NamedTuple):
     low: Percent = 70
     """Share in use at which eviction ends. Least recently used images go first."""
     lease: Duration = 7 * DAY
-    """How long a node's last use protects an image from eviction. Set it longer than your longest job."""
+    """How long a node's last use protects an image from eviction, at least a day. Set it longer than your longest
+    job."""
 
 
 class PrivateRepository(NamedTuple):
