@@ -10,7 +10,7 @@ import pytest
 
 from warmstart.host.identity import Identity
 from warmstart.policy import load
-from warmstart.policy.invalid import PolicyInvalid
+from warmstart.policy.document import PolicyInvalid
 from warmstart.policy.keys import Policy, Rule
 from warmstart.policy.model import check_shape
 

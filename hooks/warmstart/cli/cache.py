@@ -38,7 +38,7 @@ from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.bundles import bundle_deadline, labels, namespace_of, repack_settings, survey
 from warmstart.maintenance.store import StoreMaintenance, StoreReport
 from warmstart.paths import Installation
-from warmstart.policy.current import current_policy, hint_for
+from warmstart.policy.current import current_policy
 from warmstart.profiles.contract import FILES
 from warmstart.repack import rewrite
 from warmstart.session import Session, is_root, open_session, require_root, store_deadline
@@ -104,7 +104,7 @@ def store_reading(installation: Installation, command: str = "cache") -> Iterato
         with StoreClient(policy.store_user, policy.paths.store, f"cli-{os.getpid()}") as store:
             yield store
     except PolicyError as error:
-        fail(error, hint_for(error))
+        fail(error, error.hint)
     except WarmstartError as error:
         fail(error, error.hint)
 

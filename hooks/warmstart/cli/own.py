@@ -18,7 +18,7 @@ from warmstart.cli.audit import epoch, opened_log
 from warmstart.cli.output import fail
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
-from warmstart.policy.current import current_policy, hint_for
+from warmstart.policy.current import current_policy
 from warmstart.session import is_root
 from warmstart.store import reports
 from warmstart.store.maintenance import Bundle
@@ -59,7 +59,7 @@ class OwnLog:
         except (OSError, PolicyError) as error:
             if not running:
                 otherwise = _CLOSED if isinstance(error, PermissionError) else _ELSEWHERE
-                fail(error, hint_for(error) if isinstance(error, PolicyError) else otherwise)
+                fail(error, error.hint if isinstance(error, PolicyError) else otherwise)
         yield from running
 
 

@@ -23,7 +23,7 @@ from warmstart.host.wire import Json
 from warmstart.images import reference as references
 from warmstart.job import Job
 from warmstart.paths import Installation
-from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
+from warmstart.policy.current import CurrentPolicy, current_policy
 from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant, combine, matching, parted
 from warmstart.profiles import registry
@@ -74,7 +74,7 @@ def plan(
     try:
         policy = current_policy(installation)
     except PolicyError as error:
-        fail(error, hint_for(error))
+        fail(error, error.hint)
     off = installation.is_off
     shown = preview(policy.policy, job)
     if shown["images"] and (way := _way()):
@@ -225,7 +225,7 @@ def _left_out(policy: Policy, grant: Grant, requested: Request) -> dict[str, str
 
 def _origin(policy: CurrentPolicy) -> Json:
     problem = policy.problem.as_audit() if policy.problem else None
-    return {"file": policy.origin, "changed": policy.changed, "problem": problem}
+    return {"file": policy.origin, "problem": problem}
 
 
 def _print(shown: dict[str, Json], policy: CurrentPolicy, off_switch: str) -> None:

@@ -144,7 +144,7 @@ def _line(name: str, value: str, override: frozenset[str]) -> str:
     elif len(value.encode()) > LONGEST_VALUE:
         problem = "longer than 64 KiB"
     if problem:
-        from warmstart.policy.invalid import PolicyInvalid
+        from warmstart.policy.document import PolicyInvalid
 
         raise PolicyInvalid(listing=f"environment variable {name!r}: {problem}")
     prefix = "!" if name.startswith("WARMSTART_") or name in override else ""

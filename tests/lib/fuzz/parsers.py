@@ -47,7 +47,7 @@ from warmstart.images.store import layout, published
 from warmstart.job import from_environment
 from warmstart.maintenance import metrics
 from warmstart.paths import NodePaths
-from warmstart.policy import keys, source, units
+from warmstart.policy import keys, load, units
 from warmstart.policy.document import Document
 from warmstart.profiles import checks, elf, facts, naming
 from warmstart.profiles import registry as profiles
@@ -393,7 +393,7 @@ PARSERS: dict[str, Parser] = {
         ),
     ),
     "policy": Parser(
-        lambda data: Document([source.read_draft("policy.yaml", data)]),
+        lambda data: Document([("policy.yaml", load.text_of("policy.yaml", data))]),
         _REFUSED,
         ("policy/document.py:_compose",),
         (_FILE.read_bytes(), b"version: 1\nrules: [{name: a, match: {user: [a, b*]}}]\n"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.lib.policy_site import MINIMAL, Compile, Site, refusals
 from warmstart.policy import keys
-from warmstart.policy.invalid import PolicyInvalid
+from warmstart.policy.document import PolicyInvalid
 from warmstart.profiles.contract import FILES
 
 ENFORCED = MINIMAL + "trust: {account: enforced}\n"

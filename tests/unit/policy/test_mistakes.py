@@ -10,8 +10,7 @@ import pytest
 from tests.lib.policy_site import MINIMAL, Site, find_user, refusals
 from warmstart import wing
 from warmstart.policy import load
-from warmstart.policy.document import Document
-from warmstart.policy.invalid import PolicyInvalid
+from warmstart.policy.document import Document, PolicyInvalid
 from warmstart.policy.warnings import Known, warnings
 
 TOOL = "variables: {T: '{dir}'}"
@@ -45,11 +44,11 @@ BELOW = [  # below version and paths.store, which are two lines
     ("images: !!python/object:os.system {}", "3:9", "tags are not allowed"),
     ("images: *\n", "3:10", "in quotes: '*'"),
     ("images: [*, b]\n", "3:11", "in quotes: '*'"),
-    ("images: @b\n", "3:9", "cannot begin with @"),
+    ("images: @b\n", "3:9", "cannot start any token"),
     ("a: 1\nb: \x07\n", "4:4", "character 0x7"),
     ("a: [[[[[[[[[]]]]]]]]]", "3:11", "nested deeper than 8"),
     ("a: [", "4:1", "not YAML"),
-    ("\tb: 1", "3:1", "a tab"),
+    ("\tb: 1", "3:1", "that cannot start"),
     ('a: "\\UFFFFFFFF"', "3:7", "not YAML"),
     ("---\nb: 1", "3:1", "not YAML"),
     # Values.
@@ -120,7 +119,7 @@ WHOLE = [
     ("- a", "1:1", "the policy: expected a mapping, got a list"),
     ("version: 2\npaths: {store: /s}", "1:10", "expected 1, got 2"),
     ("version: 1\npaths: {}", "2:8", "paths.store: missing"),
-    ("version: 1\nsite_label: \udcff", "2:13", "byte 0xff is not UTF-8"),
+    ("version: 1\nsite_label: \udcff", "2:13", "save the file as UTF-8"),
 ]
 PATHS = [  # paths: {…} of a policy
     ("store: shared", "2:16", "not an absolute path"),
@@ -255,8 +254,7 @@ WARNED = [
 def warned(text: str, known: Known = KNOWN) -> list[str]:
     """Return the warnings of a policy that hooks take, as LINE:COLUMN: PROBLEM."""
     document = Document([("p", MINIMAL + text)])
-    found = warnings(load.checked(document, find_user), document.data, known)
-    problems = [load.problem_at(document, fault) for fault in found]
+    problems = map(document.problem, warnings(load.checked(document, find_user), document.data, known))
     return [f"{problem.line}:{problem.column}: {problem.problem}" for problem in problems]
 
 

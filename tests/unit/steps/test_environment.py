@@ -14,7 +14,7 @@ from warmstart import view
 from warmstart.host.files import opened_dir
 from warmstart.paths import NOTHING as NONE
 from warmstart.paths import Shown
-from warmstart.policy.invalid import PolicyInvalid
+from warmstart.policy.document import PolicyInvalid
 from warmstart.steps import environment
 from warmstart.steps.contract import Context
 from warmstart.steps.environment import Options

@@ -18,7 +18,7 @@ from warmstart.host.identity import Identity
 from warmstart.images.reference import parse
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.store import StoreMaintenance
-from warmstart.policy.invalid import PolicyInvalid
+from warmstart.policy.document import PolicyInvalid
 from warmstart.policy.keys import Wing
 from warmstart.session import open_session
 from warmstart.store.client import StoreClient
