@@ -2,7 +2,7 @@
 
 A key is a field with a sentence below it, or with a mapping of keys: its name, type, default and meaning stand here and
 nowhere else. `policy.model` makes of them what checks a site's YAML, policies/schema.json, and the tables of
-docs/reference/policy.md. A type's name stands for its check in `policy.values`. Other fields are made when a policy is
+docs/reference/policy.md. A type's name stands for its check in `policy.types`. Other fields are made when a policy is
 compiled. Sentences cost hooks nothing: Python's compiler drops them.
 
 `policy.current` keeps the compiled policy in root's directory and checks with a few stat calls that the site's files

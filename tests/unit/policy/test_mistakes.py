@@ -82,15 +82,15 @@ BELOW = [  # below version and paths.store, which are two lines
     # Rules.
     ("rules:\n  - {name: a, profiles: [nunba]}", "4:26", "no profile 'nunba'; did you mean"),
     ("rules:\n  - {name: a, profiles: [files]}", "4:26", "no profile 'files'"),
-    ("rules:\n  - {name: a}\n  - {name: a}", "5:12", "another rule has the name a"),
+    ("rules:\n  - {name: a}\n  - {name: a}", "5:12", "another one has the name a"),
     ("rules:\n  - {name: a, env: {A: 1}}", "4:24", "put it in quotes"),
     ("rules:\n  - {name: a, env: {A: yes, B: true}}", "4:32", "got true; put"),
     ('rules:\n  - {name: a, env: {A: "x\\ny"}}', "4:24", "not one line"),
     ("rules:\n  - {name: a, env: {A-B: x}}", "4:21", "'A-B' is not a variable's name"),
-    ("rules:\n  - {name: a, env: {WARMSTART_CACHE: x}}", "4:21", "is reserved"),
+    ("rules:\n  - {name: a, env: {WARMSTART_CACHE: x}}", "4:21", "reserved for warmstart or Slurm"),
     ("rules:\n  - {name: a, match: {user: []}}", "4:29", "is empty; name at least one"),
     (f"{OTHER}    override: [NUMBA_CACHE]", "6:16", "nothing sets NUMBA_CACHE"),
-    (f"{OTHER}    override: [OTHER, WARMSTART_CACHE]", "6:23", "can never set WARMSTART_CACHE"),
+    (f"{OTHER}    override: [OTHER, WARMSTART_CACHE]", "6:23", "or is reserved for warmstart"),
     (f"{OTHER}    override: [A=1]", "6:16", "'A=1' is not a variable's name"),
     (f"{OTHER}    override: OTHER", "6:15", "expected a list"),
     # Profiles of the site's own.
@@ -112,7 +112,11 @@ BELOW = [  # below version and paths.store, which are two lines
     (f"profiles:\n  t: {{{TOOL}, entries: {{'*': []}}, facts: [disk]}}", "4:60", "expected 'cpu'"),
     (f"profiles:\n  t: {{{TOOL}, entries: {{'*': []}}, relocation: rewrite}}", "4:64", "expected 'relocatable'"),
     ("profiles:\n  t: {variables: {T: x}, entries: {'*': []}}", "4:7", "none contains {dir}"),
-    ("profiles:\n  t: {variables: {SLURM_T: '{dir}'}, entries: {'*': []}}", "4:19", "is reserved"),
+    (
+        "profiles:\n  t: {variables: {SLURM_T: '{dir}'}, entries: {'*': []}}",
+        "4:19",
+        "reserved for warmstart or Slurm",
+    ),
 ]
 WHOLE = [
     ("", "1:1", "paths: missing"),
@@ -124,8 +128,8 @@ WHOLE = [
 PATHS = [  # paths: {…} of a policy
     ("store: shared", "2:16", "not an absolute path"),
     ("store: '/a b'", "2:16", "not an absolute path"),
-    ("store: /a/../b", "2:16", "write /b, without"),
-    ("store: /a/", "2:16", "write /a, without"),
+    ("store: /a/../b", "2:16", "without '..'"),
+    ("store: /a/", "2:16", "without '..'"),
     ("store: /tmp/store", "2:16", "below /tmp"),
     ("store: /s, cache: /tmp/c", "2:27", "below /tmp"),
     ("store: /s, workspace: /dev/shm/w", "2:31", "below /dev"),
@@ -196,7 +200,7 @@ ADDED = [  # to conf.d, beside a policy whose rule is a
     ("rules: {}", "1:8", "expected a list"),
     ("[]", "1:1", "expected a mapping with the key rules"),
     ("rules:\n  - {name: b, scop: user}", "2:15", "rules[1].scop: unknown key"),
-    ("rules:\n  - {name: a}", "2:12", "another rule has the name a"),
+    ("rules:\n  - {name: a}", "2:12", "another one has the name a"),
 ]
 
 
