@@ -20,6 +20,7 @@ LONGEST_S = 600.0  # a hook that wrote no last line for so long was killed
 Item = Mapping[str, object]  # an object in a line
 Cache = tuple[str, Item]  # profile, and its item of `caches`
 _JobOfNode = tuple[str, str, int]  # cluster, node, job
+_Run = tuple[str, str]  # hook, run id
 
 
 class ImageUse(NamedTuple):
@@ -72,36 +73,49 @@ class Hook(NamedTuple):
 
 
 class Hooks:
-    """Pairs first and last lines of programs, in the order of a log."""
+    """Pairs first and last lines of hooks, in the order of a log."""
 
     def __init__(self, begun: Iterable[Line] = ()) -> None:
         """Begin with first lines whose hooks had not finished when reading ended (`begun`)."""
-        self._begun = {_job_of_node(line): line for line in begun}
+        self._begun: dict[_JobOfNode, dict[_Run, Line]] = {}
+        for line in begun:
+            self._await(line)
 
     @property
     def begun(self) -> list[Line]:
         """First lines of hooks that have not finished."""
-        return [*self._begun.values()]
+        return [line for runs in self._begun.values() for line in runs.values()]
 
     def add(self, line: Line) -> Iterator[Hook]:
         """Yield what is known to be over by this line."""
-        event, job = line.get("event"), _job_of_node(line)
-        if event == HOOK_STARTED and job[2]:
-            if killed := self._begun.pop(job, None):  # a job's hooks do not run at once on a node
-                yield hook_of(killed, KILLED)
-            self._begun[job] = line
-        elif event in (HOOK_FINISHED, HARVEST_FINISHED):
-            began = ""
-            if event == HOOK_FINISHED and _run_of(self._begun.get(job, {})) == _run_of(line):
-                began = values.text(self._begun.pop(job), "ts")
-            yield hook_of(line, values.text(line, "outcome") or (UNFINISHED if event == HOOK_FINISHED else ""), began)
+        event = line.get("event")
+        if event == HOOK_STARTED and values.count(line, "job_id"):
+            for other in [*self._begun.get(_job_of_node(line), {}).values()]:
+                if other.get("hook") != line.get("hook"):  # a job's prolog and epilog do not run at once on a node
+                    yield hook_of(self._over(other), KILLED)
+            self._await(line)
+        elif event == HOOK_FINISHED:
+            yield hook_of(line, values.text(line, "outcome") or UNFINISHED, values.text(self._over(line), "ts"))
+        elif event == HARVEST_FINISHED:
+            yield hook_of(line, values.text(line, "outcome"))
 
     def killed(self, now: float) -> Iterator[Hook]:
         """Yield what has written no last line for `LONGEST_S`; it is not awaited any more."""
         before = timestamp(now - LONGEST_S)
-        for job, line in [*self._begun.items()]:
+        for line in self.begun:
             if values.text(line, "ts") < before:
-                yield hook_of(self._begun.pop(job), KILLED)
+                yield hook_of(self._over(line), KILLED)
+
+    def _await(self, line: Line) -> None:
+        self._begun.setdefault(_job_of_node(line), {})[_run_of(line)] = line
+
+    def _over(self, line: Line) -> Line:
+        """Await no last line of this run any more; return its first one, empty where that is not known."""
+        runs = self._begun.get(job := _job_of_node(line), {})
+        first = runs.pop(_run_of(line), {})
+        if not runs:
+            self._begun.pop(job, None)
+        return first
 
 
 def hooks(lines: Iterable[Line], now: float) -> list[Hook]:
@@ -173,5 +187,5 @@ def _job_of_node(line: Line) -> _JobOfNode:
     return values.text(line, "cluster"), values.text(line, "node"), values.count(line, "job_id")
 
 
-def _run_of(line: Line) -> tuple[str, str]:
+def _run_of(line: Line) -> _Run:
     return values.text(line, "hook"), values.text(line, "run_id")

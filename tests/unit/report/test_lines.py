@@ -48,10 +48,16 @@ def test_an_observed_job_does_not_begin() -> None:
     assert hook_of(finished(head=True, observed=True), "ok").head is False
 
 
-def test_a_hook_without_a_last_line_was_killed_once_the_next_one_began() -> None:
-    again = started(run_id="0d")
+def test_a_hook_without_a_last_line_was_killed_once_another_one_began() -> None:
     assert outcomes(started(), started(EPILOG), epilog()) == [("prolog", KILLED), ("epilog", "ok")]
-    assert outcomes(started(), again, finished(run_id="0d")) == [("prolog", KILLED), ("prolog", "ok")]
+
+
+def test_two_runs_of_a_hook_at_once_kill_none() -> None:
+    """Slurm starts an epilog again if it hears of no end."""
+    second = {**EPILOG, "run_id": "0d"}
+    both = (started(EPILOG), started(second), finished(second), epilog())
+    assert outcomes(*both) == [("epilog", "ok")] * 2
+    assert outcomes(*both[:3]) == [("epilog", "ok"), ("epilog", KILLED)]
 
 
 @pytest.mark.parametrize("other", [{"job_id": 8}, {"node": "n2"}, {"cluster": "d"}])
