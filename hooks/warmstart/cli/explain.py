@@ -76,46 +76,33 @@ def _say_nothing(installation: Installation, sources: Sequence[str], job: int) -
 
 
 def _show(story: Story) -> None:
-    labels = (("cluster", story.cluster), ("partition", story.partition), ("account", story.account))
-    say(", ".join([f"job {story.job} of {story.user or '?'}", *(f"{name} {value}" for name, value in labels if value)]))
-    lists = {"asked": story.asked, "rules": story.rules, "the rules add": story.added, "facts": story.facts}
-    for name, values in lists.items():
-        if values:
-            say(f"{name}: {', '.join(values)}")
+    """Print the first node's hooks in full, and of the others what was cold there and what went wrong."""
+    say(", ".join([f"job {story.job} of {story.user or '?'}", *map(" ".join, story.about.items())]))
+    for name, words in story.plan.items():
+        say(f"{name}: {', '.join(words)}")
     if story.excluded:
         say(f"warmstart does nothing for it: {story.excluded}")
     if story.refused:
         say(f"refused: {story.refused}")
     for notice in story.notices:
         say(notice)
-    _show_hooks(story)
+    others = [hook for hook in story.hooks if hook.node in story.nodes[1:]]
+    for hook in story.hooks:
+        if hook not in others:
+            took = f" in {format_duration(hook.seconds)}" if hook.seconds else ""
+            say(f"\n{hook.hook} on {hook.node} at {hook.started}: {hook.outcome}{took}")
+            if hook.parts:
+                show_table(("part", "time", "what"), hook.parts)
+    if others:
+        say("\nother nodes")
+        show_table(("node", "hook", "outcome", "time", "what"), map(_row, others))
     if story.advice:
         say("\nwhat to do")
         for advice in story.advice:
             say(f"- {advice}")
 
 
-def _show_hooks(story: Story) -> None:
-    """Print the first node's hooks in full, and of the others what they have in common and what went wrong."""
-    first = story.nodes[0] if story.nodes else ""
-    detailed = [hook for hook in story.hooks if hook.node == first or hook.node not in story.nodes]
-    for hook in detailed:
-        _show_hook(hook)
-    if others := [hook for hook in story.hooks if hook not in detailed]:
-        say("\nother nodes")
-        show_table(("node", "hook", "outcome", "time", "what"), [_row(hook) for hook in others])
-
-
-def _show_hook(hook: HookStory) -> None:
-    took = f" in {format_duration(hook.seconds)}" if hook.seconds else ""
-    say(f"\n{hook.hook} on {hook.node} at {hook.started}: {hook.outcome}{took}")
-    if hook.parts:
-        show_table(("part", "time", "what"), hook.parts)
-
-
 def _row(hook: HookStory) -> tuple[str, ...]:
-    """Return a line for a further node, with what was cold there and its problems."""
     bad = [part for part in hook.parts if part.what.startswith("cold") or (part.what and part.part[0] != " ")]
-    told = [f"{part.part.strip()}: {part.what}" for part in bad]
-    time = format_duration(hook.seconds) if hook.seconds else ""
-    return (hook.node, hook.hook, hook.outcome, time, "; ".join(told))
+    what = "; ".join(f"{part.part.strip()}: {part.what}" for part in bad)
+    return (hook.node, hook.hook, hook.outcome, format_duration(hook.seconds) if hook.seconds else "", what)

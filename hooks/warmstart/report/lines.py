@@ -11,14 +11,13 @@ from typing import NamedTuple
 from warmstart.audit import values
 from warmstart.audit.line import HARVEST_FINISHED, HOOK_FINISHED, HOOK_STARTED, Line, timestamp
 
-PROLOG, EPILOG = "prolog", "epilog"
+PROLOG = "prolog"
 IMPORTED = "imported"
-REFUSED, DRAINED, FAILED = "refused", "drained", "failed"  # degrees of a failure
+REFUSED = "refused"  # degree of a failure
 KILLED, UNFINISHED = "killed", "has not finished"  # outcomes of programs that wrote no last line
 LONGEST_S = 600.0  # a hook that wrote no last line for so long was killed
 
 Item = Mapping[str, object]  # an object in a line
-Cache = tuple[str, Item]  # profile, and its item of `caches`
 _JobOfNode = tuple[str, str, int]  # cluster, node, job
 _Run = tuple[str, str]  # hook, run id
 
@@ -27,7 +26,6 @@ class ImageUse(NamedTuple):
     """How a program got one image."""
 
     reference: str
-    digest: str
     how: str
     size: int  # bytes
     seconds: float
@@ -37,11 +35,16 @@ class ImageUse(NamedTuple):
 class Failure(NamedTuple):
     """An error, and what came of it for the job or the node."""
 
-    degree: str  # REFUSED, DRAINED or FAILED
+    degree: str  # REFUSED, or drained; "" of one that only cost the job something
     step: str
     code: str
     reason: str
     hint: str
+
+    @property
+    def what(self) -> str:
+        """By what it is counted: its degree, else its step."""
+        return self.degree or self.step
 
 
 class Hook(NamedTuple):
@@ -50,7 +53,6 @@ class Hook(NamedTuple):
     line: Line  # for what is only told: asked, rules, facts, remarks, …
     name: str
     node: str
-    cluster: str
     job: int  # 0: of no job
     user: str
     began: str  # `ts`
@@ -59,8 +61,8 @@ class Hook(NamedTuple):
     head: bool  # whether a job began with it
     steps: dict[str, float]  # seconds
     images: list[ImageUse]
-    starts: list[Cache]  # how caches began
-    harvests: list[Cache]  # what came of them
+    starts: list[tuple[str, Item]]  # how caches began, by profile
+    harvests: list[tuple[str, Item]]  # what came of them
     failures: list[Failure]
     counts: dict[str, int]  # of wings: a line of reports → n
 
@@ -134,7 +136,6 @@ def hook_of(line: Line, outcome: str, began: str = "") -> Hook:
         line=line,
         name=values.text(line, "hook"),
         node=values.text(line, "node"),
-        cluster=values.text(line, "cluster"),
         job=values.count(line, "job_id"),
         user=values.text(line, "user"),
         began=began or values.text(line, "ts"),
@@ -145,7 +146,7 @@ def hook_of(line: Line, outcome: str, began: str = "") -> Hook:
         images=[image_of(image) for image in values.mappings(line, "images")],
         starts=[(name, item) for name, item in items if "warm" in item],
         harvests=[(name, item) for name, item in items if "warm" not in item],
-        failures=[failure_of(failure) for failure in values.mappings(line, "failures")],
+        failures=[_failure(failure) for failure in values.mappings(line, "failures")],
         counts=values.counts(line, "counts"),
     )
 
@@ -154,7 +155,6 @@ def image_of(item: Item) -> ImageUse:
     """Read an item of `images`, or an `image.imported`."""
     return ImageUse(
         reference=values.text(item, "image"),
-        digest=values.text(item, "digest"),
         how=values.text(item, "how") or IMPORTED,
         size=values.count(item, "bytes"),
         seconds=values.seconds(item, "ms") or values.seconds(item, "duration_ms"),
@@ -162,25 +162,26 @@ def image_of(item: Item) -> ImageUse:
     )
 
 
-def failure_of(item: Item, step: str = "") -> Failure:
-    """Read an item of `failures`, or the `error` of another line."""
+def act_failure(line: Line) -> Failure | None:
+    """Read the error of an act that has a line of its own, None of one that did not fail. Its step is the event."""
+    event = values.text(line, "event")
+    return _failure({**values.mapping(line, "error"), "step": event}) if event.endswith("failed") else None
+
+
+def _failure(item: Item) -> Failure:
     return Failure(
-        degree=degree if (degree := values.text(item, "degree")) in (REFUSED, DRAINED) else FAILED,
-        step=values.text(item, "step") or step,
+        degree=values.text(item, "degree"),
+        step=values.text(item, "step"),
         code=values.text(item, "code"),
         reason=values.text(item, "reason"),
         hint=values.text(item, "hint"),
     )
 
 
-def why_cold(start: Item) -> str:
-    """Return why a cache began cold, "" of a warm one. Details may follow a colon."""
-    return "" if start.get("warm") is True else values.text(start, "cold") or "unknown"
-
-
-def kind_of(reason: str) -> str:
-    """Return why a cache began cold, without the details."""
-    return reason.partition(":")[0]
+def why_cold(start: Item) -> tuple[str, str]:
+    """Return why a cache began cold, and the details; nothing of a warm one."""
+    reason, _, details = (values.text(start, "cold") or "unknown").partition(": ")
+    return ("", "") if start.get("warm") is True else (reason, details)
 
 
 def _job_of_node(line: Line) -> _JobOfNode:

@@ -96,7 +96,7 @@ def test_in_a_job_it_is_the_jobs_own(node: Node, monkeypatch: pytest.MonkeyPatch
     node.environ(SLURM_JOB_COMMENT="warmstart: profiles=triton")
     assert prolog.main(node.installation.prefix) == 0
     (told,) = [node.json("explain")]
-    assert (told["job"], told["asked"], told["added"]) == (7, ["profiles triton"], ["numba"])
+    assert (told["job"], told["plan"]["asked"], told["plan"]["granted"]) == (7, ["profiles triton"], ["profiles numba"])
     assert epilog_hook.main(node.installation.prefix) == 0
     assert [hook["hook"] for hook in node.json("explain", "7")["hooks"]] == ["prolog", "epilog"]
 

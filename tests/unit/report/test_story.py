@@ -42,8 +42,13 @@ def test_what_the_job_asked_and_got() -> None:
             remarks=[{"about": "r/a:1", "text": "was imported without a lock"}], duration_ms=40,
         ),
     )  # fmt: skip
-    assert (told.job, told.user, told.partition, told.nodes, told.refused) == (7, "alice", "gpu", ("n1",), "")
-    assert (told.asked, told.rules, told.added) == (("images r/a:1", "fresh", "ports 2"), ("all",), ("numba",))
+    assert (told.job, told.user, told.nodes, told.refused) == (7, "alice", ("n1",), "")
+    assert told.about == {"cluster": "c", "partition": "gpu"}
+    assert told.plan == {
+        "asked": ("images r/a:1", "fresh", "ports 2"),
+        "rules": ("all",),
+        "granted": ("profiles numba",),
+    }
     assert told.hooks[0][:5] == ("prolog", "n1", "2026-01-31T09:30:00.000Z", 0.04, "ok")
     assert parts(told) == [
         Part("image", "4ms", ""),
@@ -67,15 +72,15 @@ def test_what_the_job_asked_and_got() -> None:
 )
 def test_an_observed_job_has_nothing_and_is_told_why(fields: Line, excluded: str) -> None:
     told = of(finished(observed=True, rules=[], asked={"fresh": True}, **fields))
-    assert (told.asked, told.excluded) == (("fresh",), excluded)
+    assert (told.plan["asked"], told.excluded) == (("fresh",), excluded)
 
 
-@pytest.mark.parametrize("reason", [*story._COLD, "store-failed"])
+@pytest.mark.parametrize("reason", [*story.COLD, "store-failed"])
 def test_every_cold_profile_has_a_reason(reason: str) -> None:
     told = of(cold(reason))
     assert parts(told)[1].what.startswith("cold: ")
-    assert reason in story._COLD or reason in parts(told)[1].what
-    assert told.facts == ("image sha256:ab", "cpu x86_64-1f", "gpu none")
+    assert reason in story.COLD or reason in parts(told)[1].what
+    assert told.plan["facts"] == ("image sha256:ab", "cpu x86_64-1f", "gpu none")
 
 
 def test_because_of_which_nodes_a_cache_is_cold() -> None:
@@ -89,7 +94,7 @@ def test_because_of_which_nodes_a_cache_is_cold() -> None:
 def test_the_caches_of_a_steps_image_are_told_with_it() -> None:
     told = of(finished(hook="asks", of="r/a:1", caches={"numba": {"warm": True}}))
     assert [part[::2] for part in parts(told)[:2]] == [("seed", ""), ("  image", "caches of r/a:1")]
-    assert told_of({"numba@ab": {"image": "r/a:1", "entries": 1}}) == ["1 new entry published, 0B"]
+    assert told_of({"numba@ab": {"image": "r/a:1", "entries": 1}}) == ["1 new entry published"]
 
 
 def test_the_jobs_first_node_is_told_first() -> None:
@@ -138,9 +143,8 @@ PAIR = [["v2/a/x.bin", "no file of an entry"]]
         ({"use": "hit"}, "nothing new: the entries that it was given were used"),
         ({"use": "unknown"}, "nothing new; whether it used what it was given cannot be seen"),
         ({"use": "untouched"}, "nothing new: not used; the script may set its variables itself"),
-        ({"entries": 2, "size": 2048, "seeded": 5}, "2 new entries published, 2KiB, although it was seeded with 5"),
-        ({"entries": 2, "changed": 1}, "2 new entries published, 0B, 1 of them in place of seeded ones"),
-        ({"entries": 1, "size": 9, "running": True}, "1 new entry published while the job ran, 9B"),
+        ({"entries": 2, "changed": 1}, "2 new entries published; 1 of them in place of seeded ones"),
+        ({"entries": 1, "running": True}, "1 new entry published while the job ran"),
         ({"handed_in": 3}, "3 new entries handed in, to be published with those of the job's other nodes"),
         ({"spooled": 1}, "1 new entry on the node, until the store takes them"),
         ({"left_out": "the job failed"}, "not harvested, or not all: the job failed"),

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from warmstart.policy.units import format_duration, format_size
+from warmstart.report.story import COLD
 from warmstart.report.summary import Day, Summary, Uses, counted, in_units
 from warmstart.wings.page import charts
 from warmstart.wings.page.charts import Series
@@ -51,7 +52,7 @@ td.wide { width: 38%; } td.bar { width: 26%; }
 footer { margin-top: 20px; }
 @media print, (max-width: 480px) { body { padding: 12px; } section, .tile { padding: 10px; }
   td.bar { width: 60px; } svg.bar { min-width: 50px; } }
-@media (max-width: 480px) { table.many tr { display: grid; gap: 0 6px; grid-template-columns: repeat(6, 1fr); }
+@media (max-width: 480px) { table.many tr { display: grid; gap: 0 6px; grid-template-columns: repeat(5, 1fr); }
   table.many tr > * { border: 0; padding-left: 0; } table.many tr > :nth-child(-n+2) { grid-column: 1 / -1; }
   table.many td:first-child { border-top: 1px solid var(--line); } }
 @media print { :root { color-scheme: light; --page: #ffffff; --card: #ffffff; --ink: #000000; --soft: #555555;
@@ -120,7 +121,7 @@ def _tables(summary: Summary) -> str:
     return (
         _uses("Hit rate by profile", summary.profiles)
         + _uses("Hit rate by user", summary.by_user)
-        + _counts("Whose caches began cold, and why", summary.cold)
+        + _counts("Whose caches began cold, and why", _in_words(summary.cold))
         + _more(summary)
         + _counts("Failures", summary.failures)
     )
@@ -144,6 +145,12 @@ def _counts(title: str, numbers: Mapping[str, int]) -> str:
     return _table(title, (), rows)
 
 
+def _in_words(cold: Mapping[str, int]) -> dict[str, int]:
+    """Return the same numbers, with the reasons for who has not read docs/reference/audit.md."""
+    parts = [(*name.partition(": "), number) for name, number in cold.items()]
+    return {f"{user}{colon}{COLD.get(reason, reason)}": number for user, colon, reason, number in parts}
+
+
 def _more(summary: Summary) -> str:
     imports = summary.imports
     rows = [
@@ -163,7 +170,7 @@ def _hooks(summary: Summary) -> str:
          _numeric(f"{times.number:,}"), _numeric(f"{failed:,}"))
         for hook, failed, times in summary.hooks
     ]  # fmt: skip
-    heads = ("", "1 ms to 10 min, logarithmic", "p50", "p95", "p99", "longest", "runs", "failed")
+    heads = ("", "1 ms to 10 min, logarithmic", "p50", "p95", "p99", "runs", "failed")
     return _table("Hooks", heads, rows, "many")
 
 
