@@ -31,7 +31,7 @@ _DOER = ("hook", "job_id", "uid", "user")
 _SHOWN = frozenset(
     {
         "outcome", "duration_ms", "partition", "account", "head", "asked", "excluded", "granted", "of", "facts",
-        "steps", "images", "caches", "failures", "remarks", "told", "died_ms", "look", "at_end",
+        "steps", "images", "caches", "failures", "remarks", "notices", "told", "died_ms", "look", "at_end",
     }
 )  # fmt: skip
 _HIDDEN = ("node", "policy")  # kinds of failures that a job's user does not read

@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import reduce
@@ -69,15 +69,10 @@ def log_options(since: str | None = None) -> Callable[[_Command], _Command]:
     return lambda command: reduce(lambda inner, option: option(inner), options, command)
 
 
-def epoch(ts: str) -> float:
-    """Return a line's `ts` in seconds since the epoch."""
-    return datetime.fromisoformat(ts.replace("Z", "+00:00")).timestamp()
-
-
 @click.command()
 @click.option("--job", type=click.IntRange(min=1), help="Show only events of this job id.")
 @click.option("--node", help="Show only events of this node.")
-@click.option("--event", help="Show only this event, noun or glob: image.imported, image, '*-failed'.")
+@click.option("--event", help="Show only this event, or those of a glob: image.imported, 'image.*'.")
 @click.option("--outcome", help="Show only last lines with this outcome: refused, failed, crashed, drained.")
 @click.option("--user", help="Show only events of this user's jobs, by name or uid.")
 @log_options()
@@ -143,20 +138,13 @@ def reading(sources: Sequence[str]) -> Iterator[None]:
 
 def _show(log: AuditLog, where: LineFilter, *, follow: bool, as_json: bool) -> bool:
     """Print the lines and return whether there were any."""
-    found: Iterable[Line]
-    if follow:
-        found = chain(deque(log.lines(where), TAIL), log.follow(where))
-    else:
-        found = log.lines(where) if as_json else sorted(log.lines(where), key=lambda line: str(line.get("ts")))
-    show: Callable[[Line], str]
-    if as_json:
-        show = json.dumps
-    else:
+    show: Callable[[Line], str] = json.dumps
+    if not as_json:
         from warmstart.audit.rendering import console  # structlog is slow to import
 
         show = console(text, colors=sys.stdout.isatty())
     any_line = False
-    for line in found:
+    for line in chain(deque(log.lines(where), TAIL), log.follow(where)) if follow else log.lines(where):
         click.echo(show(line))
         any_line = True
     return any_line

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 import click
 
-from warmstart import view
-from warmstart.audit.query import LineFilter
-from warmstart.cli.audit import epoch, log_options, reading
+from warmstart.audit.query import LineFilter, epoch
+from warmstart.cli.audit import log_options, reading
 from warmstart.cli.output import as_objects, json_option, say, show_json, show_table, warn
 from warmstart.cli.own import log_for
 from warmstart.paths import Installation
@@ -53,11 +52,6 @@ def explain(
         _say_nothing(installation, sources, job)
         raise click.exceptions.Exit(NOTHING)
     story = tell(found)
-    if not sources:
-        texts = view.files(installation, str(job), view.NOTICE)
-        story = story._replace(
-            notices=tuple(line for text in texts for line in text.decode("utf-8", "replace").splitlines())
-        )
     if as_json:
         show_json(as_objects(story))
     else:

@@ -13,8 +13,8 @@ from contextlib import suppress
 from warmstart import view
 from warmstart.audit import values
 from warmstart.audit.line import Line, decoded, escaped
-from warmstart.audit.query import AuditLog, LineFilter
-from warmstart.cli.audit import epoch, opened_log
+from warmstart.audit.query import AuditLog, LineFilter, epoch
+from warmstart.cli.audit import opened_log
 from warmstart.cli.output import fail
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from warmstart.audit.query import LineFilter
-from warmstart.cli.audit import epoch, log_options, opened_log, reading
+from warmstart.audit.query import LineFilter, epoch
+from warmstart.cli.audit import log_options, opened_log, reading
 from warmstart.cli.output import as_objects, json_option, say, show_json, show_table, warn
 from warmstart.paths import Installation
 from warmstart.policy.units import format_duration, format_size

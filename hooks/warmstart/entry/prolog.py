@@ -168,6 +168,7 @@ def _refuse(hook: Hook, record: Record, error: UserError) -> None:
 def _tell_job(hook: Hook, record: Record, line: str) -> None:
     from warmstart import view
 
+    hook.audit.say(notices=[line])
     _publish(hook, record, view.NOTICE, f"{line}\n")
 
 

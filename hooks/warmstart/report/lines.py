@@ -50,7 +50,7 @@ class Failure(NamedTuple):
 class Hook(NamedTuple):
     """One run of a program, from its last line; from its first one, if it has written no last one."""
 
-    line: Line  # for what is only told: asked, rules, facts, remarks, …
+    line: Line  # for what only the story or the summary has: asked, rules, steps, remarks, counts, …
     name: str
     node: str
     job: int  # 0: of no job
@@ -59,12 +59,10 @@ class Hook(NamedTuple):
     seconds: float
     outcome: str
     head: bool  # whether a job began with it
-    steps: dict[str, float]  # seconds
     images: list[ImageUse]
     starts: list[tuple[str, Item]]  # how caches began, by profile
     harvests: list[tuple[str, Item]]  # what came of them
     failures: list[Failure]
-    counts: dict[str, int]  # of wings: a line of reports → n
 
     @property
     def done_by(self) -> str:
@@ -131,7 +129,6 @@ def hook_of(line: Line, outcome: str, began: str = "") -> Hook:
     """Return a run of a program by its last line, or its first; `began` is the time of the first one."""
     caches = values.mapping(line, "caches")
     items = [(name.partition("@")[0], values.mapping(caches, name)) for name in caches]
-    steps = values.mapping(line, "steps")
     return Hook(
         line=line,
         name=values.text(line, "hook"),
@@ -142,12 +139,10 @@ def hook_of(line: Line, outcome: str, began: str = "") -> Hook:
         seconds=values.seconds(line, "duration_ms"),
         outcome=outcome,
         head=line.get("head") is True and line.get("observed") is not True,
-        steps={step: values.seconds(steps, step) for step in steps},
         images=[image_of(image) for image in values.mappings(line, "images")],
         starts=[(name, item) for name, item in items if "warm" in item],
         harvests=[(name, item) for name, item in items if "warm" not in item],
         failures=[_failure(failure) for failure in values.mappings(line, "failures")],
-        counts=values.counts(line, "counts"),
     )
 
 

@@ -78,8 +78,8 @@ class Story(NamedTuple):
     excluded: str
     refused: str  # why the job failed
     hooks: tuple[HookStory, ...]
+    notices: tuple[str, ...]  # what its output shows
     advice: tuple[str, ...]
-    notices: tuple[str, ...] = ()  # what its output shows, where that is known
 
 
 def tell(hooks: Sequence[Hook]) -> Story:
@@ -99,6 +99,7 @@ def tell(hooks: Sequence[Hook]) -> Story:
         excluded=values.text(known, "excluded") or (OBSERVED if known.get("observed") is True else ""),
         refused=next((one.reason for hook in ordered for one in hook.failures if one.degree == REFUSED), ""),
         hooks=tuple(map(_hook, ordered)),
+        notices=values.texts(known, "notices"),
         advice=tuple(dict.fromkeys(_advice(ordered))),
     )
 
@@ -122,18 +123,18 @@ def _text(value: object) -> str:
 
 
 def _hook(hook: Hook) -> HookStory:
-    told = values.mapping(hook.line, "told")
+    steps, told = values.mapping(hook.line, "steps"), values.mapping(hook.line, "told")
     of_step = {IMAGE: [*map(_image, hook.images)], SEED: [*_starts(hook)], HARVEST: [*_harvests(hook)]}
     parts: list[Part] = []
-    for step in dict.fromkeys((*hook.steps, *(step for step, own in of_step.items() if own), *told)):
-        time = format_duration(hook.steps[step]) if step in hook.steps else ""
+    for step in dict.fromkeys((*steps, *(step for step, own in of_step.items() if own), *told)):
+        time = format_duration(values.seconds(steps, step)) if step in steps else ""
         parts.append(Part(step, time, "; ".join(dict.fromkeys(f.reason for f in hook.failures if f.step == step))))
         parts += of_step.get(step, [])
         parts += [Part(f"  {name}", "", _text(text)) for name, text in values.mapping(told, step).items()]
     for remark in values.mappings(hook.line, "remarks"):
         about = values.text(remark, "about")
         parts.append(Part("remark", "", f"{about}: " * bool(about) + values.text(remark, "text")))
-    parts += [Part("failed", "", failure.reason) for failure in hook.failures if failure.step not in hook.steps]
+    parts += [Part("failed", "", failure.reason) for failure in hook.failures if failure.step not in steps]
     if bug := values.text(hook.line, "traceback").strip().rpartition("\n")[2]:
         parts.append(Part("bug", "", bug))
     outcome = hook.outcome or ("failed" if hook.failures else "ok")  # of what was done for another job

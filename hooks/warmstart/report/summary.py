@@ -164,7 +164,7 @@ class _Adding:
     def add_hook(self, hook: Hook) -> None:
         """Add a run of a program."""
         self._counters.add_hook(hook)
-        self._of_wings.update(hook.counts)
+        self._of_wings.update(values.counts(hook.line, "counts"))
         day, is_prolog = self._day(hook.began), hook.name == PROLOG
         if is_prolog and hook.head:
             self._jobs += 1

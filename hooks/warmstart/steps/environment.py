@@ -64,6 +64,7 @@ def run(context: Context, options: Options) -> Outcome:
         if name in options.defaults and name not in options.policy:
             lines.append(f"={name}={options.defaults[name]}")
         lines.append(_line(name, variables[name], options.override))
+    context.audit.say(notices=options.notices)
     files = {"environment": "\n".join(lines) + "\n", view.EVENTS: context.audit.shown(outcome="ok")}
     if record.image:
         left = {record.image.removeprefix(CLAIMED): ""} if record.image.startswith(CLAIMED) else {}
