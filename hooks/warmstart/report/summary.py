@@ -223,7 +223,9 @@ class _Adding:
             of_wings=dict(sorted(self._of_wings.items())),
             failures=_most({": ".join(labels): int(number) for labels, (number,) in found[metrics.FAILURES].items()}),
             hooks=tuple(_hooks(found)),
-            days=tuple(Day(start, *(day[name] for name in Day._fields[1:])) for start, day in sorted(self._days.items())),
+            days=tuple(
+                Day(start, *(day[name] for name in Day._fields[1:])) for start, day in sorted(self._days.items())
+            ),
         )
 
     def _saved(self) -> float | None:

@@ -32,7 +32,10 @@ def test_a_last_line_is_read() -> None:
     assert (hook.name, hook.node, hook.job, hook.user) == ("prolog", "n1", 7, "alice")
     assert (hook.began, hook.seconds, hook.outcome, hook.head) == ("2026-01-31T09:30:00.000Z", 1.0, "ok", True)
     assert hook.images == [ImageUse("r/a:1", "waited", 70, 0.003, 0.002)]
-    assert [(profile, why_cold(item)) for profile, item in hook.starts] == [("numba", ("", "")), ("jax", ("no-vote", ""))]
+    assert [(profile, why_cold(item)) for profile, item in hook.starts] == [
+        ("numba", ("", "")),
+        ("jax", ("no-vote", "")),
+    ]
     assert [profile for profile, _ in hook.harvests] == ["triton"]
     assert hook.failures == [Failure("refused", "image", "x", "why", "do")]
 
