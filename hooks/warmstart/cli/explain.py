@@ -70,7 +70,6 @@ def _say_nothing(installation: Installation, sources: Sequence[str], job: int) -
 
 
 def _show(story: Story) -> None:
-    """Print the first node's hooks in full, and of the others what was cold there and what went wrong."""
     say(", ".join([f"job {story.job} of {story.user or '?'}", *map(" ".join, story.about.items())]))
     for name, words in story.plan.items():
         say(f"{name}: {', '.join(words)}")
@@ -80,6 +79,15 @@ def _show(story: Story) -> None:
         say(f"refused: {story.refused}")
     for notice in story.notices:
         say(notice)
+    _show_hooks(story)
+    if story.advice:
+        say("\nwhat to do")
+        for advice in story.advice:
+            say(f"- {advice}")
+
+
+def _show_hooks(story: Story) -> None:
+    """Print the first node's hooks in full, and of the others what was cold there and what went wrong."""
     others = [hook for hook in story.hooks if hook.node in story.nodes[1:]]
     for hook in story.hooks:
         if hook not in others:
@@ -90,10 +98,6 @@ def _show(story: Story) -> None:
     if others:
         say("\nother nodes")
         show_table(("node", "hook", "outcome", "time", "what"), map(_row, others))
-    if story.advice:
-        say("\nwhat to do")
-        for advice in story.advice:
-            say(f"- {advice}")
 
 
 def _row(hook: HookStory) -> tuple[str, ...]:

@@ -137,6 +137,13 @@ class Counters:
                 self.add(IMAGE_USES, image.how)
                 if image.waited:
                     self.observe(WAIT_SECONDS, seconds=image.waited)
+        self._add_caches(hook)
+
+    def _add_import(self, image: ImageUse) -> None:
+        self.add(IMPORTS, "ok")
+        self.observe(IMPORT_SECONDS, seconds=max(image.seconds - image.waited, 0.0))
+
+    def _add_caches(self, hook: Hook) -> None:
         for profile, start in hook.starts:
             self.add(CACHE_STARTS, profile, why_cold(start)[0] or "warm")
         for profile, harvest in hook.harvests:
@@ -145,7 +152,3 @@ class Counters:
                 self.add(CACHE_USES, profile, use)
             for reason, entries in counts(harvest, "rejected").items():
                 self.add(REJECTED, reason, value=entries)
-
-    def _add_import(self, image: ImageUse) -> None:
-        self.add(IMPORTS, "ok")
-        self.observe(IMPORT_SECONDS, seconds=max(image.seconds - image.waited, 0.0))
