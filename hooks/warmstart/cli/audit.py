@@ -10,7 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from functools import reduce
 from itertools import chain
@@ -26,7 +26,6 @@ from warmstart.policy.current import current_policy
 from warmstart.policy.units import parse_duration
 
 NOTHING = 1
-NOT_READABLE = "only root and the log's group can read the audit log"
 TAIL = 10  # lines that --follow shows first
 _Command = Callable[..., None]
 
@@ -102,16 +101,10 @@ def audit(
     """
     where = LineFilter(**only)  # type: ignore[arg-type]  # click has checked the types
     log = opened_log(installation, sources)
-    try:
-        with reading(sources):
-            any_event = _show(log, where, follow=follow, as_json=as_json)
-    except KeyboardInterrupt:
-        return
-    if log.broken:
-        warn(f"skipped {log.broken} unreadable lines")
-    if not any_event:
-        warn("no event matches")
-        raise click.exceptions.Exit(NOTHING)
+    with suppress(KeyboardInterrupt), reading(log, sources):
+        if not _show(log, where, follow=follow, as_json=as_json):
+            warn("no event matches")
+            raise click.exceptions.Exit(NOTHING)
 
 
 def opened_log(installation: Installation, sources: Sequence[str]) -> AuditLog:
@@ -126,14 +119,17 @@ def opened_log(installation: Installation, sources: Sequence[str]) -> AuditLog:
 
 
 @contextmanager
-def reading(sources: Sequence[str]) -> Iterator[None]:
-    """End the command with an error if a log cannot be read."""
+def reading(log: AuditLog, sources: Sequence[str]) -> Iterator[None]:
+    """End the command with an error if the log cannot be read; say how many lines in it are none."""
     try:
         yield
     except FileNotFoundError as error:
         fail(error, "" if sources else "no hook has run yet, or hooks could not write it: `warmstart doctor`")
     except OSError as error:
-        fail(error, NOT_READABLE)
+        fail(error, "only root and the log's group can read the audit log")
+    finally:
+        if log.broken:
+            warn(f"skipped {log.broken} unreadable lines")
 
 
 def _show(log: AuditLog, where: LineFilter, *, follow: bool, as_json: bool) -> bool:

@@ -42,12 +42,10 @@ def explain(
 
     Exit status: 0 explained; 1 nothing is known of the job; 2 wrong usage, or a log cannot be read.
     """
-    with reading(sources):
-        log = log_for(installation, sources)
+    log = log_for(installation, sources)
+    with reading(log, sources):
         lines = log.lines(LineFilter(job=job, since=since, until=until))
         found = hooks(lines, epoch(until) if until else time.time())
-    if log.broken:
-        warn(f"skipped {log.broken} unreadable lines")
     if not found:
         _say_nothing(installation, sources, job)
         raise click.exceptions.Exit(NOTHING)

@@ -28,15 +28,15 @@ _CLOSED = "administrators: see `store.features` of `warmstart doctor`; ask in th
 _UNKNOWN = Bundle("", "", "", "", "", 0, 0, "", 0.0, 0, 0)
 
 
-class OwnLog:
-    """The lines of the caller's own jobs, with the interface of `AuditLog`.
+class OwnLog(AuditLog):
+    """The lines of the caller's own jobs.
 
     Where nobody can know of any, for want of policy or store, reading ends the command with an error.
     """
 
     def __init__(self, installation: Installation) -> None:
+        super().__init__([])
         self._installation = installation
-        self.broken = 0
 
     def lines(self, only: LineFilter) -> Iterator[Line]:
         """Yield the lines that match, the oldest job's first."""
@@ -63,7 +63,7 @@ class OwnLog:
         yield from running
 
 
-def log_for(installation: Installation, sources: Sequence[str]) -> AuditLog | OwnLog:
+def log_for(installation: Installation, sources: Sequence[str]) -> AuditLog:
     """Return the given logs; else the audit log, or for who cannot read it the lines of own jobs."""
     if not sources and has_only_own(installation):
         return OwnLog(installation)

@@ -48,11 +48,9 @@ def report(
 def summarized(installation: Installation, since: str, until: str | None, sources: Sequence[str]) -> Summary:
     """Return the summary of these logs, or the policy's. Ends the command if no hook ran in that time."""
     log = opened_log(installation, sources)
-    with reading(sources):
+    with reading(log, sources):
         lines = log.lines(LineFilter(since=since, until=until))
         summary = summarize(lines, epoch(until) if until else time.time())
-    if log.broken:
-        warn(f"skipped {log.broken} unreadable lines")
     if not summary.runs:
         warn("no hook ran in that time")
         raise click.exceptions.Exit(NOTHING)
@@ -62,14 +60,13 @@ def summarized(installation: Installation, since: str, until: str | None, source
 def _show(summary: Summary) -> None:
     whose = f"{', '.join(summary.clusters)}: " if summary.clusters else ""
     say(f"{whose}{summary.first} to {summary.last}, {counted(summary.nodes, 'node')}")
-    uses, imports = summary.caches, summary.imports
-    within = f"half within {format_duration(imports.p50)}, 95% within {format_duration(imports.p95)}"
+    uses = summary.caches
     _table(
         ("what", "number", "of which"),
         [
             ("job starts", summary.jobs, counted(summary.users, "user")),
             ("caches that hit", uses.percent, f"{uses.hit} of {uses.hit + uses.built} of which it is known"),
-            ("imports", imports.number, f"{format_size(summary.imported_bytes)}; {within}" if imports.number else ""),
+            ("imports", summary.imports, format_size(summary.imported_bytes)),
             ("imports avoided", summary.avoided, "uses of images on every node, less the imports"),
             ("time saved on imports", "-" if summary.saved is None else format_duration(summary.saved), ""),
             ("entries published", summary.entries, format_size(summary.published_bytes)),
@@ -81,8 +78,8 @@ def _show(summary: Summary) -> None:
     _counts("whose caches began cold, and why", summary.cold)
     _counts("failures (refused, drained, step or event: code)", summary.failures)
     _table(
-        ("hook", "p50", "p95", "p99", "runs", "failed"),
-        [(hook, *map(format_duration, times[1:]), times.number, failed) for hook, failed, times in summary.hooks],
+        ("what took", "p50", "p95", "p99", "times", "failed"),
+        [(one.what, *map(format_duration, one[3:]), one.number, one.failed) for one in summary.times],
     )
 
 

@@ -27,6 +27,7 @@ from warmstart.report.metrics import Counters, Metric
 
 TOP = 10
 OTHERS = "(others)"
+IMPORT, WAIT = "(import of an image)", "(wait for an image)"
 _FOUND = frozenset({"reused", "stale"})
 _BAD = frozenset({"failed", "drained", "crashed", "killed"})  # outcomes
 
@@ -66,18 +67,12 @@ class Uses(NamedTuple):
 class Times(NamedTuple):
     """How long something took, in seconds; the shares as `histogram_quantile` estimates them."""
 
+    what: str
     number: int
+    failed: int
     p50: float
     p95: float
     p99: float
-
-
-class HookTimes(NamedTuple):
-    """The runs of one program."""
-
-    hook: str
-    failed: int
-    times: Times
 
 
 class Day(NamedTuple):
@@ -104,7 +99,7 @@ class Summary(NamedTuple):
     profiles: tuple[Uses, ...]
     by_user: tuple[Uses, ...]
     cold: dict[str, int]  # "user: reason" → caches that began cold on a node
-    imports: Times
+    imports: int
     imported_bytes: int
     avoided: int  # uses of images by jobs on every node, less the imports
     saved: float | None  # seconds, on imports; None if no import in the log tells it
@@ -112,7 +107,7 @@ class Summary(NamedTuple):
     published_bytes: int  # of bundles
     of_wings: dict[str, int]  # what wings count
     failures: dict[str, int]  # by "refused: code", "drained: code", "step: code", or "event: code" of an act
-    hooks: tuple[HookTimes, ...]
+    times: tuple[Times, ...]  # of hooks, imports, and waits for others' imports
     days: tuple[Day, ...]
 
     @property
@@ -202,7 +197,7 @@ class _Adding:
     def result(self) -> Summary:
         """Return the sums."""
         found = self._counters
-        imports = _times(found, metrics.IMPORT_SECONDS)
+        imports = int(found[metrics.IMPORTS]["ok",][0])
         return Summary(
             first=self._first,
             last=self._last,
@@ -216,13 +211,13 @@ class _Adding:
             cold=_most(self._cold),
             imports=imports,
             imported_bytes=self._imported_bytes,
-            avoided=max(_sum(found, metrics.IMAGE_USES) - imports.number, 0),
+            avoided=max(_sum(found, metrics.IMAGE_USES) - imports, 0),
             saved=self._saved(),
             entries=_sum(found, metrics.HARVESTED),
             published_bytes=self._published_bytes,
             of_wings=dict(sorted(self._of_wings.items())),
             failures=_most({": ".join(labels): int(number) for labels, (number,) in found[metrics.FAILURES].items()}),
-            hooks=tuple(_hooks(found)),
+            times=tuple(_times(found)),
             days=tuple(
                 Day(start, *(day[name] for name in Day._fields[1:])) for start, day in sorted(self._days.items())
             ),
@@ -239,18 +234,16 @@ def _sum(found: Counters, metric: Metric) -> int:
     return int(sum(number for (number,) in found[metric].values()))
 
 
-def _hooks(found: Counters) -> Iterable[HookTimes]:
-    failed = Counter[str]()
+def _times(found: Counters) -> Iterable[Times]:
+    failed = Counter({IMPORT: int(found[metrics.IMPORTS]["failed",][0])})
     for (hook, outcome), (number,) in found[metrics.HOOK_RUNS].items():
-        if number:
-            failed[hook] += int(number) * (outcome in _BAD)
-    for hook in sorted(failed):
-        yield HookTimes(hook, failed[hook], _times(found, metrics.HOOK_SECONDS, hook))
-
-
-def _times(found: Counters, metric: Metric, *labels: str) -> Times:
-    values = found[metric].get(labels, [0.0] * metric.length)
-    return Times(int(sum(values[:-1])), *(_quantile(metric.bounds, values, share) for share in (0.5, 0.95, 0.99)))
+        failed[hook] += int(number) * (outcome in _BAD)
+    named = [(hook, metrics.HOOK_SECONDS, (hook,)) for hook in sorted(failed.keys() - {IMPORT})]
+    for what, metric, labels in (*named, (IMPORT, metrics.IMPORT_SECONDS, ()), (WAIT, metrics.WAIT_SECONDS, ())):
+        values = found[metric].get(labels, [0.0] * metric.length)
+        shares = (_quantile(metric.bounds, values, share) for share in (0.5, 0.95, 0.99))
+        if (number := int(sum(values[:-1]))) or failed[what]:
+            yield Times(what, number, failed[what], *shares)
 
 
 def _quantile(bounds: tuple[float, ...], values: list[float], share: float) -> float:

@@ -17,7 +17,7 @@ from warmstart.paths import Installation
 
 LINES = [
     {"schema": 1, "ts": "2026-01-01T00:00:00.000Z", "event": "image.imported", "hook": "prolog", "node": "n1",
-     "job_id": 7, "user": "a", "step": "image", "outcome": "changed", "duration_ms": 12.5, "image": "reg/app:1"},
+     "job_id": 7, "user": "a", "step": "image", "outcome": "ok", "duration_ms": 12.5, "image": "reg/app:1"},
     {"schema": 1, "ts": "2026-01-02T00:00:00.000Z", "event": "hook.finished", "hook": "prolog", "node": "n2",
      "job_id": 8, "user": "b", "outcome": "refused", "duration_ms": 9.5,
      "failures": [{"step": "image", "kind": "user", "code": "x", "reason": "no such", "hint": "look\x1b[2J closer"}]},
@@ -43,7 +43,7 @@ def test_a_line_tells_when_where_what_and_why(nowhere: Installation, log: str) -
     first, second = result.stdout.splitlines()
     assert first.split() == [
         "2026-01-01T00:00:00.000Z", "[info", "]", "image.imported", "hook=prolog", "node=n1", "job_id=7", "user=a",
-        "step=image", "outcome=changed", "duration_ms=12.5", "image=reg/app:1",
+        "step=image", "outcome=ok", "duration_ms=12.5", "image=reg/app:1",
     ]  # fmt: skip
     assert "hook.finished" in second
     assert r"no such - look\x1b[2J closer" in second.replace(r"\\", "\\")
@@ -143,7 +143,7 @@ def test_unreadable_lines_are_mentioned(nowhere: Installation, log: str) -> None
 
 
 def test_a_log_that_only_root_reads_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(click.exceptions.Exit), audit.reading(()):
+    with pytest.raises(click.exceptions.Exit), audit.reading(AuditLog([]), ()):
         raise PermissionError(13, "Permission denied", "audit.jsonl")
     assert "only root" in capsys.readouterr().err
 

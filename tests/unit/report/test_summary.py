@@ -91,7 +91,10 @@ def test_imports_and_what_avoided_one() -> None:
         prolog(images=[image("waited", 30, waited=30)], head=False),
         prolog(images=[image("reused", 1), image("reused", 5, "r/2")]),
     )
-    assert (found.imports.number, found.imported_bytes, found.avoided, found.imports.p50) == (2, 2000, 2, 45)
+    assert (found.imports, found.imported_bytes, found.avoided) == (2, 2000, 2)
+    assert [one[:4] for one in found.times] == [
+        ("prolog", 3, 0, 0.75), ("(import of an image)", 2, 0, 45), ("(wait for an image)", 2, 0, 15)
+    ]  # fmt: skip
     assert of(imported(40)).avoided == 0  # the job that asked has gone
     assert of(finished({"hook": "images"}, images=[image("imported", 40)])).avoided == 0  # `warmstart images import`
 
@@ -141,10 +144,9 @@ def test_hooks_and_those_that_ended_badly() -> None:
     outcomes = [*["ok"] * 96, "refused", "failed", "crashed", "drained"]
     (hook, other) = of(
         *(prolog(outcome=outcome, duration_ms=50) for outcome in outcomes), started(), {**started(EPILOG), "ts": "2026"}
-    ).hooks
-    assert (other.hook, other.failed) == ("prolog", 4)
-    assert (hook.hook, hook.failed) == ("epilog", 1)
-    assert (other.times.number, 0.025 < other.times.p50 < 0.05) == (100, True)
+    ).times
+    assert (other.what, other.number, other.failed, 0.025 < other.p50 < 0.05) == ("prolog", 100, 4, True)
+    assert (hook.what, hook.number, hook.failed) == ("epilog", 0, 1)
 
 
 def test_what_wings_count() -> None:
@@ -154,9 +156,9 @@ def test_what_wings_count() -> None:
 
 @given(st.lists(st.floats(0.001, 300), min_size=1))
 def test_quantiles_are_as_near_as_the_classes_of_the_metrics(durations: list[float]) -> None:
-    (hook,) = of(*(prolog(duration_ms=1000 * seconds) for seconds in durations)).hooks
+    (hook,) = of(*(prolog(duration_ms=1000 * seconds) for seconds in durations)).times
     ordered = sorted(durations)
-    for share, found in zip((0.5, 0.95, 0.99), hook.times[1:], strict=True):
+    for share, found in zip((0.5, 0.95, 0.99), hook[3:], strict=True):
         exact = next(value for number, value in enumerate(ordered, 1) if number >= share * len(ordered))
         low, high = next(ends for ends in pairwise((0.0, *HOOK_BOUNDS)) if exact <= ends[1] * (1 + 1e-9))
         assert low <= found <= high
@@ -177,4 +179,4 @@ def test_memory_does_not_grow_with_jobs() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 16 << 20
-    assert (found.avoided, found.hooks[0].failed) == (12_000, 12_000)
+    assert (found.avoided, found.times[0].failed) == (12_000, 12_000)
