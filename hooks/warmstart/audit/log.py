@@ -108,12 +108,6 @@ class Log:
         """Add a sentence that explains the result, and is no failure."""
         self.add("remarks", **self._step(""), **({"about": about} if about else {}), text=text, **fields)
 
-    def count(self, **numbers: int) -> None:
-        """Add to lines of reports, each by its name."""
-        counts = self._part("counts")
-        for name, number in numbers.items():
-            counts[name] = counts.get(name, 0) + number
-
     def took(self, step: str, started: float) -> None:
         """Note how long a step took that began at `started`, in seconds of `time.monotonic()`."""
         self._part("steps")[step] = round((time.monotonic() - started) * 1000, 3)

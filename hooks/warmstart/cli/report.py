@@ -13,7 +13,7 @@ from warmstart.cli.output import as_objects, json_option, say, show_json, show_t
 from warmstart.paths import Installation
 from warmstart.policy.units import format_duration, format_size
 from warmstart.profiles.contract import USES
-from warmstart.report.summary import Summary, counted, in_units, summarize
+from warmstart.report.summary import Summary, counted, summarize
 
 NOTHING = 1
 
@@ -70,7 +70,6 @@ def _show(summary: Summary) -> None:
             ("imports avoided", summary.avoided, "uses of images on every node, less the imports"),
             ("time saved on imports", "-" if summary.saved is None else format_duration(summary.saved), ""),
             ("entries published", summary.entries, format_size(summary.published_bytes)),
-            *((name, in_units(name, number), "on each node") for name, number in summary.of_wings.items()),
         ],
     )
     for what, all_uses in (("profile", summary.profiles), ("user", summary.by_user)):

@@ -50,7 +50,7 @@ class Failure(NamedTuple):
 class Hook(NamedTuple):
     """One run of a program, from its last line; from its first one, if it has written no last one."""
 
-    line: Line  # for what only the story or the summary has: asked, rules, steps, remarks, counts, …
+    line: Line  # for what only the story or the summary has: asked, rules, steps, remarks, …
     name: str
     node: str
     job: int  # 0: of no job

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from warmstart.audit import events, values
 from warmstart.audit.line import Line
-from warmstart.policy.units import format_size
 from warmstart.profiles import contract
 from warmstart.report import metrics
 from warmstart.report.lines import IMPORTED, PROLOG, Hook, Hooks, ImageUse, image_of, why_cold
@@ -35,11 +34,6 @@ _BAD = frozenset({"failed", "drained", "crashed", "killed"})  # outcomes
 def counted(number: int, noun: str) -> str:
     """Return a number of things: `1 user`, `2,000 users`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
-def in_units(name: str, number: int) -> str:
-    """Return the number of something that a wing counts: bytes, or times."""
-    return format_size(number) if name.partition(":")[0].endswith("bytes") else f"{number:,}"
 
 
 class Uses(NamedTuple):
@@ -105,7 +99,6 @@ class Summary(NamedTuple):
     saved: float | None  # seconds, on imports; None if no import in the log tells it
     entries: int  # that were published
     published_bytes: int  # of bundles
-    of_wings: dict[str, int]  # what wings count
     failures: dict[str, int]  # by "refused: code", "drained: code", "step: code", or "event: code" of an act
     times: tuple[Times, ...]  # of hooks, imports, and waits for others' imports
     days: tuple[Day, ...]
@@ -139,7 +132,7 @@ class _Adding:
         self._jobs = self._published_bytes = self._imported_bytes = 0
         self._found_bytes = 0  # of images that first nodes found in the store
         self._finding = 0.0  # seconds, of these
-        self._of_wings, self._cold = Counter[str](), Counter[str]()
+        self._cold = Counter[str]()
         self._uses = Counter[tuple[str, ...]]()  # user, use
         self._days = defaultdict[str, Counter[str]](Counter)
         self._running: dict[tuple[str, int, str], str] = {}  # cold caches: node, job, profile → their name in `cold`
@@ -159,7 +152,6 @@ class _Adding:
     def add_hook(self, hook: Hook) -> None:
         """Add a run of a program."""
         self._counters.add_hook(hook)
-        self._of_wings.update(values.counts(hook.line, "counts"))
         day, is_prolog = self._day(hook.began), hook.name == PROLOG
         if is_prolog and hook.head:
             self._jobs += 1
@@ -215,7 +207,6 @@ class _Adding:
             saved=self._saved(),
             entries=_sum(found, metrics.HARVESTED),
             published_bytes=self._published_bytes,
-            of_wings=dict(sorted(self._of_wings.items())),
             failures=_most({": ".join(labels): int(number) for labels, (number,) in found[metrics.FAILURES].items()}),
             times=tuple(_times(found)),
             days=tuple(

@@ -112,7 +112,7 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 KEYS = [
-    "ts", "node", "job_id", "steps", "images", "caches", "failures", "remarks", "told", "counts", "facts", "asked",
+    "ts", "node", "job_id", "steps", "images", "caches", "failures", "remarks", "told", "facts", "asked",
     "granted", "done_by", "look", "died_ms", "traceback", "outcome", "duration_ms", "error", "degree", "step", "code",
     "reason", "hint", "warm", "cold", "nodes", "use", "entries", "ignored", "own", "about", "text", "how", "image",
 ]  # fmt: skip

@@ -149,11 +149,6 @@ def test_hooks_and_those_that_ended_badly() -> None:
     assert (hook.what, hook.number, hook.failed) == ("epilog", 0, 1)
 
 
-def test_what_wings_count() -> None:
-    found = of(prolog(counts={"trees shown: copy": 1}), epilog(counts={"trees shown: copy": 2, "tree bytes": 9}))
-    assert found.of_wings == {"tree bytes": 9, "trees shown: copy": 3}
-
-
 @given(st.lists(st.floats(0.001, 300), min_size=1))
 def test_quantiles_are_as_near_as_the_classes_of_the_metrics(durations: list[float]) -> None:
     (hook,) = of(*(prolog(duration_ms=1000 * seconds) for seconds in durations)).times

@@ -127,7 +127,6 @@ def run(context: Context, wanted: Wanted) -> Outcome:
         found = _one(context, _Asked(model, number, left, wanted.shared))
         left -= _listed(context, found.look) if found.look and found.is_copy else 0
         way = "copy" if found.is_copy else "itself"
-        context.audit.count(**{f"models shown: {', '.join(filter(None, (way, found.reason)))}": 1})
         context.audit.add(
             "models",
             model=found.look.path if found.look else model,

@@ -10,7 +10,7 @@ from html import escape
 
 from warmstart.policy.units import format_duration, format_size
 from warmstart.report.story import COLD
-from warmstart.report.summary import Day, Summary, Uses, counted, in_units
+from warmstart.report.summary import Day, Summary, Uses, counted
 from warmstart.wings.page import charts
 from warmstart.wings.page.charts import Series
 
@@ -156,7 +156,6 @@ def _more(summary: Summary) -> str:
         ("bytes imported", format_size(summary.imported_bytes)),
         ("entries published", f"{summary.entries:,}"),
         ("bytes of these", format_size(summary.published_bytes)),
-        *((name, in_units(name, number)) for name, number in summary.of_wings.items()),
     ]
     return _table("Imports and harvests", (), [(_cell(name), _numeric(value)) for name, value in rows])
 

@@ -29,12 +29,12 @@ from warmstart.policy.keys import Policy
 from warmstart.step_image import StepImage
 from warmstart.steps.contract import Context
 from warmstart.wings.ready_roots import stored
-from warmstart.wings.ready_roots.settings import IN_WORDS, NAME, OWN, TREE
+from warmstart.wings.ready_roots.settings import NAME, OWN
 
 MOST = 9  # of a run on a node: the job's image, and eight more
 ATTACHING_S = 5.0
 STORE_S = 5.0
-NOT_UNPACKED, TOO_MANY = "not-unpacked", "too-many"
+NOT_UNPACKED, TOO_MANY = "not unpacked on this node", f"not shown: the run has {MOST} trees"
 
 
 class Given(NamedTuple):
@@ -92,9 +92,7 @@ def key_of(policy: Policy, image: StepImage) -> ImageKey:
 
 def tell(context: Context, image: StepImage, given: Given) -> None:
     """Log what a run has of an image."""
-    context.audit.count(**{f"ready roots: {f'none, {given.reason}' if given.reason else IN_WORDS[TREE]}": 1})
-    text = "not unpacked on this node" if given.reason else "unpacked on this node"
-    context.audit.put("told", NAME, **{image.reference: text})
+    context.audit.put("told", NAME, **{image.reference: given.reason or "unpacked on this node"})
 
 
 def failure(image: StepImage, error: OSError | WarmstartError) -> WarmstartError:

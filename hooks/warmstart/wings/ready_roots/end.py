@@ -30,7 +30,5 @@ def job_over(paths: NodePaths, node: str, job_id: int, audit: Log, deadline: Dea
         with opened_dir(record.run_directory) as run, opened_of_job(OWN, run) as fd, os.scandir(fd) as listing:
             names = [entry.name for _, entry in zip(range(LOOKED_AT), listing, strict=False)]
         counts = {way: sum(name.startswith(f"{SAID}{way}.") for name in names) for way in WAYS}
-        counts = {way: number for way, number in counts.items() if number}
-        audit.count(**{f"containers started: {way}": number for way, number in counts.items()})
-        text = ", ".join(f"{number} {IN_WORDS[way]}" for way, number in counts.items())
+        text = ", ".join(f"{number} {IN_WORDS[way]}" for way, number in counts.items() if number)
         audit.put("told", NAME, **{"the job's containers": text or NOT_KNOWN})

@@ -178,7 +178,6 @@ def run(context: Context, options: Options) -> Outcome:
     finally:
         if found.copy:
             os.close(found.copy.root)
-    context.audit.count(**{f"trees shown: {f'itself, {found.reason}' if found.reason else 'copy'}": 1})
     context.audit.add(
         "trees",
         tree=tree.seen.path,

@@ -97,12 +97,6 @@ def test_nothing_to_show_is_a_page() -> None:
     assert "none" in shown()
 
 
-def test_what_wings_count_is_shown() -> None:
-    text = page(summarize([], NOW)._replace(of_wings={"things made: new": 3, "thing bytes": 4096}), "now")
-    for words in ("things made: new", "thing bytes", "4KiB"):
-        assert words in text
-
-
 HOSTILE = '<script>&"'
 
 
