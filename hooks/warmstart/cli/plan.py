@@ -29,7 +29,7 @@ from warmstart.policy.match import Grant, combine, matching, parted
 from warmstart.profiles import registry
 from warmstart.profiles.contract import FILES
 from warmstart.request import NOTHING, Request, known_words
-from warmstart.run.state import Record, Seeded
+from warmstart.run.state import Caches, Run, Seeded
 
 REFUSED = 1
 SHOWN = ("partition", "account", "qos", "job_name", "node", "comment")
@@ -160,15 +160,15 @@ def _steps(policy: Policy, job: Job, grant: Grant, requested: Request) -> tuple[
     if not prolog:
         return NO_STEPS, None
     seeded = {name: Seeded("") for name in planning.profiles(policy, grant, requested)}
-    record = _record(job)._replace(publish_scope=grant.publish_scope, seeded=seeded, cache=CACHE)
-    epilog = [step.name for step in planning.epilog(policy, record)]
+    run = _run(job)._replace(own=Caches(publish_scope=grant.publish_scope, path=CACHE, seeded=seeded))
+    epilog = [step.name for step in planning.epilog(policy, run)]
     return {"prolog": [*prolog, "environment"], "epilog": epilog}, None
 
 
-def _record(job: Job) -> Record:
-    return Record(
+def _run(job: Job) -> Run:
+    return Run(
         run_id="", boot_id="", job_id=job.id, view_id=job.view_id, uid=job.uid, gid=job.gid, user=job.user,
-        account=job.account, partition=job.partition, cluster=job.cluster, node=job.node, head=True,
+        account=job.account, partition=job.partition, cluster=job.cluster, node=job.node,
     )  # fmt: skip
 
 

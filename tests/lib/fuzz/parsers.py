@@ -26,7 +26,7 @@ from tests.lib.bundles import draft
 from tests.lib.fuzz import layers
 from tests.lib.numba_entries import numba_entry
 from tests.lib.policy_site import defaults
-from tests.lib.runs import a_job, a_record
+from tests.lib.runs import a_job, a_run
 from tests.lib.superblocks import image
 from warmstart import request, wing
 from warmstart.audit import line
@@ -207,7 +207,7 @@ def _proposal(text: str) -> object:
     meeting = Meeting("c.7.0", "caches", "n[1-2]")
     store = StoreClient(ROOT, "/s", "n1")
     store.worker = cast(worker.Worker, _Told(text))
-    return meeting.joined(store, a_record()).hear("proposal", together.Proposal, after(5))
+    return meeting.joined(store, a_run()).hear("proposal", together.Proposal, after(5))
 
 
 def _parts(store: str) -> None:
@@ -306,7 +306,7 @@ PARSERS: dict[str, Parser] = {
         _file(_left, "errands/harvests/0,1,0,7.0a1b2c3d"),
         (),
         ("errand.py:Errands.read",),
-        (_json({"since": 1.5, "record": record.encode(a_record()).decode()}),),
+        (_json({"since": 1.5, "record": record.encode(a_run()).decode()}),),
     ),
     "driver": Parser(
         _file(lambda path: facts.driver(os.path.dirname(path)), "nvidia/version"),
@@ -408,7 +408,7 @@ PARSERS: dict[str, Parser] = {
         (_json(_PRODUCER),),
     ),
     "proposal": Parser(_text(_proposal), _REFUSED, ("store/meeting.py:_read",), (_json(_PROPOSAL._asdict()),)),
-    "record": Parser(partial(record.decode, "x"), _REFUSED, ("run/state.py:decode",), (record.encode(a_record()),)),
+    "record": Parser(partial(record.decode, "x"), _REFUSED, ("run/state.py:decode",), (record.encode(a_run()),)),
     "registry-manifest": Parser(
         _text(lambda text: manifest.read(text, "x86_64")),
         (),

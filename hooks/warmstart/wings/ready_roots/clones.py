@@ -49,11 +49,11 @@ def give(context: Context, image: StepImage, namespaces: list[int], tree: Unpack
 
     The caller keeps the run from being ended meanwhile.
     """
-    record = context.record
-    owner = (record.uid, record.gid)
+    run = context.run
+    owner = (run.uid, run.gid)
     file = _file(context, image)
-    with opened_dir(record.run_directory) as run:
-        known = [item for item in view.shown(record.run_directory) if item.target == NOTHING]
+    with opened_dir(run.directory) as base:
+        known = [item for item in view.shown(run.directory) if item.target == NOTHING]
         for item in known:
             if item.seen == file:
                 return Given(item.source)
@@ -65,23 +65,23 @@ def give(context: Context, image: StepImage, namespaces: list[int], tree: Unpack
         finally:
             os.close(fd)
         try:
-            source = view.mount_for(run, os.urandom(4).hex(), clone, owner)
+            source = view.mount_for(base, os.urandom(4).hex(), clone, owner)
         finally:
             os.close(clone)
         for namespace in namespaces:
             attach_in_namespace(
-                namespace, record.run_directory, [os.path.dirname(source)], context.deadline.within(ATTACHING_S)
+                namespace, run.directory, [os.path.dirname(source)], context.deadline.within(ATTACHING_S)
             )
-        view.show(run, Shown("ro", "root", source, file, NOTHING, NOTHING), record.uid)
+        view.show(base, Shown("ro", "root", source, file, NOTHING, NOTHING), run.uid)
     return Given(source)
 
 
 def prepare(context: Context) -> None:
     """Make the run's directory for what containers write, and say. Raises `OSError`."""
-    record = context.record
-    with opened_dir(record.run_directory) as run, suppress(FileExistsError):
-        os.mkdir(OWN, 0o700, dir_fd=run)
-        os.chown(OWN, record.uid, record.gid, dir_fd=run, follow_symlinks=False)
+    run = context.run
+    with opened_dir(run.directory) as base, suppress(FileExistsError):
+        os.mkdir(OWN, 0o700, dir_fd=base)
+        os.chown(OWN, run.uid, run.gid, dir_fd=base, follow_symlinks=False)
 
 
 def key_of(policy: Policy, image: StepImage) -> ImageKey:

@@ -10,7 +10,7 @@ from tests.lib.command_line import POLICY, answer, installed
 from tests.lib.runs import result
 from warmstart.host.deadline import after
 from warmstart.policy.current import current_policy
-from warmstart.run import state as records
+from warmstart.run import state as runs
 from warmstart.steps.contract import Context
 from warmstart.wings.ready_roots import end
 from warmstart.wings.ready_roots.settings import NAME, OWN
@@ -28,9 +28,9 @@ def ended(context: Context) -> dict[str, str]:
 
 def test_containers_are_counted_by_their_way(context: Context, tmp_path: Path) -> None:
     """A name of another form is none. A job without ready roots, or with a link in their place, says nothing."""
-    own = Path(context.record.run_directory, OWN)
+    own = Path(context.run.directory, OWN)
     assert ended(context) == {}
-    records.save(context.paths.state, context.record)
+    runs.save(context.paths.state, context.run)
     own.parent.mkdir(parents=True)
     assert ended(context) == {}
     own.symlink_to(tmp_path)
