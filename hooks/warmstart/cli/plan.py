@@ -122,10 +122,7 @@ def preview(policy: Policy, job: Job) -> dict[str, Json]:
         "nothing_because": grant.reason,
         "mode": "observe" if grant.observed else "enforce",
         "verdict": verdict.as_audit() if verdict else None,
-        "rules": [
-            {"name": rule.name, "place": rule.place, "matched": matched, "reason": reason}
-            for rule, matched, reason, _ in matches
-        ],
+        "rules": [{"name": rule.name, "matched": matched, "reason": reason} for rule, matched, reason, _ in matches],
         "images": _images(policy, job, grant, requested),
         "profiles": _profiles(policy, grant, requested),
         "left_out": _left_out(policy, grant, requested),

@@ -55,17 +55,14 @@ def check(installation: Installation, /, file: str | None, *, offline: bool, as_
     2 wrong usage, or it cannot be read.
     """
     from warmstart.policy import load
-    from warmstart.policy.document import Document, Problem
+    from warmstart.policy.document import Document
     from warmstart.policy.warnings import Known, warnings
 
     path = "-" if file == "-" else os.path.abspath(file) if file else installation.policy
     users: Callable[[str], Identity | None] = _any_account if offline else load.node_user
     try:
-        if path == "-":
-            texts = [("-", load.text_of("-", sys.stdin.buffer.read(load.LARGEST + 1)))]
-        else:
-            texts = load.texts(path, owners={0, os.geteuid()})
-        document = Document(texts)
+        draft = sys.stdin.buffer.read(load.LARGEST + 1) if path == "-" else b""
+        document = Document([("-", load.text_of("-", draft))] if path == "-" else load.texts(path))
         written = load.checked(document, users)
         policy = load.resolved(written)
     except load.PolicyUnreadable as error:
@@ -76,9 +73,8 @@ def check(installation: Installation, /, file: str | None, *, offline: bool, as_
     cluster = None if offline else _asked(policy)
     known = Known() if offline else _known(cluster)
     problems = [*map(document.problem, warnings(written, document.data, known))]
-    ignored = load.ignored(path) if path != "-" else []
-    problems += [Problem(other, 1, 1, "is not read: names in conf.d end in .yaml") for other in ignored]
-    critical = None if offline else _unproven(policy, installation)
+    slurm_conf = os.environ.get("SLURM_CONF", "")
+    critical = None if offline else trust.problem(trust.asked(policy, installation, slurm_conf))
     too_short = _timeouts(policy, cluster.settings) if cluster else []
     _tell(path, as_json, rules=len(policy.rules), warned=sorted(problems), critical=critical, too_short=too_short)
     if critical or too_short:
@@ -189,13 +185,6 @@ def _exists(find: Callable[[str], object]) -> Callable[[str], bool]:
         return True
 
     return exists
-
-
-def _unproven(policy: Policy, installation: Installation) -> TrustUnproven | None:
-    """Ask the running slurmctld whether it enforces what the policy declares."""
-    if not trust.is_declared(policy):
-        return None
-    return trust.refuted(policy, trust.enforced(policy, installation, os.environ.get("SLURM_CONF", "")))
 
 
 @policy.command()

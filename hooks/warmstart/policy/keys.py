@@ -298,7 +298,6 @@ class Rule(NamedTuple):
     """Environment variables of the job. A later rule's value replaces an earlier one's."""
     override: tuple[Variable, ...] = ()
     """Variables that users cannot change in these jobs: warmstart's value wins. Several rules add up."""
-    place: str = ""  # FILE:LINE
     own: dict[str, Json] = {}  # noqa: RUF012 - what wings read of it, by key; never mutated
 
 

@@ -45,20 +45,13 @@ class PolicyUnreadable(PolicyError):
     )
 
 
-def compile_policy(
-    policy: str,
-    *,
-    owners: Collection[int] = files.ROOT_ALONE,
-    find_user: FindUser | None = None,
-) -> Policy:
+def compile_policy(policy: str, find_user: FindUser | None = None) -> Policy:
     """Compile policy.yaml at `policy` and the conf.d beside it, resolved for this node.
 
-    `owners` are the uids whose files are trusted. Raises `PolicyInvalid` with all problems, `PolicyUntrusted` or
-    `PolicyUnreadable`. Takes tens of milliseconds.
+    Raises `PolicyInvalid` with all problems, `PolicyUntrusted` or `PolicyUnreadable`. Takes tens of milliseconds.
     """
     before = signature(policy)
-    document = Document(texts(policy, owners))
-    return resolved(checked(document, find_user or node_user), document)._replace(signature=before)
+    return resolved(checked(Document(texts(policy)), find_user or node_user))._replace(signature=before)
 
 
 def signature(policy: str) -> Signature:
@@ -69,12 +62,13 @@ def signature(policy: str) -> Signature:
     return tuple(map(stamp, (f"{os.path.dirname(policy)}/conf.d", *_paths(policy))))
 
 
-def texts(policy: str, owners: Collection[int] = files.ROOT_ALONE) -> list[tuple[str, str]]:
-    """Return (path, text) of policy.yaml, then of conf.d/*.yaml sorted by name.
+def texts(policy: str) -> list[tuple[str, str]]:
+    """Return (path, text) of policy.yaml, then of the files in conf.d sorted by name.
 
-    Raises `PolicyUnreadable`, or `PolicyUntrusted` if a uid other than `owners` could change a file.
+    Other users may compile a policy of their own; root trusts only root's files. Raises `PolicyUnreadable`, or
+    `PolicyUntrusted` if anybody else could change a file.
     """
-    return [(path, text_of(path, _data(path, owners))) for path in _paths(policy)]
+    return [(path, text_of(path, _data(path, {0, os.geteuid()}))) for path in _paths(policy)]
 
 
 def text_of(path: str, data: bytes) -> str:
@@ -84,17 +78,10 @@ def text_of(path: str, data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")  # a lone surrogate is refused with its position
 
 
-def ignored(policy: str) -> list[str]:
-    """Return files in conf.d that look like policies and are not read, because their names do not end in .yaml."""
-    extra = f"{os.path.dirname(policy)}/conf.d"
-    others = [f"{extra}/{name}" for name in files.names_in(extra) if name.lower().endswith((".yml", ".yaml"))]
-    return [path for path in others if path not in _paths(policy)]
-
-
 def _paths(policy: str) -> list[str]:
     extra = f"{os.path.dirname(policy)}/conf.d"
     try:
-        names = [name for name in files.names_in(extra) if name.endswith(".yaml") and not name.startswith(".")]
+        names = [name for name in files.names_in(extra) if name.endswith((".yaml", ".yml")) and name[0] != "."]
     except OSError as error:
         raise PolicyUnreadable(path=extra, problem=os.strerror(error.errno or 0)) from error
     return [policy, *(f"{extra}/{name}" for name in names)]
@@ -139,19 +126,12 @@ def checked(document: Document, find_user: FindUser) -> Policy:
     return shape
 
 
-def resolved(policy: Policy, document: Document | None = None) -> Policy:
-    """Return a checked policy with what hooks need besides its keys, among it the places of rules in the document."""
-    rules = policy.rules
-    if document is not None:
-        places = (document.position(("rules", number)) for number in range(len(rules)))
-        rules = tuple(
-            rule._replace(place=f"{path}:{line}") for rule, (path, line, _) in zip(rules, places, strict=True)
-        )
+def resolved(policy: Policy) -> Policy:
+    """Return a checked policy with what hooks need besides its keys."""
     policy = policy._replace(
-        rules=rules,
         profiles=(*policy.profiles, policy.files.profile),
         own={key: value for key, value in policy.own.items() if checks.is_used(key, value)},
-        unseen=tuple(key for key in checks.UNSEEN if any(getattr(rule.match, key) for rule in rules)),
+        unseen=tuple(key for key in checks.UNSEEN if any(getattr(rule.match, key) for rule in policy.rules)),
         words=tuple(
             Word(word, name, sentence, declared.refuses, word in declared.repeats)
             for name, declared in wing.found().items()

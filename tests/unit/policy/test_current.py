@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -57,9 +56,9 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
     original = load.compile_policy
 
-    def counted(policy: str, *, owners: set[int]) -> Policy:
+    def counted(policy: str) -> Policy:
         made.append(policy)
-        return original(policy, owners=owners, find_user=find_user)
+        return original(policy, find_user)
 
     monkeypatch.setattr(load, "compile_policy", counted)
     return made
@@ -180,8 +179,8 @@ def test_an_edit_during_the_compilation_is_seen_by_the_next_hook(
     """The stamps are taken before the files are read, so a form that is too old never looks current."""
     original = load.texts
 
-    def edited(policy: str, owners: Collection[int]) -> list[tuple[str, str]]:
-        texts = original(policy, owners)
+    def edited(policy: str) -> list[tuple[str, str]]:
+        texts = original(policy)
         monkeypatch.setattr(load, "texts", original)
         site.write(GOOD.replace("one", "later"))
         return texts
