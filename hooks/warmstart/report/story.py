@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from warmstart.audit import values
@@ -16,8 +16,6 @@ EARLY_S = 300.0  # an end that may be the doing of what the job was given
 SEED, HARVEST, IMAGE = "seed", "harvest", "image"  # steps
 NO_ENTRY = "no file of an entry"
 OBSERVED = "it is only observed (mode: observe)"
-_ABOUT = ("cluster", "partition", "account")
-_PLAN = ("asked", "rules", "granted", "facts")
 
 COLD = {
     "nothing-published": "nothing is published for its facts in the scopes that this job reads",
@@ -56,52 +54,38 @@ class Part(NamedTuple):
     what: str
 
 
-class HookStory(NamedTuple):
-    """One run of one hook."""
-
-    hook: str
-    node: str
-    started: str  # `ts`
-    seconds: float  # 0.0 of one that has not finished
-    outcome: str  # ok | ended | failed | refused | drained | crashed | killed | has not finished
-    parts: tuple[Part, ...]
+def first_node(hooks: Sequence[Hook]) -> str:
+    """Return the node whose prolog said that the job began with it, else one of the others."""
+    prologs = [hook for hook in hooks if hook.name == PROLOG and not hook.done_by]
+    return min(prologs or hooks, key=lambda hook: (not hook.head, len(hook.node), hook.node)).node
 
 
-class Story(NamedTuple):
-    """What happened to one job."""
+def about(hooks: Sequence[Hook]) -> Iterator[str]:
+    """Yield what there is to say of a job as a whole: who asked for what, by which rules, and why it got nothing."""
+    node, known = first_node(hooks), Line()
+    for hook in sorted(hooks, key=lambda hook: (hook.node == node, hook.name == PROLOG)):
+        known |= hook.line  # what the first node's prolog says counts most
+    labels = [f"{key} {text}" for key in ("cluster", "partition", "account") if (text := values.text(known, key))]
+    yield ", ".join([f"job {hooks[0].job} of {values.text(known, 'user') or '?'}", *labels])
+    for key in ("asked", "rules", "granted", "facts"):
+        if words := [*_words(known.get(key))]:
+            yield f"{key}: {', '.join(words)}"
+    if excluded := values.text(known, "excluded") or (OBSERVED if known.get("observed") is True else ""):
+        yield f"warmstart does nothing for it: {excluded}"
+    for reason in [failure.reason for hook in hooks for failure in hook.failures if failure.degree == REFUSED][:1]:
+        yield f"refused: {reason}"
+    yield from values.texts(known, "notices")
 
-    job: int
-    user: str
-    about: dict[str, str]  # cluster, partition, account, as far as they are known
-    nodes: tuple[str, ...]  # the first one of the job first, if that is known
-    plan: dict[str, tuple[str, ...]]  # asked, rules, granted, facts; none that is empty
-    excluded: str
-    refused: str  # why the job failed
-    hooks: tuple[HookStory, ...]
-    notices: tuple[str, ...]  # what its output shows
-    advice: tuple[str, ...]
 
-
-def tell(hooks: Sequence[Hook]) -> Story:
-    """Return the story of a job by its hooks, of which there is one at least."""
-    ordered = sorted(hooks, key=lambda hook: (hook.began, hook.node))
-    prologs = {hook.node: hook for hook in ordered if hook.name == PROLOG and not hook.done_by}
-    nodes = sorted(prologs, key=lambda node: (not prologs[node].head, len(node), node))
-    known: Line = {}
-    for hook in (*ordered, *(prologs[node] for node in reversed(nodes))):  # what the first node says counts
-        known |= hook.line
-    return Story(
-        job=ordered[0].job,
-        user=values.text(known, "user"),
-        about={key: text for key in _ABOUT if (text := values.text(known, key))},
-        nodes=tuple(nodes),
-        plan={key: tuple(words) for key in _PLAN if (words := [*_words(known.get(key))])},
-        excluded=values.text(known, "excluded") or (OBSERVED if known.get("observed") is True else ""),
-        refused=next((one.reason for hook in ordered for one in hook.failures if one.degree == REFUSED), ""),
-        hooks=tuple(map(_hook, ordered)),
-        notices=values.texts(known, "notices"),
-        advice=tuple(dict.fromkeys(_advice(ordered))),
-    )
+def advice(hooks: Sequence[Hook]) -> list[str]:
+    """Return what to do."""
+    found = [f"{failure.code}: {failure.hint}" for hook in hooks for failure in hook.failures if failure.hint]
+    if early := [died for hook in hooks if 0 < (died := values.seconds(hook.line, "died_ms")) < EARLY_S]:
+        found.append(
+            f"the job began warm and died after {format_duration(max(early))}: if that repeats, submit it with "
+            "--warm-fresh, or with cache=NAME, another one for each configuration"
+        )
+    return [*dict.fromkeys(found)]
 
 
 def named(nodes: Sequence[str]) -> str:
@@ -122,23 +106,23 @@ def _text(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _hook(hook: Hook) -> HookStory:
+def parts(hook: Hook) -> list[Part]:
+    """Return what a hook did, a part for each step, and for each of its images and caches."""
     steps, told = values.mapping(hook.line, "steps"), values.mapping(hook.line, "told")
     of_step = {IMAGE: [*map(_image, hook.images)], SEED: [*_starts(hook)], HARVEST: [*_harvests(hook)]}
-    parts: list[Part] = []
+    found: list[Part] = []
     for step in dict.fromkeys((*steps, *(step for step, own in of_step.items() if own), *told)):
         time = format_duration(values.seconds(steps, step)) if step in steps else ""
-        parts.append(Part(step, time, "; ".join(dict.fromkeys(f.reason for f in hook.failures if f.step == step))))
-        parts += of_step.get(step, [])
-        parts += [Part(f"  {name}", "", _text(text)) for name, text in values.mapping(told, step).items()]
+        found.append(Part(step, time, "; ".join(dict.fromkeys(f.reason for f in hook.failures if f.step == step))))
+        found += of_step.get(step, [])
+        found += [Part(f"  {name}", "", _text(text)) for name, text in values.mapping(told, step).items()]
     for remark in values.mappings(hook.line, "remarks"):
-        about = values.text(remark, "about")
-        parts.append(Part("remark", "", f"{about}: " * bool(about) + values.text(remark, "text")))
-    parts += [Part("failed", "", failure.reason) for failure in hook.failures if failure.step not in steps]
+        of = values.text(remark, "about")
+        found.append(Part("remark", "", f"{of}: " * bool(of) + values.text(remark, "text")))
+    found += [Part("failed", "", failure.reason) for failure in hook.failures if failure.step not in steps]
     if bug := values.text(hook.line, "traceback").strip().rpartition("\n")[2]:
-        parts.append(Part("bug", "", bug))
-    outcome = hook.outcome or ("failed" if hook.failures else "ok")  # of what was done for another job
-    return HookStory(hook.done_by or hook.name, hook.node, hook.began, hook.seconds, outcome, tuple(parts))
+        found.append(Part("bug", "", bug))
+    return found
 
 
 def _image(image: ImageUse) -> Part:
@@ -212,13 +196,3 @@ def _such_as(item: Item, key: str) -> str:
 
 def _entries(number: int, kind: str = "") -> str:
     return f"{number} {kind}{'entry' if number == 1 else 'entries'}"
-
-
-def _advice(hooks: Sequence[Hook]) -> Iterable[str]:
-    for failure in (failure for hook in hooks for failure in hook.failures if failure.hint):
-        yield f"{failure.code}: {failure.hint}"
-    if early := [died for hook in hooks if 0 < (died := values.seconds(hook.line, "died_ms")) < EARLY_S]:
-        yield (
-            f"the job began warm and died after {format_duration(max(early))}: if that repeats, submit it with "
-            "--warm-fresh, or with cache=NAME, another one for each configuration"
-        )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.lib.hook_lines import EPILOG, NOW, PROLOG, epilog, finished, started
 from warmstart.audit.line import CUT, Line, shaped, timestamp
 from warmstart.report.lines import KILLED, UNFINISHED, Failure, Hooks, ImageUse, hook_of, hooks, why_cold
-from warmstart.report.story import tell
+from warmstart.report.story import about, advice, parts
 from warmstart.report.summary import summarize
 
 IMAGE = {"image": "r/a:1", "digest": "sha256:ab", "how": "waited", "bytes": 70, "ms": 3, "waited_ms": 2}
@@ -125,4 +125,6 @@ def test_a_line_of_any_form_is_read(fields: Line) -> None:
     for line in ({**PROLOG, **fields, "event": "hook.finished"}, {**fields, "event": "image.import-failed"}):
         summarize([line], NOW)
         for hook in hooks([line], NOW):
-            tell([hook])
+            assert [*about([hook])]
+            parts(hook)
+            advice([hook])
