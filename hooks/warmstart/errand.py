@@ -20,18 +20,18 @@ from warmstart.host import files, wire
 from warmstart.host.deadline import after
 from warmstart.host.files import ensure_dir, names_in, opened_dir, read_small, replace_file, unlink_if_there
 from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, contextmanager, dumps, suppress
-from warmstart.record import Reserve
+from warmstart.run.state import Reserve
 
 if TYPE_CHECKING:
     from typing import TypeVar
 
     from warmstart.paths import NodePaths
-    from warmstart.record import Record
+    from warmstart.run.state import Run
 
     T = TypeVar("T")
 
 KEPT_S = 86_400.0  # after the last attempt
-_LONGEST = 130 << 20  # twice a record's, which is a JSON string in a file
+_LONGEST = 130 << 20  # twice a run's, which is a JSON string in a file
 _LONGEST_OWNER = 96  # of a scope's 200 characters
 
 
@@ -54,9 +54,9 @@ class Asker(NamedTuple):
     cluster: str
 
     @classmethod
-    def of(cls, record: Record) -> Asker:
-        """Return the job of a record."""
-        return cls(record.job_id, record.uid, record.user, record.cluster)
+    def of(cls, run: Run) -> Asker:
+        """Return the job of a run."""
+        return cls(run.job_id, run.uid, run.user, run.cluster)
 
 
 class Errand(NamedTuple):

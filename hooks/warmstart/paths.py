@@ -159,7 +159,7 @@ class NodePaths(NamedTuple):
 
     @property
     def state(self) -> str:
-        """`<jobid>/record.json`: what the prolog recorded for the epilog."""
+        """`<jobid>/run.json`: what the prolog recorded for the epilog."""
         return f"{self.root}/state"
 
     @property

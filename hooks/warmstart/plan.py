@@ -21,8 +21,8 @@ from warmstart.policy.keys import Policy
 from warmstart.policy.match import NO_RULE, Grant, combine, matching, names_nodes, private_repository, scope_key
 from warmstart.profiles import registry
 from warmstart.profiles.contract import FILES
-from warmstart.record import Record
 from warmstart.request import NOTHING, Request
+from warmstart.run.state import Run
 from warmstart.slurm import nodes
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ def environment(policy: Policy, job: Job, grant: Grant, requested: Request, prep
     from warmstart.runner import Step
     from warmstart.steps import environment as step
 
-    cache = prepared.context.record.cache
+    cache = prepared.context.run.own.path
     variables: dict[str, str] = {}
     defaults: dict[str, str] = {}
     for name in profiles(policy, grant, requested) if cache else ():
@@ -342,21 +342,21 @@ def _refused(policy: Policy, requested: Request) -> list[str]:
     return [f"warmstart: {word.name}={requested.words[word.name]}: {word.refused}" for word in refused]
 
 
-def epilog(policy: Policy, record: Record, slurm_conf: str = "") -> list[Step]:
-    """Return the steps for what the record names. `slurm_conf` is the configuration file for the query to slurmctld."""
+def epilog(policy: Policy, run: Run, slurm_conf: str = "") -> list[Step]:
+    """Return the steps for what the run names. `slurm_conf` is the configuration file for the query to slurmctld."""
     from warmstart.runner import Step
     from warmstart.steps import release, spool
 
     steps = []
-    publishes = record.seeded and record.publish_scope and record.cache
-    if publishes and (record.head or record.nodelist):
+    own = run.own
+    if own.seeded and own.publish_scope and own.path:
         from warmstart.steps import harvest
 
         bounds = policy.harvest
-        after_success = frozenset(record.seeded) if bounds.only_successful else _after_success(policy, record)
-        failure = _outcome_query(policy, record, slurm_conf) if after_success else None
-        is_head = record.head and not record.sets  # of all its sets, that is
-        of_head = frozenset(name for name in record.seeded if not is_head and is_of_head(policy, name))
+        after_success = frozenset(own.seeded) if bounds.only_successful else _after_success(policy, run)
+        failure = _outcome_query(policy, run, slurm_conf) if after_success else None
+        is_head = run.head and not run.others  # of all its caches, that is
+        of_head = frozenset(name for name in own.seeded if not is_head and is_of_head(policy, name))
         options = harvest.Options(bounds.budget, bounds.max_size, failure, after_success, of_head)
         steps.append(Step(harvest.NAME, partial(harvest.run, options=options)))
     steps.append(Step(release.NAME, partial(release.run, options=release.Options())))
@@ -375,13 +375,13 @@ def is_of_head(policy: Policy, name: str) -> bool:
     return bool(registry.get(name, policy.profiles).lock)
 
 
-def _after_success(policy: Policy, record: Record) -> frozenset[str]:
-    """Return the record's profiles of which only successful jobs count, but for those that the policy lost."""
-    known = {*registry.names(policy.profiles)} & record.seeded.keys()
+def _after_success(policy: Policy, run: Run) -> frozenset[str]:
+    """Return the run's profiles of which only successful jobs count, but for those that the policy lost."""
+    known = {*registry.names(policy.profiles)} & run.own.seeded.keys()
     return frozenset(name for name in known if registry.get(name, policy.profiles).only_successful)
 
 
-def _outcome_query(policy: Policy, record: Record, slurm_conf: str) -> Callable[[Deadline], str]:
+def _outcome_query(policy: Policy, run: Run, slurm_conf: str) -> Callable[[Deadline], str]:
     from warmstart.slurm.commands import failure
 
-    return partial(failure, policy.paths.scontrol, record.job_id, slurm_conf)
+    return partial(failure, policy.paths.scontrol, run.job_id, slurm_conf)

@@ -9,7 +9,7 @@
 | `finish_deferred`, `drop_deferred` | maintenance                     | nothing                                    |
 | `end_orphan`                       | maintenance                     | nothing                                    |
 
-Before it is removed the run's directory, which is root's, gets a name of its own (`Record.going`), and only root can
+Before it is removed the run's directory, which is root's, gets a name of its own (`Run.going`), and only root can
 enter it. A hook removes for a second, however much a job left; then the removal goes on off the clock
 (`finish_removal`). The directories of the job are never moved by themselves: rename(2) fails between two project ids,
 and users can set those of their own. A user may have eight such runs on a node, and none waits on a disk that is short
@@ -24,21 +24,21 @@ The order of removal:
    which ones were in use.
 4. The run's directory; then what the run's imports left beside it.
 5. The file of a deferred harvest, once the cache that it names is gone, or the file of a removal names the run.
-6. The record. It is the last thing on this node.
+6. The run's state (`run.state`). It is the last thing on this node.
 7. The run's board in the store. It comes last because the store may be unreachable.
 
-A process that dies between two of these leaves nothing unknown. While anything of 1 to 5 is left, the record, or the
+A process that dies between two of these leaves nothing unknown. While anything of 1 to 5 is left, the run, or the
 file of a deferred harvest or of a removal, names the run, and a repeated epilog, the prolog of a requeued job, the
-background or maintenance starts over. So a part that fails leaves the record in place, and does not keep the other
+background or maintenance starts over. So a part that fails leaves the run in place, and does not keep the other
 parts from being done. Only the board can outlive both; maintenance of the store removes old ones. The file is
-written first and the record removed last, so at least one of them names the run at all times. A tree that none names is
-an orphan. After `undo`, which leaves what wings hold, the epilog has them release it without a record.
+written first and the run removed last, so at least one of them names the run at all times. A tree that none names is
+an orphan. After `undo`, which leaves what wings hold, the epilog has them release it without a run.
 
 Every part accepts that its object is already gone, so a run may be ended twice. Two processes never end one run at the
-same time: hooks hold the lock on the job's state (`record.job_lock`), maintenance holds that or is at work on deferred
+same time: hooks hold the lock on the job's state (`run.job_lock`), maintenance holds that or is at work on deferred
 harvests (`errand.at_work`), and one process at a time goes on with removals.
 
-Every path is computed from the record's job and run id, never found by user or by pattern. Whatever a process or a
+Every path is computed from the run's job and run id, never found by user or by pattern. Whatever a process or a
 mount holds is left in place, audited, and removed by the next attempt. It never drains the node.
 
 Not imported by a warm prolog.
@@ -51,7 +51,6 @@ import os
 import time
 
 from warmstart import errand, view, wing
-from warmstart import record as records
 from warmstart.audit import events
 from warmstart.audit.log import Log
 from warmstart.errand import Errands, at_work
@@ -69,7 +68,8 @@ from warmstart.images import scratch
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, suppress
 from warmstart.paths import MOUNTED, SEED, SETS, NodePaths
 from warmstart.policy.keys import Policy
-from warmstart.record import Record, RecordUnreadable
+from warmstart.run import state
+from warmstart.run.state import Caches, Run, RunUnreadable
 from warmstart.store.client import StoreClient
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
         """`end.py` of a wing. Hot path."""
 
         def job_over(self, paths: NodePaths, node: str, job_id: int, audit: Log, deadline: Deadline) -> None:
-            """Take down what the wing holds for a job; called also for jobs without a record, and twice."""
+            """Take down what the wing holds for a job; called also for jobs without a run, and twice."""
 
 
 STEP = "release"  # the step's name in the audit, for every way to end a run
@@ -112,7 +112,7 @@ class Ending(NamedTuple):
 
     policy: Policy
     paths: NodePaths
-    record: Record
+    run: Run
     audit: Log
     store: StoreClient
 
@@ -140,14 +140,14 @@ class Orphan(NamedTuple):
 
 
 def release(ending: Ending, deadline: Deadline) -> list[WarmstartError]:
-    """End a run after its job: remove it, or defer its harvest if the record says so (`deferred`).
+    """End a run after its job: remove it, or defer its harvest if the run says so (`deferred`).
 
     Returns the errors of the parts that failed; the others are done.
     """
     failures: list[WarmstartError] = []
     _end_wings(ending, after(LEDGER_SECONDS), failures)
     _collect_notes(ending)
-    if ending.record.left:
+    if ending.run.left:
         defer(ending, deadline, failures)
     else:
         _remove(ending, deadline, failures)
@@ -161,7 +161,7 @@ def supersede(ending: Ending, deadline: Deadline, *, rebooted: bool) -> None:
     Failures are audited and not raised, because the new run has its own directory.
     """
     why = "the node was started again" if rebooted else "the job was requeued"
-    ending.audit.remark(f"an earlier run of the job was removed: {why}", ending.record.run_id)
+    ending.audit.remark(f"an earlier run of the job was removed: {why}", ending.run.run_id)
     failures: list[WarmstartError] = []
     _end_wings(ending, deadline, failures)
     _remove(ending, deadline, failures)
@@ -186,56 +186,56 @@ def defer(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) ->
 
     Drops deferred harvests if there are too many. The errors of parts are added to `failures`.
     """
-    record, paths = ending.record, ending.paths
+    run, paths = ending.run, ending.paths
     _end_live(ending)
-    with _collected(f"{paths.errands}/{record.run_name}", failures):
-        deferred.defer(paths, HARVESTS, record, time.time())
-        ending.audit.remark("the epilog had no time or no space; maintenance harvests it", ", ".join(record.left))
+    with _collected(f"{paths.errands}/{run.name}", failures):
+        deferred.defer(paths, HARVESTS, run, time.time())
+        ending.audit.remark("the epilog had no time or no space; maintenance harvests it", ", ".join(run.left))
     _remove_view(ending, failures)
-    with _collected(record.run_directory, failures):
-        _close_to_user(record, deadline)
+    with _collected(run.directory, failures):
+        _close_to_user(run, deadline)
     _forget(ending, failures)
     with _collected(paths.errands, failures), at_work(paths, HARVESTS.name) as is_ours:
         if is_ours:
             _drop_deferred_beyond_limits(ending, deadline, failures)
 
 
-def finish_deferred(paths: NodePaths, record: Record, deadline: Deadline) -> list[str]:
+def finish_deferred(paths: NodePaths, run: Run, deadline: Deadline) -> list[str]:
     """Remove what is left of a run after its deferred harvest. The caller is at work on `HARVESTS`.
 
-    Leaves the job's view and record, which may belong to a later run. Returns the directories of the cache that a
+    Leaves the job's view and run, which may belong to a later run. Returns the directories of the cache that a
     process still used; they were detached. Raises `WorkspaceBusy`.
     """
-    in_use = _remove_whole(record, deadline)
-    Errands(paths, HARVESTS).drop(record.run_name)
+    in_use = _remove_whole(run, deadline)
+    Errands(paths, HARVESTS).drop(run.name)
     return in_use
 
 
-def finish_removal(paths: NodePaths, record: Record, deadline: Deadline) -> bool:
+def finish_removal(paths: NodePaths, run: Run, deadline: Deadline) -> bool:
     """Go on with the removal of a run; return whether nothing of it is left. Raises `WorkspaceBusy`."""
-    removed = _remove_workspace(record, deadline)
+    removed = _remove_workspace(run, deadline)
     if removed.is_whole:
-        Errands(paths, REMOVALS).drop(record.run_name)
+        Errands(paths, REMOVALS).drop(run.name)
     return removed.is_whole
 
 
 def drop_deferred(paths: NodePaths, harvest: DeferredHarvest, reason: str, audit: Log, deadline: Deadline) -> None:
     """Drop a deferred harvest, remove its run and audit the loss. The caller is at work on `HARVESTS`."""
     audit = audit.for_job(**harvest.job_labels)
-    if harvest.record:
-        _remove_or_leave(paths, harvest.record, deadline)
+    if harvest.run:
+        _remove_or_leave(paths, harvest.run, deadline)
     Errands(paths, HARVESTS).drop(harvest.name)
-    profiles = harvest.record.left if harvest.record else []
+    profiles = harvest.run.left if harvest.run else []
     audit.emit(events.HARVEST_DROPPED, run=harvest.name, profiles=profiles, reason=reason)
 
 
 def end_orphan(paths: NodePaths, orphan: Orphan, is_over: Callable[[int], bool]) -> bool:
-    """Remove a tree that neither a record nor a deferred harvest names. Return whether it was removed.
+    """Remove a tree that neither a run nor a deferred harvest names. Return whether it was removed.
 
     `is_over` returns whether a job has certainly left the cluster. Raises `JobBusy` while a hook of the job is running,
     and `WorkspaceBusy`.
     """
-    with records.job_lock(paths.state, orphan.job_id, after(0)):
+    with state.job_lock(paths.state, orphan.job_id, after(0)):
         if not _is_removable(paths, orphan, is_over):
             return False
         remove_orphan(orphan.directory, orphan.name)
@@ -261,44 +261,44 @@ def end_wings(policy: Policy, paths: NodePaths, job: JobOnNode, audit: Log, dead
 
 def _remove(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
     """Remove a run from this node: 2 to 6 of the module's order."""
-    record = ending.record
+    run = ending.run
     in_use: list[str] = []
     _end_live(ending)
     _remove_view(ending, failures)
-    with _collected(record.run_directory, failures):
-        in_use = _remove_or_leave(ending.paths, record, deadline)
-        Errands(ending.paths, HARVESTS).drop(record.run_name)
+    with _collected(run.directory, failures):
+        in_use = _remove_or_leave(ending.paths, run, deadline)
+        Errands(ending.paths, HARVESTS).drop(run.name)
     _forget(ending, failures)
     if in_use:
         from warmstart.seed.overlay import CacheInUse
 
         problem = f"used {', '.join(in_use)}; the overlay was detached, and is gone when that process ends"
-        failures.append(CacheInUse(what=f"{record.run_directory}/cache", problem=problem))
+        failures.append(CacheInUse(what=f"{run.directory}/cache", problem=problem))
 
 
 def _end_wings(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
-    job = JobOnNode(ending.record.node, ending.record.job_id, ending.record.wings)
+    job = JobOnNode(ending.run.node, ending.run.job_id, ending.run.wings)
     with _collected(ending.paths.root, failures):
         end_wings(ending.policy, ending.paths, job, ending.audit, deadline)
 
 
 def _end_live(ending: Ending) -> None:
-    if ending.record.live:
+    if ending.run.live:
         from warmstart.harvest import live
 
-        live.end(ending.paths, ending.record)
+        live.end(ending.paths, ending.run)
 
 
 def _remove_view(ending: Ending, failures: list[WarmstartError]) -> None:
-    with _collected(f"{ending.paths.view}/{ending.record.view_id}", failures):
-        view.remove(ending.paths.view, ending.record)
+    with _collected(f"{ending.paths.view}/{ending.run.view_id}", failures):
+        view.remove(ending.paths.view, ending.run)
 
 
 def _forget(ending: Ending, failures: list[WarmstartError]) -> None:
-    """Remove the record, unless a part failed: then it names what is left for the next attempt."""
+    """Forget the run, unless a part failed: then its state names what is left for the next attempt."""
     if not failures:
-        with _collected(f"{ending.paths.state}/{ending.record.job_id}", failures):
-            records.forget(ending.paths.state, ending.record.job_id)
+        with _collected(f"{ending.paths.state}/{ending.run.job_id}", failures):
+            state.forget(ending.paths.state, ending.run.job_id)
 
 
 @contextmanager
@@ -317,55 +317,55 @@ def _audit(ending: Ending, failures: list[WarmstartError]) -> None:
         ending.audit.failed(failure, STEP)
 
 
-def _remove_or_leave(paths: NodePaths, record: Record, deadline: Deadline) -> list[str]:
+def _remove_or_leave(paths: NodePaths, run: Run, deadline: Deadline) -> list[str]:
     """Remove what belongs only to the run, 3 and 4, or leave what takes longer than `AT_ONCE_S` to the background.
 
     Returns the directories of the cache that a process still used. Raises `WorkspaceBusy`.
     """
-    removed = _remove_workspace(record, deadline.within(AT_ONCE_S))
+    removed = _remove_workspace(run, deadline.within(AT_ONCE_S))
     if removed.is_whole:
         return removed.in_use
-    if _may_wait(paths, record):
-        _leave(paths, record)
+    if _may_wait(paths, run):
+        _leave(paths, run)
     else:
-        _remove_whole(record, deadline)
+        _remove_whole(run, deadline)
     return removed.in_use
 
 
-def _may_wait(paths: NodePaths, record: Record) -> bool:
+def _may_wait(paths: NodePaths, run: Run) -> bool:
     """Return whether the removal of a run may go on later: the node has space, and its user few such runs."""
-    if deferred.is_short_of_space(record.workspace):
+    if deferred.is_short_of_space(run.workspace):
         return False
-    return Errands(paths, REMOVALS).count(str(record.uid)) < REMOVALS.most
+    return Errands(paths, REMOVALS).count(str(run.uid)) < REMOVALS.most
 
 
-def _leave(paths: NodePaths, record: Record) -> None:
+def _leave(paths: NodePaths, run: Run) -> None:
     """Have the rest of a run removed off the clock; raises `FileSystemBroken` or `StateFull`."""
     # Without what a removal does not need: users choose the names of entries.
-    needed = record._replace(seeded={}, facts={}, environment={}, images={}, sets=[])
+    needed = run._replace(environment={}, images={}, own=Caches(), others=[])
     deferred.defer(paths, REMOVALS, needed, time.time())
     errand.start(paths, REMOVALS.name)
 
 
-def _remove_whole(record: Record, deadline: Deadline) -> list[str]:
+def _remove_whole(run: Run, deadline: Deadline) -> list[str]:
     """Remove a run as `_remove_workspace` does; raises `WorkspaceBusy` also if something is left at the deadline."""
-    removed = _remove_workspace(record, deadline)
+    removed = _remove_workspace(run, deadline)
     if not removed.is_whole:
-        raise WorkspaceBusy(path=record.run_directory, problem="not all removed before the deadline")
+        raise WorkspaceBusy(path=run.directory, problem="not all removed before the deadline")
     return removed.in_use
 
 
-def _remove_workspace(record: Record, deadline: Deadline) -> _Removed:
+def _remove_workspace(run: Run, deadline: Deadline) -> _Removed:
     """Remove the run's directory: 3 and 4. A second call goes on where the first one ended."""
-    if not record.workspace:
+    if not run.workspace:
         return _Removed()
     try:
-        with opened_dir(record.workspace) as root:
-            is_there = _is_its(root, record)
-            in_use = _unmount(root, record.place) if is_there else []
+        with opened_dir(run.workspace) as root:
+            is_there = _is_its(root, run)
+            in_use = _unmount(root, run.place) if is_there else []
             try:
-                remove_tree(root, _moved(root, record) if is_there else record.going, deadline)
-                scratch.remove_left(root, record.run_id, deadline)
+                remove_tree(root, _moved(root, run) if is_there else run.going, deadline)
+                scratch.remove_left(root, run.run_id, deadline)
             except OSError as error:
                 if error.errno != errno.ETIME:
                     raise
@@ -376,35 +376,35 @@ def _remove_workspace(record: Record, deadline: Deadline) -> _Removed:
     except OSError as error:
         if error.errno == errno.EROFS:
             return _Removed()  # a read-only file system: nothing was written, and nothing can be removed
-        raise WorkspaceBusy(path=record.run_directory, problem=error.strerror) from error
+        raise WorkspaceBusy(path=run.directory, problem=error.strerror) from error
 
 
-def _is_its(root: int, record: Record) -> bool:
+def _is_its(root: int, run: Run) -> bool:
     """Return whether the directory at a run's place is the run's, and not one that was there before it.
 
     One without anything in it is that of a prolog that died before it could mark it.
     """
     try:
-        os.stat(f"{record.place}/{record.mark}", dir_fd=root, follow_symlinks=False)
+        os.stat(f"{run.place}/{run.mark}", dir_fd=root, follow_symlinks=False)
     except FileNotFoundError:
         with suppress(OSError):
-            os.rmdir(record.place, dir_fd=root)
+            os.rmdir(run.place, dir_fd=root)
         return False
     return True
 
 
-def _moved(root: int, record: Record) -> str:
+def _moved(root: int, run: Run) -> str:
     """Give a run's directory the name under which it is removed, and close it to its user; return its name now.
 
     If this process dies meanwhile, the harvest is repeated. It must not take what is gone for what the job removed.
     """
     try:
-        with opened_dir(record.place, root) as run:
-            os.fchmod(run, 0o700)
-        os.rename(record.place, record.going, src_dir_fd=root, dst_dir_fd=root)
+        with opened_dir(run.place, root) as fd:
+            os.fchmod(fd, 0o700)
+        os.rename(run.place, run.going, src_dir_fd=root, dst_dir_fd=root)
     except OSError:
-        return record.place
-    return record.going
+        return run.place
+    return run.going
 
 
 def _sets(run: int) -> Iterator[int]:
@@ -438,7 +438,7 @@ def _unmount(root: int, place: str) -> list[str]:
 
 def _withdraw(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
     """Take down what this node has put on the run's board. After a `StoreError` maintenance of the store does it."""
-    for path in ending.record.all_topics:
+    for path in ending.run.all_topics:
         from warmstart.store import board  # most runs have no topic
 
         with _collected(path, failures):
@@ -450,30 +450,30 @@ def _collect_notes(ending: Ending) -> None:
 
     Comes before any removal, because the notes about these images are in the run's TMPDIR.
     """
-    record = ending.record
-    if not record.workspace:
+    run = ending.run
+    if not run.workspace:
         return
     from warmstart.images import notes
     from warmstart.images.store.client import ImageStoreClient
 
     store = ImageStoreClient(ending.store.worker, ending.policy.paths.store)
-    with suppress(OSError, StoreError), opened_dir(record.run_directory) as run:
-        notes.collect(run, ending.paths.uses, node=record.node, store=store, deadline=after(_STORE_SECONDS))
+    with suppress(OSError, StoreError), opened_dir(run.directory) as fd:
+        notes.collect(fd, ending.paths.uses, node=run.node, store=store, deadline=after(_STORE_SECONDS))
 
 
-def _close_to_user(record: Record, deadline: Deadline) -> None:
+def _close_to_user(run: Run, deadline: Deadline) -> None:
     """Make the run's directory inaccessible to the job's user; remove leftovers of imports and TMPDIR."""
     try:
-        with opened_dir(record.workspace) as root:
-            if _is_its(root, record):
-                with opened_dir(record.place, root) as run:
-                    os.fchmod(run, 0o700)
-                    _remove_tmp(run, deadline)
-            scratch.remove_left(root, record.run_id, deadline)
+        with opened_dir(run.workspace) as root:
+            if _is_its(root, run):
+                with opened_dir(run.place, root) as fd:
+                    os.fchmod(fd, 0o700)
+                    _remove_tmp(fd, deadline)
+            scratch.remove_left(root, run.run_id, deadline)
     except FileNotFoundError:
         return
     except OSError as error:
-        raise WorkspaceBusy(path=record.run_directory, problem=error.strerror) from error
+        raise WorkspaceBusy(path=run.directory, problem=error.strerror) from error
 
 
 def _remove_tmp(run: int, deadline: Deadline) -> None:
@@ -495,7 +495,7 @@ def _drop_deferred_beyond_limits(ending: Ending, deadline: Deadline, failures: l
     waiting = sorted(Errands(paths, HARVESTS).all(), key=lambda left: (left.due, left.key))
     beyond = len(waiting) - ending.policy.harvest.deferred
     for dropped, number in enumerate(fair_order([Held(left.owner, 1) for left in waiting])):
-        if dropped >= beyond and not deferred.is_short_of_space(ending.record.workspace):
+        if dropped >= beyond and not deferred.is_short_of_space(ending.run.workspace):
             return
         reason = deferred.NO_ROOM if dropped < beyond else deferred.NO_SPACE
         with _collected(f"{paths.errands}/{waiting[number].key}", failures):
@@ -506,12 +506,12 @@ def _drop_deferred_beyond_limits(ending: Ending, deadline: Deadline, failures: l
 def _is_removable(paths: NodePaths, orphan: Orphan, is_over: Callable[[int], bool]) -> bool:
     """Return whether nothing names a tree any more."""
     try:
-        record = records.load(paths.state, orphan.job_id)
-    except RecordUnreadable:
+        run = state.load(paths.state, orphan.job_id)
+    except RunUnreadable:
         return False
     if any(Errands(paths, kind).find(orphan.run_name) for kind in (HARVESTS, REMOVALS)):
         return False
-    if record and record.run_name == orphan.run_name:
+    if run and run.name == orphan.run_name:
         return False
-    # If the record is of another run of the job, this run is over even if the job is not.
-    return record is not None or is_over(orphan.job_id)
+    # If the job has another run now, this one is over even if the job is not.
+    return run is not None or is_over(orphan.job_id)

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import time
 
-from warmstart import record as records
 from warmstart.errors import NodeError, UserError, WarmstartError
 from warmstart.lean import Callable, Iterable, NamedTuple
-from warmstart.record import Record
+from warmstart.run import state
+from warmstart.run.state import Run
 from warmstart.steps.contract import Context, Outcome
 
 
@@ -43,7 +43,7 @@ def run_prolog(context: Context, steps: Iterable[Step]) -> Prepared:
     """Run the steps in order. Raises `UserError` for a verdict and `NodeError` for a drain."""
     notices: list[str] = []
     for step in steps:
-        if step.in_workspace and not context.record.cache:
+        if step.in_workspace and not context.run.own.path:
             continue
         degraded: list[WarmstartError] = []
         try:
@@ -97,7 +97,7 @@ class Refused(UserError):
 
 
 def _run(context: Context, step: Step, degraded: list[WarmstartError], notices: list[str]) -> tuple[Context, Outcome]:
-    """Run one step, audit it and save the record. Adds its non-fatal errors to `degraded`, its lines to `notices`."""
+    """Run one step, audit it and save the run. Adds its non-fatal errors to `degraded`, its lines to `notices`."""
     started = time.monotonic()
     audit = context.audit.bind(step=step.name)
     try:
@@ -113,14 +113,14 @@ def _run(context: Context, step: Step, degraded: list[WarmstartError], notices: 
     notices.extend(f"warmstart: {line}" for line in outcome.notices)
     if outcome.detail:
         audit.put("told", step.name, **outcome.detail)
-    record = _merged(context.record, step, outcome)
-    if record != context.record:
-        records.save(context.paths.state, record)
-    return context._replace(record=record), outcome
+    run = _merged(outcome.run or context.run, step, outcome)
+    if run != context.run:
+        state.save(context.paths.state, run)
+    return context._replace(run=run), outcome
 
 
-def _merged(record: Record, step: Step, outcome: Outcome) -> Record:
-    environment = {**record.environment, **outcome.environment}
-    topics = list(dict.fromkeys((*record.topics, *outcome.topics)))
-    wings = list(dict.fromkeys((*record.wings, *filter(None, (step.wing,)))))
-    return record._replace(**outcome.record)._replace(environment=environment, topics=topics, wings=wings)
+def _merged(run: Run, step: Step, outcome: Outcome) -> Run:
+    environment = {**run.environment, **outcome.environment}
+    topics = list(dict.fromkeys((*run.topics, *outcome.topics)))
+    wings = list(dict.fromkeys((*run.wings, *filter(None, (step.wing,)))))
+    return run._replace(environment=environment, topics=topics, wings=wings)

@@ -19,7 +19,7 @@ from warmstart.host.files import ensure_path, read_small
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.current import current_policy
 from warmstart.policy.keys import Policy
-from warmstart.record import incarnation, using_state
+from warmstart.run.state import incarnation, using_state
 from warmstart.store.client import StoreClient
 
 # How often the timers in packaging/systemd start maintenance; doctor alarms after three intervals without success.

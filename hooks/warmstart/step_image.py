@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-from warmstart import record as records
 from warmstart.errors import ResourceError
 from warmstart.host.deadline import Deadline
-from warmstart.record import Record
+from warmstart.run import state
+from warmstart.run.state import Run
 from warmstart.steps.contract import Context
 
 LOCK_S = 5.0
 
 
 class SetFailed(ResourceError):
-    """A step has no set of caches for its image: the job's run is over, another step makes it, the disk refuses."""
+    """A step has no caches for its image: the job's run is over, another step makes it, the disk refuses."""
 
     code = "set-failed"
     template = "{problem}"
@@ -39,17 +39,17 @@ class StepImagePart(Protocol):
     def provide(self, context: Context, image: StepImage, namespaces: list[int], deadline: Deadline) -> bool:
         """Provide it by the deadline, or audit why not; return whether it is still on its way.
 
-        `context` has the run's record as the step found it. `namespaces` are open mount namespaces of the job's that
+        `context` has the run as the step found it. `namespaces` are open mount namespaces of the job's that
         must see it.
         """
 
 
 @contextmanager
-def locked_run(context: Context) -> Iterator[Record]:
-    """Hold the job's lock for a `with`; yield the run's record as it is now. Raises `SetFailed` or `JobBusy`."""
-    state, record = context.paths.state, context.record
-    with records.job_lock(state, record.job_id, context.deadline.within(LOCK_S)):
-        run = records.load(state, record.job_id)
-        if run is None or run.run_id != record.run_id or not run.cache:
+def locked_run(context: Context) -> Iterator[Run]:
+    """Hold the job's lock for a `with`; yield the run as it is now. Raises `SetFailed` or `JobBusy`."""
+    job_id = context.run.job_id
+    with state.job_lock(context.paths.state, job_id, context.deadline.within(LOCK_S)):
+        run = state.load(context.paths.state, job_id)
+        if run is None or run.run_id != context.run.run_id or not run.own.path:
             raise SetFailed(problem="the job's run on this node is over, or has no caches")
         yield run

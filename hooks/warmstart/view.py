@@ -28,7 +28,7 @@ from warmstart.host.files import (
 )
 from warmstart.lean import TYPE_CHECKING, Iterator, sha256, suppress
 from warmstart.paths import MOUNTED, SHOWN, SPARE, NodePaths, Shown
-from warmstart.record import Record, Reserve, StateFull, using_state
+from warmstart.run.state import Reserve, Run, StateFull, using_state
 
 if TYPE_CHECKING:
     from warmstart.paths import Installation
@@ -55,21 +55,21 @@ class NotShown(ResourceError):
     )
 
 
-def publish(directory: str, record: Record, files: dict[str, str]) -> None:
+def publish(directory: str, run: Run, files: dict[str, str]) -> None:
     """Replace the job's view by one with these files (name → text). Raises `FileSystemBroken` or `StateFull`.
 
     Where the disk of `directory`, and its reserve, have no room, the view lies below `paths.SPARE`.
     """
     try:
         with using_state(directory), opened_dir(directory) as parent:
-            _publish(parent, record, files, _reserve(directory, record))
+            _publish(parent, run, files, _reserve(directory, run))
     except StateFull:
         with suppress(OSError), opened_dir(directory) as parent:  # an earlier one would be found first
-            remove_tree(parent, str(record.view_id), after(REMOVAL_SECONDS))
-        publish_spare(directory, record, files)
+            remove_tree(parent, str(run.view_id), after(REMOVAL_SECONDS))
+        publish_spare(directory, run, files)
 
 
-def add(directory: str, record: Record, name: str, text: str) -> None:
+def add(directory: str, run: Run, name: str, text: str) -> None:
     """Add a file to the job's view, in place of one of that name, unless it has `MOST_FILES`.
 
     Raises `FileSystemBroken` or `StateFull`.
@@ -77,11 +77,11 @@ def add(directory: str, record: Record, name: str, text: str) -> None:
     fresh = f".{name}"
     with using_state(directory):
         for place in (directory, SPARE + directory):
-            with suppress(FileNotFoundError), opened_dir(f"{place}/{record.view_id}") as fd:
+            with suppress(FileNotFoundError), opened_dir(f"{place}/{run.view_id}") as fd:
                 if len(os.listdir(fd)) >= MOST_FILES:
                     return
                 unlink_if_there(fresh, fd)
-                _add(fd, record, fresh, text, _reserve(directory, record))
+                _add(fd, run, fresh, text, _reserve(directory, run))
                 os.rename(fresh, name, src_dir_fd=fd, dst_dir_fd=fd)
                 return
 
@@ -94,43 +94,43 @@ def set_of(reference: str, nodes: str) -> str:
     return f"set-{sha256(f'{reference} {nodes}'.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
 
 
-def publish_spare(directory: str, record: Record, files: dict[str, str]) -> None:
-    """Publish a view below `paths.SPARE`: there `remove_spare` finds it without a record. Raises as `publish` does."""
+def publish_spare(directory: str, run: Run, files: dict[str, str]) -> None:
+    """Publish a view below `paths.SPARE`: there `remove_spare` finds it without a run. Raises as `publish` does."""
     with using_state(SPARE + directory), opened_trusted(SPARE + directory, make=0o711) as parent:
-        _publish(parent, record, files)
+        _publish(parent, run, files)
 
 
-def _publish(parent: int, record: Record, files: dict[str, str], reserve: Reserve | None = None) -> None:
-    fresh = _fresh(record)
+def _publish(parent: int, run: Run, files: dict[str, str], reserve: Reserve | None = None) -> None:
+    fresh = _fresh(run)
     remove_tree(parent, fresh, after(REMOVAL_SECONDS))
     try:
         make_dir(fresh, 0o700, parent, reserve)
-        _fill(parent, fresh, record, files, reserve)
-        remove_tree(parent, str(record.view_id), after(REMOVAL_SECONDS))
-        os.rename(fresh, str(record.view_id), src_dir_fd=parent, dst_dir_fd=parent)
+        _fill(parent, fresh, run, files, reserve)
+        remove_tree(parent, str(run.view_id), after(REMOVAL_SECONDS))
+        os.rename(fresh, str(run.view_id), src_dir_fd=parent, dst_dir_fd=parent)
     except OSError:
         with suppress(OSError):
             remove_tree(parent, fresh, after(REMOVAL_SECONDS))
         raise
 
 
-def text(directory: str, record: Record, name: str) -> str:
+def text(directory: str, run: Run, name: str) -> str:
     """Return a file of the job's view; "" if it cannot be read."""
     for place in (directory, SPARE + directory):
         with suppress(OSError):
-            return read_small(f"{place}/{record.view_id}/{name}", LONGEST).decode("utf-8", "surrogateescape")
+            return read_small(f"{place}/{run.view_id}/{name}", LONGEST).decode("utf-8", "surrogateescape")
     return ""
 
 
-def remove(directory: str, record: Record) -> None:
+def remove(directory: str, run: Run) -> None:
     """Remove the job's view, and an unfinished one that a killed prolog left. Missing ones are no error.
 
     Raises `OSError` if one cannot be removed.
     """
     with opened_dir(directory) as parent:
-        for name in (str(record.view_id), _fresh(record)):
+        for name in (str(run.view_id), _fresh(run)):
             remove_tree(parent, name, after(REMOVAL_SECONDS))
-    remove_spare(directory, str(record.view_id))
+    remove_spare(directory, str(run.view_id))
 
 
 def remove_spare(directory: str, name: str) -> None:
@@ -209,21 +209,21 @@ def files(installation: Installation, job: str, name: str) -> Iterator[bytes]:
             yield read_small(f"{place}/{job}/{name}", LONGEST)
 
 
-def _reserve(directory: str, record: Record) -> Reserve:
-    return Reserve(NodePaths(f"{os.path.dirname(directory)}/{record.node}", "").reserve)
+def _reserve(directory: str, run: Run) -> Reserve:
+    return Reserve(NodePaths(f"{os.path.dirname(directory)}/{run.node}", "").reserve)
 
 
-def _fresh(record: Record) -> str:
-    return f".new-{record.run_name}"
+def _fresh(run: Run) -> str:
+    return f".new-{run.name}"
 
 
-def _fill(parent: int, name: str, record: Record, files: dict[str, str], reserve: Reserve | None) -> None:
+def _fill(parent: int, name: str, run: Run, files: dict[str, str], reserve: Reserve | None) -> None:
     with opened_dir(name, parent) as fd:
         for file, text in files.items():
-            _add(fd, record, file, text, reserve)
+            _add(fd, run, file, text, reserve)
         os.fchmod(fd, 0o711)
 
 
-def _add(fd: int, record: Record, file: str, text: str, reserve: Reserve | None) -> None:
+def _add(fd: int, run: Run, file: str, text: str, reserve: Reserve | None) -> None:
     with closing(create_file(fd, file, text.encode("utf-8", "surrogateescape"), 0o400, reserve)) as handle:
-        allow_reading(handle, record.uid, record.gid)
+        allow_reading(handle, run.uid, run.gid)

@@ -8,19 +8,19 @@ from pathlib import Path
 from tests.lib.left_runs import runs_left
 from tests.lib.node import NODE, Node
 from tests.lib.numba_entries import numba_entries, write_as
-from tests.lib.runs import a_record
-from warmstart import record as records
+from tests.lib.runs import a_run, ran
 from warmstart.audit.log import Log
 from warmstart.harvest.deferred import HARVESTS
 from warmstart.host.deadline import after
 from warmstart.policy.current import current_policy
-from warmstart.record import Record, Seeded
+from warmstart.run import state as runs
+from warmstart.run.state import Run, Seeded
 from warmstart.steps import harvest, release
 from warmstart.steps.contract import Context
 from warmstart.store.client import StoreClient
 
 Entries = dict[str, dict[str, bytes]]
-BOOT = records.incarnation()
+BOOT = runs.incarnation()
 
 
 class LateNode(Node):
@@ -33,9 +33,9 @@ class LateNode(Node):
         self.workspace = base / ("workspace" if name == NODE else f"workspace.{name}")
         self.workspace.mkdir()
 
-    def run_of(self, number: int, boot_id: str = BOOT, entries: Entries | None = None) -> Record:
+    def run_of(self, number: int, boot_id: str = BOOT, entries: Entries | None = None) -> Run:
         """Make a run with its record and new entries, by default one."""
-        record = a_record(
+        record = a_run(
             job_id=number,
             view_id=number,
             run_id=f"{number:08x}",
@@ -45,26 +45,26 @@ class LateNode(Node):
             workspace=str(self.workspace),
             publish_scope="user-1-a",
             seeded={"numba": Seeded("ns", [])},
-            cache="/x",
+            path="/x",
         )
         os.makedirs(f"{self.paths.state}/{number}", mode=0o700, exist_ok=True)
-        records.save(self.paths.state, record)
+        runs.save(self.paths.state, record)
         for name in ("tmp", "cache/numba"):
-            os.makedirs(f"{record.run_directory}/{name}")
-        Path(record.run_directory, record.mark).touch()
-        write_as(record.uid, record.gid, Path(record.run_directory, "cache/numba"), entries or numba_entries(number))
+            os.makedirs(f"{record.directory}/{name}")
+        Path(record.directory, record.mark).touch()
+        write_as(record.uid, record.gid, Path(record.directory, "cache/numba"), entries or numba_entries(number))
         return record
 
-    def epilog(self, record: Record, budget: float = 0.0) -> list[str]:
+    def epilog(self, record: Run, budget: float = 0.0) -> list[str]:
         """Run the steps of an epilog. Return the codes of its non-fatal errors."""
         policy = current_policy(self.installation, keep=True).policy
         audit = Log(self.policy.paths.audit, {"hook": "epilog", "run_id": record.run_id, "node": self.name})
-        locked = records.job_lock(self.paths.state, record.job_id, after(1))
-        with StoreClient(self.owner, policy.paths.store, record.run_name) as store, locked:
+        locked = runs.job_lock(self.paths.state, record.job_id, after(1))
+        with StoreClient(self.owner, policy.paths.store, record.name) as store, locked:
             context = Context(policy, self.paths, record, audit, after(30), store)
             outcome = harvest.run(context, harvest.Options(budget, 1 << 30))
-            context = context._replace(record=record._replace(**outcome.record))
-            records.save(self.paths.state, context.record)
+            context = context._replace(run=ran(outcome))
+            runs.save(self.paths.state, context.run)
             release.run(context, release.Options())
             audit.finish()
         return [error.code for error in outcome.degraded]

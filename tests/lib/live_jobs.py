@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.lib import packed
 from tests.lib.packed import MTIME_NS
-from tests.lib.runs import a_context
+from tests.lib.runs import a_context, changed
 from warmstart.errand import Kind
 from warmstart.errands import merges
 from warmstart.errands.loop import Turn
@@ -21,7 +21,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import names_in
 from warmstart.paths import Installation
 from warmstart.profiles.contract import Profile
-from warmstart.record import Seeded, SeededBundle
+from warmstart.run.state import Seeded, SeededBundle
 from warmstart.session import Session
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome
@@ -49,16 +49,16 @@ class LiveJob:
         (root / "store").mkdir(parents=True)
         self.root = root
         context = a_context(root)
-        context = context._replace(record=context.record._replace(**changes))  # type: ignore[arg-type]
+        context = context._replace(run=context.run._replace(**changes))  # type: ignore[arg-type]
         if beside:
             paths = beside.context.policy.paths
             context = context._replace(policy=context.policy._replace(paths=paths), store=beside.context.store)
         self.where = Namespace(context.store.path, SCOPE, "toy", "ns")
         seeded = self._seeded(given or {})
-        record = context.record._replace(publish_scope=SCOPE, seeded={"toy": seeded}, facts={"cpu": "x"}, live=True)
+        record = changed(context.run, publish_scope=SCOPE, seeded={"toy": seeded}, facts={"cpu": "x"}, live=True)
         policy = context.policy._replace(profiles=(TOY,), harvest=context.policy.harvest._replace(while_running=900))
-        self.context: Context = context._replace(record=record, policy=policy)
-        self.cache = Path(record.run_directory, "cache", "toy")
+        self.context: Context = context._replace(run=record, policy=policy)
+        self.cache = Path(record.directory, "cache", "toy")
         self.cache.mkdir(parents=True)
         for entry, content in (given or {}).items():
             self.write(entry, content)
@@ -128,7 +128,7 @@ class LiveJob:
 
     def taken(self) -> list[str]:
         """Return the names of what was taken while it ran."""
-        return sorted(live.taken(self.context.record, "toy").entries)
+        return sorted(live.taken(self.context.run.directory, "toy").entries)
 
     def merge(self) -> None:
         """Publish what the job's nodes have handed in, as far as it is due, as `background parts` does."""

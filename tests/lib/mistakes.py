@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.lib.runs import a_record
+from tests.lib.runs import a_run
 from warmstart.audit.line import timestamp
 from warmstart.doctor import installed
 from warmstart.errand import Errand, Errands
@@ -332,7 +332,7 @@ def _waiting(name: str, seconds: float, text: str = "") -> Plant:
 
 
 def _removal(site: Site) -> None:
-    deferred.defer(site.installation.node("n1"), REMOVALS, a_record(), time.time() - LONG_S)
+    deferred.defer(site.installation.node("n1"), REMOVALS, a_run(), time.time() - LONG_S)
 
 
 def _rounds(site: Site) -> None:
@@ -384,7 +384,6 @@ IN_POLICY: tuple[tuple[str, Plant], ...] = (
     ),
     ("no partition 'cl' on this cluster", policy("partition: ci", "partition: cl")),
     ("no user 'gamse' on this cluster", policy("ci, user: games}", "ci, user: gamse}")),
-    ("this cluster keeps no account", policy("[numba]", "[numba]\n    match: {account: ml}")),
     ("Slurm kills the prolog after 290 s", policy("images:\n", "images:\n  wait: 10m\n")),
     ("Slurm kills the epilog after 290 s", key("harvest: {budget: 10m}")),
     ("No such file or directory", gone(WRITTEN)),

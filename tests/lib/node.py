@@ -47,7 +47,7 @@ from warmstart.store.client import StoreClient
 
 NODE = "n1"
 SCOPE = f"user-{os.getuid()}-ws-alice"  # of the jobs of a node made with `as_me`
-NUMBA = Rule("everyone", profiles=("numba",), place="policy.yaml:1")
+NUMBA = Rule("everyone", profiles=("numba",))
 POLICY = """\
 version: 1
 paths: {{workspace: {base}/workspace, store: {base}/store, audit: {base}/audit/audit.jsonl, scontrol: {base}/scontrol}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from warmstart.host.identity import Identity
 from warmstart.policy import load
-from warmstart.policy.invalid import PolicyInvalid
+from warmstart.policy.document import PolicyInvalid
 from warmstart.policy.keys import Policy, Rule
 from warmstart.policy.model import check_shape
 
@@ -82,7 +81,7 @@ class Site:
 
     def compiled(self) -> Policy:
         """Compile what is there."""
-        return load.compile_policy(str(self.policy), owners={0, os.geteuid()}, find_user=find_user)
+        return load.compile_policy(str(self.policy), find_user)
 
     @staticmethod
     def _put(path: Path, data: bytes) -> Path:

@@ -14,8 +14,8 @@ from warmstart.host.identity import Identity
 from warmstart.job import Job
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy
-from warmstart.record import Record, incarnation
-from warmstart.steps.contract import Context
+from warmstart.run.state import Run, incarnation
+from warmstart.steps.contract import Context, Outcome
 from warmstart.store.client import StoreClient
 
 CACHE = "/var/cache/warmstart"
@@ -40,9 +40,9 @@ def a_job(**changes: object) -> Job:
     return job._replace(**changes)  # type: ignore[arg-type]
 
 
-def a_record(**changes: object) -> Record:
-    """Return the record of that job's first run, before any step, with some fields changed."""
-    record = Record(
+def a_run(**changes: object) -> Run:
+    """Return that job's first run, before any step, with some fields of it or of its own caches changed."""
+    run = Run(
         run_id="0a1b2c3d",
         boot_id=incarnation(),
         job_id=7,
@@ -54,9 +54,20 @@ def a_record(**changes: object) -> Record:
         partition="main",
         cluster="test",
         node="n1",
-        head=True,
     )
-    return record._replace(**changes)  # type: ignore[arg-type]
+    return changed(run, **changes)
+
+
+def changed(run: Run, **changes: object) -> Run:
+    """Return a run with some fields of it or of its own caches changed."""
+    own = {name: changes.pop(name) for name in [*changes] if name not in Run._fields}
+    return run._replace(own=run.own._replace(**own), **changes)  # type: ignore[arg-type]
+
+
+def ran(outcome: Outcome) -> Run:
+    """Return the run with what a step has added."""
+    assert outcome.run
+    return outcome.run
 
 
 def a_context(root: Path, **changes: object) -> Context:
@@ -64,7 +75,7 @@ def a_context(root: Path, **changes: object) -> Context:
     paths = NodePaths(str(root / "node"), "/nowhere")
     for directory in (paths.root, paths.state, paths.view):
         os.makedirs(directory, mode=0o711, exist_ok=True)
-    record = a_record(workspace=f"{root}/workspace")
+    record = a_run(workspace=f"{root}/workspace")
     os.makedirs(os.path.join(paths.state, str(record.job_id)), mode=0o700, exist_ok=True)
     policy = a_policy(root)
     audit = Log(policy.paths.audit, {"hook": "prolog", "run_id": "0a1b2c3d"})

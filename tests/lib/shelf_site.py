@@ -11,8 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 from tests.lib.node import NODE, Node
-from tests.lib.runs import a_record
-from warmstart import record as records
+from tests.lib.runs import a_run
 from warmstart.entry import background
 from warmstart.errand import Asker, Errands
 from warmstart.host.deadline import after
@@ -24,7 +23,8 @@ from warmstart.images.store.published import ImageDraft
 from warmstart.images.unpacked import ImageKey, Unpacked, take
 from warmstart.images.unpacking import Tree, on_node
 from warmstart.images.unpacks import UNPACKS, _waiting, ask
-from warmstart.record import Record
+from warmstart.run import state as runs
+from warmstart.run.state import Run
 
 KIND = f"{os.uname().machine}.oci2"
 MKSQUASHFS = "/usr/bin/mksquashfs"
@@ -90,12 +90,12 @@ class ShelfSite(Node):
         """Do the errand for an image, in this process."""
         return background.main(str(self.base), [UNPACKS.name, NODE, key.tree])
 
-    def job(self, job_id: int = 7) -> Record:
+    def job(self, job_id: int = 7) -> Run:
         """Return the record of a job that runs, which is written."""
         self.knows(job_id)
-        record = a_record(job_id=job_id)
+        record = a_run(job_id=job_id)
         os.makedirs(f"{self.paths.state}/{job_id}", mode=0o700, exist_ok=True)
-        records.save(self.paths.state, record)
+        runs.save(self.paths.state, record)
         return record
 
     def take(self, key: ImageKey, job_id: int = 7) -> Unpacked | None:

@@ -111,8 +111,8 @@ def test_a_reboot_an_age_and_a_damaged_record(node: LateNode) -> None:
     for number, boot_id in ((1, BOOT), (2, "another boot"), (3, BOOT), (4, BOOT)):
         node.epilog(node.run_of(number, boot_id))
     old = runs_left(node.paths, HARVESTS)[0]
-    assert old.record
-    deferred.defer(node.paths, HARVESTS, old.record, time.time() - deferred.LONGEST_SECONDS - 60)
+    assert old.run
+    deferred.defer(node.paths, HARVESTS, old.run, time.time() - deferred.LONGEST_SECONDS - 60)
     damage(node.paths, HARVESTS, "3.00000003")
     node.maintain()
     assert node.dropped() == {

@@ -12,13 +12,13 @@ import pytest
 
 from tests.lib.privileges import drop_to
 from tests.lib.processes import wait_until
-from tests.lib.runs import a_context, a_record
-from warmstart import record as records
+from tests.lib.runs import a_context, a_run
 from warmstart import run_end
 from warmstart.errand import Errands
 from warmstart.harvest.deferred import REMOVALS
 from warmstart.host import detached
 from warmstart.host.deadline import after
+from warmstart.run import state as runs
 from warmstart.run_end import Ending, WorkspaceBusy
 from warmstart.steps import workspace
 from warmstart.steps.contract import Context
@@ -33,9 +33,9 @@ def context(base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     """Give the context of a run with a workspace, whose epilog has no time to remove anything."""
     monkeypatch.setattr(run_end, "AT_ONCE_S", 0.0)
     monkeypatch.setattr(detached, "start", lambda _argv, **_: None)
-    record = a_record(workspace=f"{base}/workspace", uid=JOB, gid=JOB)
-    made = a_context(base, record=record)
-    records.save(made.paths.state, record)
+    record = a_run(workspace=f"{base}/workspace", uid=JOB, gid=JOB)
+    made = a_context(base, run=record)
+    runs.save(made.paths.state, record)
     workspace.run(made, Options(("numba",)))
     yield made
     made.store.close()
@@ -63,15 +63,15 @@ def as_job(directory: Path, act: Callable[[], object]) -> Iterator[None]:
 
 def release(context: Context) -> Path:
     """End the run as its epilog does; return where the rest of it is."""
-    ending = Ending(context.policy, context.paths, context.record, context.audit, context.store)
+    ending = Ending(context.policy, context.paths, context.run, context.audit, context.store)
     assert run_end.release(ending, after(20)) == []
-    run = Path(context.record.run_directory)
-    return run.parent / context.record.going
+    run = Path(context.run.directory)
+    return run.parent / context.run.going
 
 
 def test_a_process_that_writes_on(context: Context) -> None:
     """It reaches the tree by what it has open, not by a path; the run stays known, and goes when the process does."""
-    run = Path(context.record.run_directory)
+    run = Path(context.run.directory)
     (run / "tmp/deep").mkdir()
     os.chown(run / "tmp/deep", JOB, JOB)
     number = iter(range(1 << 30))
@@ -86,8 +86,8 @@ def test_a_process_that_writes_on(context: Context) -> None:
         with pytest.raises(PermissionError), as_user_path(moved / "tmp"):
             pass
         with suppress(WorkspaceBusy):  # it was faster than the process, or was not
-            run_end.finish_removal(context.paths, context.record, after(0.5))
-    assert run_end.finish_removal(context.paths, context.record, after(20))
+            run_end.finish_removal(context.paths, context.run, after(0.5))
+    assert run_end.finish_removal(context.paths, context.run, after(20))
     assert os.listdir(run.parent) == []
     assert Errands(context.paths, REMOVALS).all() == []
 
@@ -105,7 +105,7 @@ def as_user_path(path: Path) -> Iterator[None]:
 
 def test_a_process_that_moves_its_directories_away(context: Context, base: Path) -> None:
     """It may take what is its own out of the tree; root follows it nowhere, and removes nothing of others."""
-    run = Path(context.record.run_directory)
+    run = Path(context.run.directory)
     outside, victim = base / "outside", base / "outside/victim"
     victim.mkdir(parents=True)
     (victim / "precious").write_text("x")
@@ -126,8 +126,8 @@ def test_a_process_that_moves_its_directories_away(context: Context, base: Path)
         release(context)
         for _ in range(20):
             with suppress(WorkspaceBusy):
-                run_end.finish_removal(context.paths, context.record, after(5))
+                run_end.finish_removal(context.paths, context.run, after(5))
     os.close(there)
     assert (victim / "precious").read_text() == "x"
-    assert run_end.finish_removal(context.paths, context.record, after(20))
+    assert run_end.finish_removal(context.paths, context.run, after(20))
     assert os.listdir(run.parent) == []

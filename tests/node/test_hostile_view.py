@@ -14,9 +14,9 @@ import pytest
 
 from tests.lib import spank
 from tests.lib.privileges import as_user
-from tests.lib.runs import a_record
+from tests.lib.runs import a_run
 from warmstart import view
-from warmstart.record import Record
+from warmstart.run.state import Run
 
 JOB, OTHER = 64201, 64202  # uids; they need no accounts
 VERDICT = "warmstart: refused\n"
@@ -50,7 +50,7 @@ def acl(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool
 
 def published(node: Path) -> Path:
     """Publish the view of job 7; return its directory."""
-    record: Record = a_record(uid=JOB, gid=JOB)
+    record: Run = a_run(uid=JOB, gid=JOB)
     view.publish(str(node.parent / "view"), record, {"verdict": VERDICT})
     return node.parent / "view" / "7"
 

@@ -19,8 +19,9 @@ import pytest
 
 from tests.lib.live_jobs import LiveJob
 from tests.lib.requirements import need_module
+from tests.lib.runs import changed
 from warmstart.profiles import registry
-from warmstart.record import Seeded
+from warmstart.run.state import Seeded
 
 JOBS = Path(__file__).parents[1] / "tools" / "jobs"
 # What each compiles of its own, and what that refers to; numba's second program writes anew what the first one made.
@@ -46,7 +47,7 @@ def jobs(tmp_path: Path, tool: str) -> Iterator[tuple[LiveJob, LiveJob]]:
     both = LiveJob(tmp_path / "live"), LiveJob(tmp_path / "end")
     for job in both:
         seeded = {name: Seeded("ns") for name in (tool, *registry.get(tool).refers_to)}
-        job.context = job.context._replace(record=job.context.record._replace(seeded=seeded))
+        job.context = job.context._replace(run=changed(job.context.run, seeded=seeded))
     yield both
     for job in both:
         job.close()
@@ -71,14 +72,14 @@ def test_what_is_taken_under_load_is_what_the_end_brings(jobs: tuple[LiveJob, Li
             while process.poll() is None:
                 live.look(time.time_ns() - int(SETTLED_S * 1e9))
                 rounds += 1
-                early = max(early, sum(len(live.contents(name)) for name in live.context.record.seeded))
+                early = max(early, sum(len(live.contents(name)) for name in live.context.run.own.seeded))
     shutil.rmtree(end.cache.parent)
     shutil.copytree(live.cache.parent, end.cache.parent)
     live.look()
-    taken = {name: live.contents(name) for name in live.context.record.seeded}
+    taken = {name: live.contents(name) for name in live.context.run.own.seeded}
     for job in jobs:
         assert job.end().degraded == []
-    for name in live.context.record.seeded:
+    for name in live.context.run.own.seeded:
         assert live.contents(name) == end.contents(name)
         for files in taken[name].values():
             for path, digest in files.items():

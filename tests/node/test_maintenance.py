@@ -18,8 +18,7 @@ from tests.lib import mounts
 from tests.lib.late_node import BOOT
 from tests.lib.node import Node, one
 from tests.lib.privileges import as_user
-from tests.lib.runs import a_record
-from warmstart import record as records
+from tests.lib.runs import a_run
 from warmstart import run_end
 from warmstart.errand import Errands
 from warmstart.harvest import deferred, spool
@@ -27,7 +26,8 @@ from warmstart.harvest.deferred import HARVESTS, REMOVALS
 from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.record import Record
+from warmstart.run import state as runs
+from warmstart.run.state import Run
 from warmstart.seed import node_cache
 from warmstart.store import manifest
 from warmstart.store.bundles import Offer
@@ -44,20 +44,20 @@ class Host(Node):
             os.makedirs(path, mode=mode)
         self.workspace.mkdir()
 
-    def run_of(self, job_id: int, boot_id: str = BOOT, run_id: str = "0a1b2c3d") -> Record:
+    def run_of(self, job_id: int, boot_id: str = BOOT, run_id: str = "0a1b2c3d") -> Run:
         """Make what a prolog makes: record, view and workspace."""
         workspace = str(self.base / "workspace")
-        record = a_record(job_id=job_id, view_id=job_id, boot_id=boot_id, run_id=run_id, workspace=workspace)
+        record = a_run(job_id=job_id, view_id=job_id, boot_id=boot_id, run_id=run_id, workspace=workspace)
         os.makedirs(f"{self.paths.state}/{job_id}", mode=0o700, exist_ok=True)
-        records.save(self.paths.state, record)
+        runs.save(self.paths.state, record)
         self.trees(record)
         return record
 
-    def trees(self, record: Record) -> None:
+    def trees(self, record: Run) -> None:
         (Path(self.paths.view) / str(record.view_id)).mkdir()
-        cache = Path(record.run_directory) / "cache"
+        cache = Path(record.directory) / "cache"
         cache.mkdir(parents=True)
-        Path(record.run_directory, record.mark).touch()
+        Path(record.directory, record.mark).touch()
         (cache / "x").write_bytes(b"x")
 
     def left(self) -> list[str]:
@@ -148,10 +148,10 @@ def test_one_that_can_not_be_read_does_not_hold_up_the_others(node: Host) -> Non
 
 @pytest.mark.threat(21)
 def test_one_run_that_cannot_be_removed_costs_no_other(node: Host, immutable: Callable[[Path], None]) -> None:
-    held = [Path(node.paths.view) / "4", Path(node.run_of(4).run_directory) / "cache"]
+    held = [Path(node.paths.view) / "4", Path(node.run_of(4).directory) / "cache"]
     node.run_of(5)
     for job_id in (6, 7):
-        node.trees(a_record(job_id=job_id, view_id=job_id, workspace=str(node.base / "workspace")))
+        node.trees(a_run(job_id=job_id, view_id=job_id, workspace=str(node.base / "workspace")))
     held += [Path(node.paths.view) / "6", node.workspace / "6.00000000"]
     for path in held:
         immutable(path)
@@ -170,14 +170,14 @@ def test_one_run_that_cannot_be_removed_costs_no_other(node: Host, immutable: Ca
 def test_one_run_that_meets_a_bug_costs_no_other(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     node.run_of(4)
     node.run_of(5)
-    real = records.load
+    real = runs.load
 
-    def load(state: str, job_id: int) -> Record | None:
+    def load(state: str, job_id: int) -> Run | None:
         if job_id == 4:
             raise RuntimeError("a bug")
         return real(state, job_id)
 
-    monkeypatch.setattr(records, "load", load)
+    monkeypatch.setattr(runs, "load", load)
     node.maintain(status=1)
     assert node.left() == ["state/4", "view/4", "workspace/4.00000000"]
     assert "a bug" in node.results()[-1]["traceback"]
@@ -186,8 +186,8 @@ def test_one_run_that_meets_a_bug_costs_no_other(node: Host, monkeypatch: pytest
 @pytest.mark.threat(43)
 def test_what_hooks_left_to_be_removed_goes(node: Host) -> None:
     """Of which a process was killed that was at it; and what nothing names any more, as after a loss of the state."""
-    named, nameless = a_record(job_id=71, workspace=str(node.base / "workspace")), "72.0a1b2c3d"
-    for name in (named.run_name, nameless):
+    named, nameless = a_run(job_id=71, workspace=str(node.base / "workspace")), "72.0a1b2c3d"
+    for name in (named.name, nameless):
         (node.workspace / f".{name}" / "tmp/deep").mkdir(parents=True)
     deferred.defer(node.paths, REMOVALS, named, time.time())
     node.maintain()
@@ -196,7 +196,7 @@ def test_what_hooks_left_to_be_removed_goes(node: Host) -> None:
 
 
 def test_what_is_mounted_below_an_orphan_is_not_emptied(node: Host) -> None:
-    node.trees(a_record(job_id=8, view_id=8, workspace=str(node.base / "workspace")))
+    node.trees(a_run(job_id=8, view_id=8, workspace=str(node.base / "workspace")))
     source = node.base / "precious"
     source.mkdir()
     (source / "file").write_text("kept")
@@ -270,7 +270,7 @@ def test_no_other_user_can_hold_a_lock_that_maintenance_waits_for(node: Host, mo
     node.run_of(4)
     spooled(node, "a")
     deferred.defer(node.paths, HARVESTS, node.run_of(5), time.time())
-    records.forget(node.paths.state, 5)
+    runs.forget(node.paths.state, 5)
     (node.workspace / "import.0a1b2c3d.0123").mkdir(mode=0o710)
     (node.base / "audit" / "audit.jsonl").touch(mode=0o644)  # as a site may have it
     node.maintain()

@@ -25,7 +25,7 @@ from tests.lib.processes import wait_until
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
 from warmstart.paths import Installation
-from warmstart.record import decode
+from warmstart.run.state import decode
 from warmstart.store import bundles
 from warmstart.store.index import FIRST
 from warmstart.store.layout import Namespace
@@ -117,16 +117,16 @@ def cost(site: BenchSite, count: int, others: Sequence[Sequence[str]]) -> dict[s
     label = f"of-{count}-for-{len(others)}"
     write_policy(site, "spank", label)
     run(site, "prolog")
-    (path,) = site.prefix.glob("var/lib/warmstart/n1/state/7/record.json")
+    (path,) = site.prefix.glob("var/lib/warmstart/n1/state/7/run.json")
     record = decode(str(path), path.read_bytes())
     run(site, "epilog")
     (stage := site.base / label).mkdir()
-    for profile, seeded in record.seeded.items():
-        where = Namespace(str(site.base / "store"), record.publish_scope, profile, seeded.namespace)
-        entries = written(stage / profile, KERNELS[profile], f"{record.cache}/{profile}", count)
+    for profile, seeded in record.own.seeded.items():
+        where = Namespace(str(site.base / "store"), record.own.publish_scope, profile, seeded.namespace)
+        entries = written(stage / profile, KERNELS[profile], f"{record.own.path}/{profile}", count)
         with open(pack(str(stage / profile), f"{stage}/{profile}.sqsh", after(60)), "rb") as packed:
             os.fchmod(packed.fileno(), 0o444)
-            draft = Draft(Producer(7, record.user, record.uid, "n1", ""), record.facts, entries)
+            draft = Draft(Producer(7, record.user, record.uid, "n1", ""), record.own.facts, entries)
             assert as_user(site.owner.uid, partial(bundles.publish_bundle, where, packed.fileno(), draft, "test"))
     for hook in ("prolog", "epilog"):  # fetches and mounts
         run(site, hook, others)
@@ -136,7 +136,7 @@ def cost(site: BenchSite, count: int, others: Sequence[Sequence[str]]) -> dict[s
         moved = sum(int(match[1]) for line in calls if (match := MOVED.search(line)))
         found[hook] = Cost(len(calls), sum(bool(OPENED.search(line)) for line in calls), moved)
         if hook == "prolog":
-            given = {name: seeded.number for name, seeded in decode(str(path), path.read_bytes()).seeded.items()}
+            given = {name: seeded.number for name, seeded in decode(str(path), path.read_bytes()).own.seeded.items()}
             assert given == dict.fromkeys(KERNELS, count)
     return found
 

@@ -9,12 +9,13 @@ import pytest
 
 from tests.lib import packed
 from tests.lib.overlay_place import without_overlays
-from tests.lib.runs import a_context, a_policy, a_record, result
+from tests.lib.runs import a_context, a_policy, a_run, changed, ran, result
 from warmstart import run_end
 from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
+from warmstart.run.state import Caches
 from warmstart.steps import release, seed, workspace
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store.bundles import Published
@@ -34,27 +35,27 @@ def root(base: Path) -> Path:
 
 def published(root: Path, entries: packed.Entries) -> Published:
     """Publish a bundle for the jobs of this node."""
-    known = seed._facts(a_new_context(root, "ffffffff"), seed.Options(("numba",)))
+    known = seed._facts(a_new_context(root, "ffffffff"), Caches(), seed.Options(("numba",)))
     name = host_facts.namespace(registry.get("numba"), known)
     return packed.publish(root, Namespace(f"{root}/store", "user-1", "numba", name), entries)
 
 
 def a_new_context(root: Path, run_id: str) -> Context:
-    record = a_record(run_id=run_id, uid=UID, gid=UID, workspace=f"{root}/workspace", read_scopes=["user-1"])
-    return a_context(root, record=record, policy=a_policy(root, constant_path="spank"))
+    run = a_run(run_id=run_id, uid=UID, gid=UID, workspace=f"{root}/workspace", read_scopes=["user-1"])
+    return a_context(root, run=run, policy=a_policy(root, constant_path="spank"))
 
 
-def a_run(root: Path, run_id: str) -> Context:
+def prepared(root: Path, run_id: str) -> Context:
     """Return the context of a run whose workspace is made."""
     context = a_new_context(root, run_id)
     outcome = workspace.run(context, workspace.Options(("numba",)))
-    return context._replace(record=context.record._replace(**outcome.record))
+    return context._replace(run=ran(outcome))
 
 
 def seeded(context: Context) -> tuple[dict[str, bytes], Outcome]:
     """Seed. Return what the job finds, all of which is its own, and the step's outcome."""
     outcome = seed.run(context, seed.Options(("numba",)))
-    top = Path(context.record.run_directory) / "cache/numba"
+    top = Path(context.run.directory) / "cache/numba"
     assert {path.stat().st_uid for path in (top, *top.rglob("*"))} == {UID}
     return {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}, outcome
 
@@ -66,11 +67,11 @@ def test_of_each_entry_one_bundle(root: Path, monkeypatch: pytest.MonkeyPatch, o
     published(root, {"m/k": {"m/k.nbi": b"new", "m/k.2": b"new"}, "m/n": {"m/n.nbi": b"n"}})
     if not overlays:
         without_overlays(monkeypatch)
-    context = a_run(root, "aaaaaaaa")
+    context = prepared(root, "aaaaaaaa")
     found, outcome = seeded(context)
     assert found == {"m/k.nbi": b"old", "m/k.1": b"old", "m/n.nbi": b"n"}
     assert outcome.degraded == []
-    assert sorted(outcome.record["seeded"]["numba"].entries) == ["m/k", "m/n"]
+    assert sorted(ran(outcome).own.seeded["numba"].entries) == ["m/k", "m/n"]
     told = result(context)
     cache = told["caches"]["numba"]
     assert (cache["way"], cache["bundles"]) == ("overlay" if overlays else "extraction", 2)
@@ -87,17 +88,17 @@ def test_an_index_that_names_what_a_bundle_lacks(root: Path, monkeypatch: pytest
     path.write_text(text)
     if not overlays:
         without_overlays(monkeypatch)
-    context = a_run(root, "aaaaaaaa")
+    context = prepared(root, "aaaaaaaa")
     found, outcome = seeded(context)
     assert (found, {error.code for error in outcome.degraded}) == ({}, {"bundle-damaged"})
-    left = Path(context.record.run_directory, "cache", "numba").stat()  # the job's variable names it
+    left = Path(context.run.directory, "cache", "numba").stat()  # the job's variable names it
     assert (left.st_uid, stat.S_IMODE(left.st_mode)) == (UID, 0o700)
-    assert outcome.record["seeded"]["numba"].entries == []
+    assert ran(outcome).own.seeded["numba"].entries == []
 
 
 def test_the_sixteenth_bundle_stays_cold(root: Path) -> None:
     made = [published(root, {f"e{n}": {f"e{n}.nbi": b"%d" % n}}).bundle for n in range(17)]
-    context = a_run(root, "aaaaaaaa")
+    context = prepared(root, "aaaaaaaa")
     found, _ = seeded(context)
     assert found == {f"e{n}.nbi": b"%d" % n for n in range(15)}
     (remark,) = result(context)["remarks"]
@@ -107,8 +108,8 @@ def test_the_sixteenth_bundle_stays_cold(root: Path) -> None:
 @pytest.mark.threat(4)
 def test_the_cache_is_roots_until_it_is_seeded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     published(root, {"k": {"k.nbi": b"k"}})
-    context = a_run(root, "aaaaaaaa")
-    cache = Path(context.record.run_directory) / "cache"
+    context = prepared(root, "aaaaaaaa")
+    cache = Path(context.run.directory) / "cache"
     owners = []
     real = linux.bind
 
@@ -124,13 +125,13 @@ def test_the_cache_is_roots_until_it_is_seeded(root: Path, monkeypatch: pytest.M
 
 def test_a_deferred_harvest_keeps_its_overlay(root: Path) -> None:
     published(root, {"k": {"k.nbi": b"k"}})
-    context = a_run(root, "aaaaaaaa")
+    context = prepared(root, "aaaaaaaa")
     seeded(context)
-    cache = Path(context.record.run_directory) / "cache" / "numba"
+    cache = Path(context.run.directory) / "cache" / "numba"
     (cache / "new.nbi").write_bytes(b"new")
-    record = context.record._replace(deferred=["numba"])
-    release.run(context._replace(record=record), release.Options())
+    run = changed(context.run, left=["numba"])
+    release.run(context._replace(run=run), release.Options())
     assert sorted(path.name for path in cache.iterdir()) == ["k.nbi", "new.nbi"]
-    assert run_end.finish_deferred(context.paths, record, after(20)) == []
-    assert context.record.run_directory not in Path("/proc/self/mountinfo").read_text()
+    assert run_end.finish_deferred(context.paths, run, after(20)) == []
+    assert context.run.directory not in Path("/proc/self/mountinfo").read_text()
     assert not cache.exists()

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from tests.lib.accounts import UIDS
-from tests.lib.runs import a_record
+from tests.lib.runs import a_run
 from warmstart.errand import Errand, Errands
 from warmstart.harvest import live
 from warmstart.host import linux
 from warmstart.images import notes
 from warmstart.paths import Installation
-from warmstart.record import Record
+from warmstart.run.state import Run
 from warmstart.steps import harvest
 
 PATIENCE_S = 10.0
@@ -60,29 +60,29 @@ def answers(look: Callable[[], object]) -> bool:
 
 
 @pytest.fixture
-def record(base: Path) -> Record:
-    made = a_record(workspace=str(base), uid=UIDS["ws-alice"])
+def record(base: Path) -> Run:
+    made = a_run(workspace=str(base), uid=UIDS["ws-alice"])
     for name in ("cache", "tmp"):
-        Path(made.run_directory, name).mkdir(parents=True)
+        Path(made.directory, name).mkdir(parents=True)
     return made
 
 
-def own_variables(record: Record, _base: Path) -> object:
-    return harvest._own_variables(record)
+def own_variables(record: Run, _base: Path) -> object:
+    return harvest._own_variables(record.directory)
 
 
-def asked(record: Record, base: Path) -> object:
+def asked(record: Run, base: Path) -> object:
     """Look for the word by which a running job asks for a harvest."""
     paths = Installation(str(base / "prefix")).node("n1")
     os.makedirs(paths.root, exist_ok=True)
     errands = Errands(paths, live.ROUNDS)
-    errand = Errand(str(record.uid), int(time.time()), 0, record.run_name)
-    errands.put(errand, live.Watched(record.run_directory, 0.0))
+    errand = Errand(str(record.uid), int(time.time()), 0, record.name)
+    errands.put(errand, live.Watched(record.directory, 0.0))
     return live._is_asked(errands, errand)
 
 
-def noted(record: Record, _base: Path) -> object:
-    fd = os.open(record.run_directory, os.O_RDONLY)
+def noted(record: Run, _base: Path) -> object:
+    fd = os.open(record.directory, os.O_RDONLY)
     try:
         return [*notes._notes(fd)]
     finally:
@@ -95,9 +95,9 @@ def noted(record: Record, _base: Path) -> object:
     ("look", "where"), [(own_variables, "cache"), (asked, "cache"), (asked, f"cache/{live.WORD}"), (noted, "tmp")]
 )
 def test_root_does_not_wait_for_a_users_daemon(
-    record: Record, base: Path, look: Callable[[Record, Path], object], where: str
+    record: Run, base: Path, look: Callable[[Run, Path], object], where: str
 ) -> None:
-    place = Path(record.run_directory, where)
+    place = Path(record.directory, where)
     if not place.exists():
         place.touch()
     with silent(place):

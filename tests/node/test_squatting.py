@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.requirements import unavailable
-from tests.lib.runs import a_context, a_policy, a_record
+from tests.lib.runs import a_context, a_policy, a_run
 from warmstart.doctor import permissions
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
@@ -152,7 +152,7 @@ def test_a_job_and_an_import_hear_that_the_workspace_is_not_roots(
     root = f"{shared}/warmstart" if squatted else shared
     if squatted:
         bob.run(after(60), make, root)
-    context = a_context(base)._replace(record=a_record(workspace=root))
+    context = a_context(base)._replace(run=a_run(workspace=root))
     whose = f"it belongs to uid {BOB.uid}" if squatted else "it can be written by others"
     said = f"nothing is made in {root}, which is not root's: {whose}"
     with pytest.raises(WorkspaceNotRoots, match=said) as told:

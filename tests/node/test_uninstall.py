@@ -15,7 +15,7 @@ import pytest
 from tests.lib import command_line
 from tests.lib.installation import write_policy
 from tests.lib.processes import wait_until
-from tests.lib.runs import a_record
+from tests.lib.runs import a_run
 from warmstart.errand import Errands
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import REMOVALS
@@ -69,13 +69,13 @@ def test_what_jobs_left_goes_before_the_programs(base: Path, install: Callable[[
     install(prefix)
     policy = command_line.POLICY.replace("/var/tmp/w,", f"{workspace},").replace("/var/log/w", f"{base}/log")
     write_policy(prefix, policy)
-    record = a_record(workspace=str(workspace), uid=64201)
-    tree = workspace / record.going
+    run = a_run(workspace=str(workspace), uid=64201)
+    tree = workspace / run.going
     (tree / "tmp/deep").mkdir(parents=True)
     (tree / "tmp/deep/file").write_text("x")
     paths = Installation(str(prefix)).node("n1")
     os.makedirs(paths.state)
-    deferred.defer(paths, REMOVALS, record, 1.0)
+    deferred.defer(paths, REMOVALS, run, 1.0)
     (prefix / "etc/warmstart/off").touch()
     uninstall(prefix)
     assert os.listdir(workspace) == []
@@ -85,15 +85,15 @@ def test_what_jobs_left_goes_before_the_programs(base: Path, install: Callable[[
 
 def test_what_is_installed_again_meanwhile_stays(prefix: Path) -> None:
     lib, libexec, var = prefix / "lib/warmstart", prefix / "libexec/warmstart", prefix / "var/lib/warmstart"
-    record = var / "n1/errands/removals/0,0,0,7"
-    record.parent.mkdir(parents=True)
-    record.touch()
-    (libexec / "background").write_text(f"#!/bin/sh\nrm {lib}/leave {record}\n")
+    run = var / "n1/errands/removals/0,0,0,7"
+    run.parent.mkdir(parents=True)
+    run.touch()
+    (libexec / "background").write_text(f"#!/bin/sh\nrm {lib}/leave {run}\n")
     (libexec / "background").chmod(0o755)
     (lib / "leave").write_bytes((REPOSITORY / "packaging/release").read_bytes())
     (lib / "leave").chmod(0o755)
     subprocess.run([lib / "leave", "leave", lib, libexec, var], check=True)
-    assert not record.exists()
+    assert not run.exists()
     assert (lib / "python").exists()
     assert (libexec / "prolog").read_bytes() == HOOK.read_bytes()
 

@@ -102,7 +102,7 @@ FULL = pytest.mark.parametrize("fill", [fill_bytes, fill_inodes])
 def test_a_job_gets_its_image_on_a_full_disk_and_its_harvest_waits(
     site: Site, state: Path, fresh_image: Callable[[], str], fill: Callable[[Path], None]
 ) -> None:
-    """Record and view lie in the reserve; the whole story is told. Maintenance publishes the cache later."""
+    """Run and view lie in the reserve; the whole story is told. Maintenance publishes the cache later."""
     image = fresh_image()
     first = site.finish(site.cluster.submit(SHOW, ALICE, "--nodelist=n1", f"--comment=warmstart: image={image}"))
     assert first.state == "COMPLETED"  # the store has it

@@ -106,6 +106,6 @@ def test_what_root_keeps_is_roots(site: Site) -> None:
         assert set(parts) <= set(os.listdir(site.var / "n1"))
         for directory in (*(site.var / "n1" / part for part in parts), site.var / "view"):
             assert site.cluster.run(["ls", str(directory)], ALICE, node="n1").returncode != 0
-        record = site.var / "n1" / "state" / str(job_id) / "record.json"
+        record = site.var / "n1" / "state" / str(job_id) / "run.json"
         assert record.is_file()
         assert site.cluster.run(["cat", str(record)], ALICE).returncode != 0

@@ -54,7 +54,7 @@ def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
         with pytest.raises(LookUpFailed):
             nobody.knows_node("n99", after(1))
         maintain(site, conf)
-        assert (state / "record.json").exists()
+        assert (state / "run.json").exists()
         shutil.copytree(state, kept)
     finally:
         site.cluster.cancel(job_id)
@@ -88,8 +88,8 @@ def test_an_account_that_slurm_does_not_enforce(site: Site) -> None:
     job_id = site.cluster.submit("#!/bin/sh\nexec sleep 600\n", ALICE, "--nodelist=n1", "--account=ml")
     site.cluster.wait_for(job_id, {"RUNNING"})
     try:
-        wait_until("the record", (record := site.var / "n1" / "state" / str(job_id) / "record.json").exists, 30)
-        assert [scope.partition("-")[0] for scope in json.loads(record.read_text())["read_scopes"]] == ["user"]
+        wait_until("the record", (record := site.var / "n1" / "state" / str(job_id) / "run.json").exists, 30)
+        assert [scope.partition("-")[0] for scope in json.loads(record.read_text())["own"]["read_scopes"]] == ["user"]
         assert json.loads((site.var / "enforcement.json").read_text())["words"] == []
     finally:
         site.cluster.cancel(job_id)

@@ -61,7 +61,7 @@ def test_hooks_read_one_file(prefix: Path) -> None:
 def test_other_modules_are_found_as_usual(prefix: Path) -> None:
     show = (
         "import warmstart.audit.line; import traceback, warmstart.policy.match as m\n"
-        "try: m.serves_repository(None, '', '')\n"
+        "try: m.including(None, '')\n"
         "except AttributeError: traceback.print_exc()"
     )
     (prefix / "shown").write_text(

@@ -35,7 +35,7 @@ WARM = {
         for part in ("step", "end", "informs")
         for module in wing.with_part(part)
     },
-    "an epilog without a record": ("warmstart.entry.epilog",),
+    "an epilog without a run": ("warmstart.entry.epilog",),
     "a run that is over": ("warmstart.steps.release", "warmstart.images.notes"),  # in every epilog
     "a harvest of nothing": ("warmstart.entry.epilog", "warmstart.steps.harvest", "warmstart.steps.spool"),
     "an earlier run": ("warmstart.run_end",),  # in the prolog of a requeued job
@@ -57,7 +57,7 @@ def test_the_hot_path_imports_almost_nothing(case: str) -> None:
 
 
 def test_a_job_without_an_earlier_run_loads_nothing_to_remove_it() -> None:
-    first = "import types; warmstart.entry.prolog._supersede(types.SimpleNamespace(earlier_record=lambda: None), None)"
+    first = "import types; warmstart.entry.prolog._supersede(types.SimpleNamespace(earlier_run=lambda: None), None)"
     for case in ("a warm image", "seeding", "a board"):
         assert "warmstart.run_end" not in imported(*WARM[case], then=first)
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.lib.policy_site import a_rule, defaults
-from tests.lib.runs import a_context, a_job, a_policy, a_record
+from tests.lib.runs import a_context, a_job, a_policy, a_run, changed
 from warmstart import plan, wing
 from warmstart.cli.plan import preview
 from warmstart.images.reference import ImageReferenceInvalid, ImageRefused
@@ -16,8 +16,8 @@ from warmstart.policy.keys import Limits, Match, Policy, Wing
 from warmstart.policy.match import Grant, matching, scope_key
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
-from warmstart.record import CacheSet, Seeded
 from warmstart.request import Request, RequestInvalid
+from warmstart.run.state import Caches, Seeded
 from warmstart.runner import Prepared, Step
 from warmstart.steps.contract import Outcome
 from warmstart.steps.image import Options
@@ -150,7 +150,7 @@ def test_the_preview_of_a_wish_that_is_refused_has_no_steps(tmp_path: Path) -> N
 
 def test_a_failed_job_gives_nothing_that_needs_success(tmp_path: Path) -> None:
     seeded = {name: Seeded("ns", []) for name in ("numba", "own", "gone")}
-    record = a_record(head=True, publish_scope="user-1-a", cache="/c", seeded=seeded)
+    record = a_run(publish_scope="user-1-a", path="/c", seeded=seeded)
     own = Profile({"X": "{dir}"}, {"**": []}, only_successful=True, name="own")
     (step, *_) = plan.epilog(a_policy(tmp_path, profiles=(own,)), record)
     assert step.name == "harvest"
@@ -164,17 +164,16 @@ def test_a_failed_job_gives_nothing_that_needs_success(tmp_path: Path) -> None:
 def test_every_node_harvests_but_for_what_one_node_has_to_say(tmp_path: Path) -> None:
     """Of a file that each rank makes as a whole, and of files that the job names, the head node's is kept."""
     seeded = {name: Seeded("n", []) for name in ("numba", "vllm", "trt-rtx", "files", "gone")}
-    record = a_record(publish_scope="user-1-a", cache="/x", seeded=seeded, nodelist="n[1-2]")
+    record = a_run(publish_scope="user-1-a", path="/x", seeded=seeded, nodelist="n[1-2]")
     policy = a_policy(tmp_path)
 
     def wanted(**changes: object) -> list[object]:
-        steps = plan.epilog(policy, record._replace(**changes))  # type: ignore[arg-type]
+        steps = plan.epilog(policy, changed(record, **changes))
         return [step.run.keywords["options"].of_head for step in steps if step.name == "harvest"]  # type: ignore[attr-defined]
 
     assert wanted() == [frozenset()]
-    assert wanted(head=False) == wanted(sets=[CacheSet("0a", "c0ffee00", "i")]) == [{"trt-rtx", "files", "gone"}]
-    assert wanted(head=False, seeded={"files": seeded["files"]}) == [{"files"}]  # it says that it has nothing
-    assert wanted(head=False, nodelist="") == []  # the record of an earlier release
+    assert wanted(node="n2") == wanted(others=[Caches("c0ffee00")]) == [{"trt-rtx", "files", "gone"}]
+    assert wanted(node="n2", seeded={"files": seeded["files"]}) == [{"files"}]  # it says that it has nothing
 
 
 @pytest.mark.parametrize(
@@ -200,7 +199,7 @@ def test_the_drivers_cache_stays_in_the_users_home(
     monkeypatch.setattr(pwd, "getpwuid", account)
     context = a_context(tmp_path)
     policy = context.policy._replace(constant_path="spank", rules=(a_rule(profiles=("sglang",)),))
-    prepared = Prepared(context._replace(record=context.record._replace(cache="/c")), [])
+    prepared = Prepared(context._replace(run=changed(context.run, path="/c")), [])
     step = plan.environment(policy, a_job(), GRANT._replace(profiles=["sglang"]), Request((), ()), prepared)
     variables = step.run.keywords["options"].profiles  # type: ignore[attr-defined]
     assert {name: value for name, value in variables.items() if name == "CUDA_CACHE_PATH"} == where

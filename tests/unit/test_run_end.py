@@ -18,15 +18,15 @@ import pytest
 from tests.lib.faults import dies
 from tests.lib.left_runs import damage, runs_left
 from tests.lib.privileges import make_removable
-from tests.lib.runs import a_context, a_policy, events, result
+from tests.lib.runs import a_context, a_policy, changed, events, ran, result
 from warmstart import errand, run_end, view
-from warmstart import record as records
 from warmstart.errand import Errands, at_work
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS, REMOVALS
 from warmstart.host import detached, files
 from warmstart.host.deadline import Deadline, after
-from warmstart.record import JobBusy, Record
+from warmstart.run import state as run_state
+from warmstart.run.state import JobBusy, Run
 from warmstart.run_end import Ending, Orphan, WorkspaceBusy
 from warmstart.steps import release, workspace
 from warmstart.steps.contract import Context
@@ -48,21 +48,21 @@ class Runs:
 
     def make(self, **changes: object) -> Ending:
         """Make a run with a workspace, a view and a record."""
-        record = self.context.record._replace(**changes)  # type: ignore[arg-type]
+        record = changed(self.context.run, **changes)
         state = f"{self.paths.state}/{record.job_id}"
         os.makedirs(state, mode=0o700, exist_ok=True)
-        made = workspace.run(self.context._replace(record=record), workspace.Options(("numba",)))
-        record = record._replace(apart=made.record["apart"])
-        records.save(self.paths.state, record)
+        made = workspace.run(self.context._replace(run=record), workspace.Options(("numba",)))
+        record = record._replace(apart=ran(made).apart)
+        run_state.save(self.paths.state, record)
         for path in ("tmp/mine", "cache/numba/code"):
-            Path(record.run_directory, path).write_text("x")
+            Path(record.directory, path).write_text("x")
         (self.workspace / f"import.{record.run_id}.0123").mkdir()
         view.publish(self.paths.view, record, {"environment": "x"})
         make_removable(f"{self.paths.view}/{record.view_id}")
         return Ending(self.context.policy, self.paths, record, self.context.audit, self.context.store)
 
-    def recorded(self, job_id: int = 7) -> Record | None:
-        return records.load(self.paths.state, job_id)
+    def recorded(self, job_id: int = 7) -> Run | None:
+        return run_state.load(self.paths.state, job_id)
 
     def left(self) -> list[str]:
         """Return what there is of runs on the node."""
@@ -129,8 +129,8 @@ def test_a_run_is_known_until_it_is_gone(runs: Runs, way: str) -> None:
     for turn in count(1):
         ending = runs.make(run_id=f"{turn:08x}")
         died = dies(partial(WAYS[way], ending), turn, runs.root)
-        there = os.path.exists(f"{ending.record.run_directory}/cache") or os.path.exists(f"{runs.paths.view}/7")
-        assert not there or runs.recorded() == ending.record
+        there = os.path.exists(f"{ending.run.directory}/cache") or os.path.exists(f"{runs.paths.view}/7")
+        assert not there or runs.recorded() == ending.run
         WAYS[way](ending)
         assert (runs.left(), runs.recorded()) == ([], None)
         if not died:
@@ -151,7 +151,7 @@ def busy_disk(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_what_takes_long_to_remove_is_left_to_the_background(runs: Runs, busy_disk: list[list[str]], way: str) -> None:
     ending = runs.make()
     WAYS[way](ending)
-    name = ending.record.run_name
+    name = ending.run.name
     going = [f".{name}", "import.0a1b2c3d.0123"]
     assert (runs.left(), runs.recorded(), runs.waiting()) == (going, None, [name])
     assert tree(f"{runs.workspace}/.{name}") == ALL
@@ -159,12 +159,12 @@ def test_what_takes_long_to_remove_is_left_to_the_background(runs: Runs, busy_di
     assert busy_disk == [["/nowhere/background", "removals", "node"]]
     assert "failures" not in runs.result()
     (item,) = runs_left(runs.paths, REMOVALS)
-    assert item.record is not None
+    assert item.run is not None
     other = runs.make(run_id="ffffffff")
-    assert not run_end.finish_removal(runs.paths, item.record, after(0))
-    assert run_end.finish_removal(runs.paths, item.record, after(SOON))
+    assert not run_end.finish_removal(runs.paths, item.run, after(0))
+    assert run_end.finish_removal(runs.paths, item.run, after(SOON))
     assert (runs.left(), runs.waiting()) == (["7", "7.00000000", "import.ffffffff.0123"], [])
-    assert runs.recorded() == other.record
+    assert runs.recorded() == other.run
 
 
 @pytest.mark.threat(21)
@@ -182,8 +182,8 @@ def test_only_roots_own_directory_is_moved(
     monkeypatch.setattr(os, "rename", rename)
     ending = runs.make()
     released(ending)
-    assert tree(f"{runs.workspace}/.{ending.record.run_name}") == ALL
-    assert run_end.finish_removal(runs.paths, ending.record, after(SOON))
+    assert tree(f"{runs.workspace}/.{ending.run.name}") == ALL
+    assert run_end.finish_removal(runs.paths, ending.run, after(SOON))
     assert runs.left() == []
 
 
@@ -200,7 +200,7 @@ def test_not_everything_may_wait_to_be_removed(
     assert len(runs.waiting()) == len(busy_disk) == most
     assert [name for name in os.listdir(runs.workspace) if not name.startswith((".", "import."))] == []
     other = runs.make(job_id=99, view_id=99, run_id="0000ffff")
-    released(other._replace(record=other.record._replace(uid=other.record.uid + 1)))
+    released(other._replace(run=other.run._replace(uid=other.run.uid + 1)))
     assert len(runs.waiting()) == most + (why == "number")
 
 
@@ -218,10 +218,10 @@ def test_a_disk_that_does_not_move_it_removes_it_where_it_is(
         patch.setattr(errand, "replace_file", written)
         released(ending)
     (name,) = runs.waiting()
-    assert Path(ending.record.run_directory, "tmp/mine").exists()
-    orphan = Orphan(str(runs.workspace), ending.record.place, 7, name)
+    assert Path(ending.run.directory, "tmp/mine").exists()
+    orphan = Orphan(str(runs.workspace), ending.run.place, 7, name)
     assert not run_end.end_orphan(runs.paths, orphan, lambda _: True)
-    assert run_end.finish_removal(runs.paths, ending.record, after(SOON))
+    assert run_end.finish_removal(runs.paths, ending.run, after(SOON))
     assert runs.left() == []
 
 
@@ -240,11 +240,11 @@ def test_a_run_that_cannot_be_removed_is_still_known(runs: Runs, monkeypatch: py
         assert isinstance(failure, WorkspaceBusy)
         run_end.supersede(ending, after(SOON), rebooted=True)
         undone(ending)
-    assert (os.listdir(runs.paths.view), runs.recorded()) == ([], ending.record)
+    assert (os.listdir(runs.paths.view), runs.recorded()) == ([], ending.run)
     result = runs.result()
     assert [failure["step"] for failure in result["failures"]] == ["release", "release"]
     (remark,) = result["remarks"]
-    assert (remark["about"], "started again" in remark["text"]) == (ending.record.run_id, True)
+    assert (remark["about"], "started again" in remark["text"]) == (ending.run.run_id, True)
     released(ending)
     assert (runs.left(), runs.recorded()) == ([], None)
 
@@ -258,13 +258,13 @@ def test_a_view_that_cannot_be_removed_costs_nothing_else(
     with monkeypatch.context() as patch:
         patch.setattr(view, "remove_tree", fails)
         if way == "release":
-            outcome = release.run(runs.context._replace(record=ending.record), release.Options())
+            outcome = release.run(runs.context._replace(run=ending.run), release.Options())
             assert [type(failure) for failure in outcome.degraded] == [WorkspaceBusy, StoreFailed]
         else:
             WAYS[way](ending)
             assert [failure["step"] for failure in runs.result()["failures"]] == ["release", "release"]
-    assert (runs.left(), runs.recorded()) == (["7"], ending.record)
-    released(ending._replace(record=ending.record._replace(topics=[])))
+    assert (runs.left(), runs.recorded()) == (["7"], ending.run)
+    released(ending._replace(run=ending.run._replace(topics=[])))
     assert (runs.left(), runs.recorded()) == ([], None)
 
 
@@ -275,9 +275,9 @@ def test_one_deferred_harvest_that_cannot_be_dropped_costs_no_other(
     policy = a_policy(runs.root)
     policy = policy._replace(harvest=policy.harvest._replace(deferred=1))
     for number in (1, 2):
-        record = runs.make(job_id=number, view_id=number, run_id=f"{number:08x}", deferred=["numba"]).record
+        record = runs.make(job_id=number, view_id=number, run_id=f"{number:08x}", left=["numba"]).run
         deferred.defer(runs.paths, HARVESTS, record, float(number))
-        records.forget(runs.paths.state, number)
+        run_state.forget(runs.paths.state, number)
     real = files.remove_tree
 
     def remove_tree(dir_fd: int, name: str, deadline: Deadline) -> None:
@@ -286,7 +286,7 @@ def test_one_deferred_harvest_that_cannot_be_dropped_costs_no_other(
         real(dir_fd, name, deadline)
 
     monkeypatch.setattr(run_end, "remove_tree", remove_tree)
-    ending = runs.make(deferred=["numba"])._replace(policy=policy)
+    ending = runs.make(left=["numba"])._replace(policy=policy)
     assert [type(failure) for failure in run_end.release(ending, after(SOON))] == [WorkspaceBusy]
     assert (runs.deferred(), runs.recorded()) == (["1.00000001", "7.0a1b2c3d"], None)
 
@@ -302,51 +302,51 @@ def test_only_this_run_ends(runs: Runs, way: str) -> None:
     ending = runs.make()
     for _ in range(2):
         WAYS[way](ending)
-    assert sorted(os.listdir(runs.workspace)) == [other.record.place, "import.ffffffff.0123"]
-    assert tree(other.record.run_directory) == [other.record.mark, *ALL[1:]]
+    assert sorted(os.listdir(runs.workspace)) == [other.run.place, "import.ffffffff.0123"]
+    assert tree(other.run.directory) == [other.run.mark, *ALL[1:]]
 
 
 @pytest.mark.parametrize("way", sorted(WAYS))
 @pytest.mark.parametrize("died", [False, True])
 def test_what_was_at_its_place_before_it_stays(runs: Runs, way: str, died: bool) -> None:
     """Of an earlier job of that id: the run has a name of its own, or died before it had one."""
-    other = runs.make(run_id="ffffffff").record
+    other = runs.make(run_id="ffffffff").run
     before = [other.mark, *ALL[1:]]
     ending = runs.make()
-    assert tree(other.run_directory) == before
-    assert ending.record.place == ending.record.run_name != other.place
+    assert tree(other.directory) == before
+    assert ending.run.place == ending.run.name != other.place
     if died:
-        shutil.rmtree(ending.record.run_directory)
-        ending = ending._replace(record=ending.record._replace(apart=False))
+        shutil.rmtree(ending.run.directory)
+        ending = ending._replace(run=ending.run._replace(apart=False))
     for left in ([], ["numba"]):
-        WAYS[way](ending._replace(record=ending.record._replace(deferred=left)))
-        run_end.finish_deferred(runs.paths, ending.record, after(SOON))
-    assert not os.path.exists(f"{runs.workspace}/{ending.record.run_name}")
-    assert tree(other.run_directory) == before
-    assert stat.S_IMODE(os.stat(other.run_directory).st_mode) == 0o711
+        WAYS[way](ending._replace(run=changed(ending.run, left=left)))
+        run_end.finish_deferred(runs.paths, ending.run, after(SOON))
+    assert not os.path.exists(f"{runs.workspace}/{ending.run.name}")
+    assert tree(other.directory) == before
+    assert stat.S_IMODE(os.stat(other.directory).st_mode) == 0o711
 
 
 def test_a_deferred_harvest_leaves_the_cache(runs: Runs) -> None:
-    ending = runs.make(deferred=["numba"])
+    ending = runs.make(left=["numba"])
     released(ending)
-    run = Path(ending.record.run_directory)
+    run = Path(ending.run.directory)
     assert (tree(str(run)), stat.S_IMODE(run.stat().st_mode)) == (
         [MARK, "cache", "cache/numba", "cache/numba/code", "shown"],
         0o700,
     )
-    assert (runs.left(), runs.recorded()) == ([run.name, ending.record.run_name], None)
+    assert (runs.left(), runs.recorded()) == ([run.name, ending.run.name], None)
     for _ in range(2):
-        assert run_end.finish_deferred(runs.paths, ending.record, after(SOON)) == []
+        assert run_end.finish_deferred(runs.paths, ending.run, after(SOON)) == []
         assert runs.left() == []
 
 
 def test_finishing_leaves_the_jobs_next_run_alone(runs: Runs) -> None:
-    first = runs.make(deferred=["numba"])
+    first = runs.make(left=["numba"])
     released(first)
     second = runs.make(run_id="ffffffff", restarts=1)
-    run_end.finish_deferred(runs.paths, first.record, after(SOON))
+    run_end.finish_deferred(runs.paths, first.run, after(SOON))
     assert runs.left() == ["7", "7.00000001", "import.ffffffff.0123"]
-    assert runs.recorded() == second.record
+    assert runs.recorded() == second.run
 
 
 def test_the_oldest_deferred_harvests_make_room(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,14 +354,14 @@ def test_the_oldest_deferred_harvests_make_room(runs: Runs, monkeypatch: pytest.
     policy = policy._replace(harvest=policy.harvest._replace(deferred=2))
     for number in (1, 2, 3):
         released(
-            runs.make(job_id=number, view_id=number, run_id=f"{number:08x}", deferred=["numba"])._replace(policy=policy)
+            runs.make(job_id=number, view_id=number, run_id=f"{number:08x}", left=["numba"])._replace(policy=policy)
         )
     assert sorted(os.listdir(runs.workspace)) == ["2.00000000", "3.00000000"]
     assert runs.deferred() == ["2.00000002", "3.00000003"]
     answers = iter([True, False])
     monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: next(answers))
     damage(runs.paths, HARVESTS, "9.00000009")
-    released(runs.make(deferred=["numba"])._replace(policy=policy))
+    released(runs.make(left=["numba"])._replace(policy=policy))
     assert [(event["run"], event["reason"], event["profiles"]) for event in runs.events("harvest.dropped")] == [
         ("1.00000001", deferred.NO_ROOM, ["numba"]),
         ("9.00000009", deferred.NO_ROOM, []),
@@ -377,7 +377,7 @@ def test_nothing_is_dropped_while_maintenance_is_at_it(runs: Runs) -> None:
     policy = policy._replace(harvest=policy.harvest._replace(deferred=0))
     with at_work(runs.paths, HARVESTS.name) as is_ours:
         assert is_ours
-        released(runs.make(deferred=["numba"])._replace(policy=policy))
+        released(runs.make(left=["numba"])._replace(policy=policy))
     assert runs.deferred() == ["7.0a1b2c3d"]
 
 
@@ -386,13 +386,13 @@ class Orphans:
 
     def __init__(self, runs: Runs) -> None:
         self.runs = runs
-        self.record = runs.make().record
-        records.forget(runs.paths.state, 7)
+        self.run = runs.make().run
+        run_state.forget(runs.paths.state, 7)
 
     def end(self, *, is_over: bool) -> bool:
         """End it; return whether it was removed."""
-        record = self.record
-        orphan = Orphan(str(self.runs.workspace), record.place, record.job_id, record.run_name)
+        record = self.run
+        orphan = Orphan(str(self.runs.workspace), record.place, record.job_id, record.name)
         removed = run_end.end_orphan(self.runs.paths, orphan, lambda _job_id: is_over)
         assert removed is not os.path.exists(orphan.path)
         return removed
@@ -416,18 +416,18 @@ def test_an_orphan_of_an_earlier_run_goes_while_the_job_runs(orphan: Orphans) ->
 
 
 def test_what_something_names_is_no_orphan(orphan: Orphans) -> None:
-    paths, record = orphan.runs.paths, orphan.record
+    paths, record = orphan.runs.paths, orphan.run
     state = Path(paths.state, "7")
     state.mkdir(mode=0o700, exist_ok=True)
-    records.save(paths.state, record)
+    run_state.save(paths.state, record)
     assert not orphan.end(is_over=True)
-    (state / records.NAME).write_text("{")
+    (state / run_state.NAME).write_text("{")
     assert not orphan.end(is_over=True)
-    records.forget(paths.state, 7)
+    run_state.forget(paths.state, 7)
     deferred.defer(paths, HARVESTS, record, time.time())
     assert not orphan.end(is_over=True)
-    Errands(paths, HARVESTS).drop(record.run_name)
-    with records.job_lock(paths.state, 7, after(0)), pytest.raises(JobBusy):
+    Errands(paths, HARVESTS).drop(record.name)
+    with run_state.job_lock(paths.state, 7, after(0)), pytest.raises(JobBusy):
         orphan.end(is_over=True)
     assert orphan.end(is_over=True)
 
@@ -437,7 +437,7 @@ def test_nobody_drops_the_deferred_harvests_of_others(runs: Runs) -> None:
     policy = runs.context.policy
     limited = policy._replace(harvest=policy.harvest._replace(deferred=3))
     for job_id, uid in ((1, 11), (2, 22), (3, 22), (4, 22), (5, 22)):
-        ending = runs.make(job_id=job_id, view_id=job_id, uid=os.getuid(), deferred=["numba"])
-        record = ending.record._replace(uid=uid)
-        run_end.defer(ending._replace(policy=limited, record=record), after(SOON), [])
+        ending = runs.make(job_id=job_id, view_id=job_id, uid=os.getuid(), left=["numba"])
+        record = ending.run._replace(uid=uid)
+        run_end.defer(ending._replace(policy=limited, run=record), after(SOON), [])
     assert runs.deferred() == ["1.0a1b2c3d", "4.0a1b2c3d", "5.0a1b2c3d"]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.lib.policy_site import defaults
-from tests.lib.runs import a_policy, result
-from warmstart import record as records
+from tests.lib.runs import a_policy, a_run, result
 from warmstart.errors import NodeError, ResourceError, StoreError, UserError, WarmstartError
+from warmstart.run import state as runs
 from warmstart.runner import Refused, Step, run_epilog, run_prolog
 from warmstart.steps.contract import Context, Outcome
 
@@ -85,17 +85,17 @@ def test_a_job_is_told_once(context: Context) -> None:
 
 
 def test_steps_hand_on_what_they_found_out(context: Context) -> None:
-    seen: list[records.Record | None] = []
+    seen: list[runs.Run | None] = []
 
     def look(context: Context) -> Outcome:
-        seen.append(records.load(context.paths.state, 7))
+        seen.append(runs.load(context.paths.state, 7))
         return Outcome("unchanged")
 
-    first = step("image", [], record={"image": "sha256:00"}, environment={"WARMSTART_IMAGE": "/i"})
+    first = step("image", [], run=a_run(image="sha256:00"), environment={"WARMSTART_IMAGE": "/i"})
     prepared = run_prolog(context, [first, Step("seed", look)])
-    assert seen == [prepared.context.record]
-    assert prepared.context.record.image == "sha256:00"
-    assert prepared.context.record.environment == {"WARMSTART_IMAGE": "/i"}
+    assert seen == [prepared.context.run]
+    assert prepared.context.run.own.image == "sha256:00"
+    assert prepared.context.run.environment == {"WARMSTART_IMAGE": "/i"}
 
 
 def test_steps_for_a_workspace_are_left_out_where_there_is_none(context: Context) -> None:

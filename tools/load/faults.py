@@ -39,7 +39,7 @@ BREAKS_READING = {"a store gone", "a store not connected"}
 # A job runs without warmstart, and nobody tells it.
 UNTOLD = {"switched off", "off on one node", "torn files"}
 TORN = {
-    "var": ("*/state/*/record.json", "view/*/*/environment", "*/spool/**/*", "policy.json"),
+    "var": ("*/state/*/run.json", "view/*/*/environment", "*/spool/**/*", "policy.json"),
     "store": ("artifacts/*/*/*/*.json", "images/*.json", "images/tags/*.json", "parts/*/*.json", "runs/*/*"),
 }
 

@@ -1,4 +1,4 @@
-"""Record the trees that the real enroot makes of images with all kinds of configuration.
+"""Run the trees that the real enroot makes of images with all kinds of configuration.
 
     python -m tools.real.configs
 

@@ -32,7 +32,6 @@ ORDER = (
 LONGEST = 8000  # bytes with the newline: rsyslog cuts at 8 KiB, with the header that it puts before a line
 # Of texts the characters, of lists the items, of objects the keys. A line has the first with which it is short enough.
 BOUNDS = ((4096, 50, 64), (1024, 20, 40), (256, 8, 24), (64, 3, 12))
-MOST_KEYS = 48  # of a line
 LONGEST_KEY = 64
 DEEPEST = 8
 MOST = 1 << 63  # JSON has no NaN or infinity, and most readers use 64-bit integers
@@ -76,9 +75,8 @@ def shaped(fields: Line) -> Line:
     Lists keep their first items, objects their first keys, texts their ends. Where that is not enough, whole fields
     give way to `[cut]`, the longest first, and those of `ORDER` last.
     """
-    whole = ordered({**fields, "schema": SCHEMA})
-    if len(whole) > MOST_KEYS:
-        whole = {**dict([*whole.items()][:MOST_KEYS]), CUT: len(whole) - MOST_KEYS}
+    fields = {**fields, "schema": SCHEMA}
+    whole = {key: fields[key] for key in ORDER if key in fields} | fields
     line: Line = {}
     for bound in BOUNDS:
         line = _line(whole, bound)
@@ -89,12 +87,6 @@ def shaped(fields: Line) -> Line:
         if _fits(line):
             break
     return line
-
-
-def ordered(fields: Line) -> Line:
-    """Return the same fields, those of `ORDER` first and the rest in their given order."""
-    known = {key: fields[key] for key in ORDER if key in fields}
-    return {**known, **{key: value for key, value in fields.items() if key not in known}}
 
 
 def escaped(fields: Line) -> Line:

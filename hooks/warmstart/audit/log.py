@@ -31,7 +31,7 @@ _DOER = ("hook", "job_id", "uid", "user")
 _SHOWN = frozenset(
     {
         "outcome", "duration_ms", "partition", "account", "head", "asked", "excluded", "granted", "of", "facts",
-        "steps", "images", "caches", "failures", "remarks", "told", "died_ms", "look", "at_end",
+        "steps", "images", "caches", "failures", "remarks", "notices", "told", "died_ms", "look", "at_end",
     }
 )  # fmt: skip
 _HIDDEN = ("node", "policy")  # kinds of failures that a job's user does not read
@@ -107,12 +107,6 @@ class Log:
     def remark(self, text: str, about: str = "", **fields: object) -> None:
         """Add a sentence that explains the result, and is no failure."""
         self.add("remarks", **self._step(""), **({"about": about} if about else {}), text=text, **fields)
-
-    def count(self, **numbers: int) -> None:
-        """Add to lines of reports, each by its name."""
-        counts = self._part("counts")
-        for name, number in numbers.items():
-            counts[name] = counts.get(name, 0) + number
 
     def took(self, step: str, started: float) -> None:
         """Note how long a step took that began at `started`, in seconds of `time.monotonic()`."""

@@ -15,16 +15,21 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import IO, NamedTuple
 
-from warmstart.audit.line import Line, decoded, escaped, ordered, timestamp
+from warmstart.audit.line import Line, decoded, escaped
 
 LONGEST_LINE = 4 << 20
 CLOCKS = 3600.0  # seconds by which a host's clock may differ from the one that stamped its log file
-LATEST = float(1 << 35)  # seconds since the epoch: the year 3058
 POLL = 1.0  # seconds between two looks at a log that is followed
 _LOG = re.compile(r"(?P<log>.+\.jsonl)([.-][0-9][0-9-]*(\.gz)?)?")
+
+
+def epoch(ts: str) -> float:
+    """Return a line's `ts` in seconds since the epoch."""
+    return datetime.fromisoformat(ts.replace("Z", "+00:00")).timestamp()
 
 
 class LineFilter(NamedTuple):
@@ -32,7 +37,7 @@ class LineFilter(NamedTuple):
 
     job: int | None = None
     node: str | None = None
-    event: str | None = None  # `image.imported`, `image` (all events of that noun), or a glob
+    event: str | None = None  # `image.imported`, or a glob
     outcome: str | None = None  # of a last line
     user: str | None = None  # name or uid
     since: str | None = None  # in the format of `ts`: RFC 3339, UTC, milliseconds, Z; included
@@ -47,7 +52,7 @@ class LineFilter(NamedTuple):
             and (self.user is None or self.user in (line.get("user"), str(line.get("uid"))))
             and (self.since is None or str(line.get("ts")) >= self.since)
             and (self.until is None or str(line.get("ts")) <= self.until)
-            and (self.event is None or _is_kind(str(line.get("event")), self.event))
+            and (self.event is None or fnmatchcase(str(line.get("event")), self.event))
         )
 
 
@@ -83,7 +88,7 @@ class AuditLog:
             if line is None or "event" not in line:
                 self.broken += 1
             elif only.matches(line):
-                yield ordered(line) if _is_harmless(raw) else escaped(ordered(line))
+                yield line if _is_harmless(raw) else escaped(line)
 
     def follow(self, only: LineFilter, wait: Callable[[float], None] = time.sleep) -> Iterator[Line]:
         """Yield the lines that match as they are written. Does not end. Raises as `lines` does, at first only."""
@@ -103,7 +108,7 @@ class AuditLog:
                 for file in files[start:]:
                     offset = position.offset if file.inode == position.inode else 0
                     self.positions[path] = Position(file.inode, offset)
-                    if only.since is None or file.newest >= only.since:
+                    if only.since is None or file.newest >= epoch(only.since):
                         yield from self._rest(path, file, offset)
 
     def _rest(self, path: str, file: _File, offset: int) -> Iterator[bytes]:
@@ -127,7 +132,7 @@ class AuditLog:
 class _File(NamedTuple):
     content: IO[bytes]
     inode: int
-    newest: str  # no line in it has a later `ts`
+    newest: float  # no line in it has a later `ts`
     is_live: bool
 
 
@@ -156,8 +161,7 @@ def _files(path: str, stack: ExitStack) -> list[_File]:
         status = os.fstat(content.fileno())
         if name.endswith(".gz"):
             content = gzip.GzipFile(fileobj=content)  # type: ignore[assignment]
-        newest = timestamp(min(max(status.st_mtime, 0.0), LATEST) + CLOCKS)
-        files.setdefault(status.st_ino, _File(content, status.st_ino, newest, name == path))
+        files.setdefault(status.st_ino, _File(content, status.st_ino, status.st_mtime + CLOCKS, name == path))
     if not files:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     return sorted(files.values(), key=lambda file: (file.is_live, file.newest))
@@ -174,10 +178,6 @@ def _rotated(path: str) -> list[str]:
 def _is_harmless(raw: bytes) -> bool:
     """Return whether a line of JSON certainly has no control or other invisible character in its values."""
     return raw.isascii() and b"\\" not in raw and b"\x7f" not in raw
-
-
-def _is_kind(event: str, pattern: str) -> bool:
-    return event.startswith(f"{pattern}.") or fnmatchcase(event, pattern)
 
 
 def _opened(path: str) -> IO[bytes]:

@@ -22,7 +22,6 @@ SEND_S = 0.5
 SOCKET = "/dev/log"
 DAEMON = 3 << 3  # facility, syslog(3)
 SEVERITIES: dict[Level, int] = {"error": 3, "warning": 4, "info": 6}  # syslog(3)
-_BAD = frozenset({"failed", "refused", "drained", "crashed", "damaged", "rejected"})  # outcomes, and verbs of events
 
 
 def send(level: Level, text: str) -> None:
@@ -50,9 +49,9 @@ def complain(text: str) -> None:
 
 def level(fields: Line) -> Level:
     """Return an event's level: error for faults of the node, warning for other failures, else info."""
-    error, failures, event = fields.get("error"), fields.get("failures"), str(fields.get("event"))
-    problems = [*(failures if isinstance(failures, list) else ()), error]
-    if event == "node.drained" or any(isinstance(one, dict) and one.get("kind") == "node" for one in problems):
+    failures = fields.get("failures")
+    problems = [one for one in (fields.get("error"), *(failures if isinstance(failures, list) else ())) if one]
+    if any(isinstance(one, dict) and one.get("kind") == "node" for one in problems):
         return "error"
-    is_bad = isinstance(error, dict) or bool(failures) or {fields.get("outcome"), event.rpartition(".")[2]} & _BAD
-    return "warning" if is_bad or event.endswith("-failed") else "info"
+    is_good = fields.get("outcome", "ok") in ("ok", "ended") and not str(fields.get("event")).endswith("damaged")
+    return "info" if is_good and not problems else "warning"

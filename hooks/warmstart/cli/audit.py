@@ -9,8 +9,8 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from functools import reduce
 from itertools import chain
@@ -26,7 +26,6 @@ from warmstart.policy.current import current_policy
 from warmstart.policy.units import parse_duration
 
 NOTHING = 1
-NOT_READABLE = "only root and the log's group can read the audit log"
 TAIL = 10  # lines that --follow shows first
 _Command = Callable[..., None]
 
@@ -69,15 +68,10 @@ def log_options(since: str | None = None) -> Callable[[_Command], _Command]:
     return lambda command: reduce(lambda inner, option: option(inner), options, command)
 
 
-def epoch(ts: str) -> float:
-    """Return a line's `ts` in seconds since the epoch."""
-    return datetime.fromisoformat(ts.replace("Z", "+00:00")).timestamp()
-
-
 @click.command()
 @click.option("--job", type=click.IntRange(min=1), help="Show only events of this job id.")
 @click.option("--node", help="Show only events of this node.")
-@click.option("--event", help="Show only this event, noun or glob: image.imported, image, '*-failed'.")
+@click.option("--event", help="Show only this event, or those of a glob: image.imported, 'image.*'.")
 @click.option("--outcome", help="Show only last lines with this outcome: refused, failed, crashed, drained.")
 @click.option("--user", help="Show only events of this user's jobs, by name or uid.")
 @log_options()
@@ -107,16 +101,10 @@ def audit(
     """
     where = LineFilter(**only)  # type: ignore[arg-type]  # click has checked the types
     log = opened_log(installation, sources)
-    try:
-        with reading(sources):
-            any_event = _show(log, where, follow=follow, as_json=as_json)
-    except KeyboardInterrupt:
-        return
-    if log.broken:
-        warn(f"skipped {log.broken} unreadable lines")
-    if not any_event:
-        warn("no event matches")
-        raise click.exceptions.Exit(NOTHING)
+    with suppress(KeyboardInterrupt), reading(log, sources):
+        if not _show(log, where, follow=follow, as_json=as_json):
+            warn("no event matches")
+            raise click.exceptions.Exit(NOTHING)
 
 
 def opened_log(installation: Installation, sources: Sequence[str]) -> AuditLog:
@@ -131,32 +119,28 @@ def opened_log(installation: Installation, sources: Sequence[str]) -> AuditLog:
 
 
 @contextmanager
-def reading(sources: Sequence[str]) -> Iterator[None]:
-    """End the command with an error if a log cannot be read."""
+def reading(log: AuditLog, sources: Sequence[str]) -> Iterator[None]:
+    """End the command with an error if the log cannot be read; say how many lines in it are none."""
     try:
         yield
     except FileNotFoundError as error:
         fail(error, "" if sources else "no hook has run yet, or hooks could not write it: `warmstart doctor`")
     except OSError as error:
-        fail(error, NOT_READABLE)
+        fail(error, "only root and the log's group can read the audit log")
+    finally:
+        if log.broken:
+            warn(f"skipped {log.broken} unreadable lines")
 
 
 def _show(log: AuditLog, where: LineFilter, *, follow: bool, as_json: bool) -> bool:
     """Print the lines and return whether there were any."""
-    found: Iterable[Line]
-    if follow:
-        found = chain(deque(log.lines(where), TAIL), log.follow(where))
-    else:
-        found = log.lines(where) if as_json else sorted(log.lines(where), key=lambda line: str(line.get("ts")))
-    show: Callable[[Line], str]
-    if as_json:
-        show = json.dumps
-    else:
+    show: Callable[[Line], str] = json.dumps
+    if not as_json:
         from warmstart.audit.rendering import console  # structlog is slow to import
 
         show = console(text, colors=sys.stdout.isatty())
     any_line = False
-    for line in found:
+    for line in chain(deque(log.lines(where), TAIL), log.follow(where)) if follow else log.lines(where):
         click.echo(show(line))
         any_line = True
     return any_line

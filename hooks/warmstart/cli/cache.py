@@ -42,7 +42,7 @@ from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance import repack
 from warmstart.maintenance.store import StoreMaintenance, StoreReport, bundle_deadline, labels, survey
 from warmstart.paths import Installation
-from warmstart.policy.current import current_policy, hint_for
+from warmstart.policy.current import current_policy
 from warmstart.profiles.contract import FILES
 from warmstart.session import Session, is_root, open_session, require_root, store_deadline
 from warmstart.store.client import StoreClient
@@ -98,7 +98,7 @@ def store_reading(installation: Installation, command: str = "cache") -> Iterato
         with StoreClient.of(policy, f"cli-{os.getpid()}") as store:
             yield store
     except PolicyError as error:
-        fail(error, hint_for(error))
+        fail(error, error.hint)
     except WarmstartError as error:
         fail(error, error.hint)
 

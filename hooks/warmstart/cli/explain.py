@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Sequence
 
 import click
 
-from warmstart import view
-from warmstart.audit.query import LineFilter
-from warmstart.cli.audit import epoch, log_options, reading
-from warmstart.cli.output import as_objects, json_option, say, show_json, show_table, warn
+from warmstart.audit.query import LineFilter, epoch
+from warmstart.cli.audit import log_options, reading
+from warmstart.cli.output import json_option, say, show_table, warn
 from warmstart.cli.own import log_for
 from warmstart.paths import Installation
 from warmstart.policy.units import format_duration
-from warmstart.report.lines import hooks
-from warmstart.report.story import HookStory, Story, tell
+from warmstart.report import story
+from warmstart.report.lines import Hook, hooks
 
 NOTHING = 1
 
@@ -39,29 +39,22 @@ def explain(
 
     JOBID is Slurm's numeric id, in a job by default its own. Whoever can read the audit log is told all of it. Others
     can ask about their own jobs: on a node of the job while it runs, what the prolog did; after its end on each host
-    with the store.
+    with the store. With --json it prints what it has read: the job's lines, as docs/reference/audit.md describes them.
 
     Exit status: 0 explained; 1 nothing is known of the job; 2 wrong usage, or a log cannot be read.
     """
-    with reading(sources):
-        log = log_for(installation, sources)
-        lines = log.lines(LineFilter(job=job, since=since, until=until))
+    log = log_for(installation, sources)
+    with reading(log, sources):
+        lines = [*log.lines(LineFilter(job=job, since=since, until=until))]
         found = hooks(lines, epoch(until) if until else time.time())
-    if log.broken:
-        warn(f"skipped {log.broken} unreadable lines")
     if not found:
         _say_nothing(installation, sources, job)
         raise click.exceptions.Exit(NOTHING)
-    story = tell(found)
-    if not sources:
-        texts = view.files(installation, str(job), view.NOTICE)
-        story = story._replace(
-            notices=tuple(line for text in texts for line in text.decode("utf-8", "replace").splitlines())
-        )
     if as_json:
-        show_json(as_objects(story))
+        for line in lines:
+            click.echo(json.dumps(line))
     else:
-        _show(story)
+        _show(sorted(found, key=lambda hook: (hook.began, hook.node)))
 
 
 def _say_nothing(installation: Installation, sources: Sequence[str], job: int) -> None:
@@ -75,47 +68,28 @@ def _say_nothing(installation: Installation, sources: Sequence[str], job: int) -
         )
 
 
-def _show(story: Story) -> None:
-    labels = (("cluster", story.cluster), ("partition", story.partition), ("account", story.account))
-    say(", ".join([f"job {story.job} of {story.user or '?'}", *(f"{name} {value}" for name, value in labels if value)]))
-    lists = {"asked": story.asked, "rules": story.rules, "the rules add": story.added, "facts": story.facts}
-    for name, values in lists.items():
-        if values:
-            say(f"{name}: {', '.join(values)}")
-    if story.excluded:
-        say(f"warmstart does nothing for it: {story.excluded}")
-    if story.refused:
-        say(f"refused: {story.refused}")
-    for notice in story.notices:
-        say(notice)
-    _show_hooks(story)
-    if story.advice:
-        say("\nwhat to do")
-        for advice in story.advice:
-            say(f"- {advice}")
-
-
-def _show_hooks(story: Story) -> None:
-    """Print the first node's hooks in full, and of the others what they have in common and what went wrong."""
-    first = story.nodes[0] if story.nodes else ""
-    detailed = [hook for hook in story.hooks if hook.node == first or hook.node not in story.nodes]
-    for hook in detailed:
-        _show_hook(hook)
-    if others := [hook for hook in story.hooks if hook not in detailed]:
+def _show(hooks: Sequence[Hook]) -> None:
+    """Print the first node's hooks in full, and of the others what was cold there and what went wrong."""
+    for text in story.about(hooks):
+        say(text)
+    first = story.first_node(hooks)
+    for hook in hooks:
+        if hook.node == first:
+            took = f" in {format_duration(hook.seconds)}" if hook.seconds else ""
+            say(f"\n{hook.done_by or hook.name} on {hook.node} at {hook.began}: {hook.outcome}{took}")
+            if parts := story.parts(hook):
+                show_table(("part", "time", "what"), parts)
+    if others := [_row(hook) for hook in hooks if hook.node != first]:
         say("\nother nodes")
-        show_table(("node", "hook", "outcome", "time", "what"), [_row(hook) for hook in others])
+        show_table(("node", "hook", "outcome", "time", "what"), others)
+    if advice := story.advice(hooks):
+        say("\nwhat to do")
+        for text in advice:
+            say(f"- {text}")
 
 
-def _show_hook(hook: HookStory) -> None:
-    took = f" in {format_duration(hook.seconds)}" if hook.seconds else ""
-    say(f"\n{hook.hook} on {hook.node} at {hook.started}: {hook.outcome}{took}")
-    if hook.parts:
-        show_table(("part", "time", "what"), hook.parts)
-
-
-def _row(hook: HookStory) -> tuple[str, ...]:
-    """Return a line for a further node, with what was cold there and its problems."""
-    bad = [part for part in hook.parts if part.what.startswith("cold") or (part.what and part.part[0] != " ")]
-    told = [f"{part.part.strip()}: {part.what}" for part in bad]
-    time = format_duration(hook.seconds) if hook.seconds else ""
-    return (hook.node, hook.hook, hook.outcome, time, "; ".join(told))
+def _row(hook: Hook) -> tuple[str, ...]:
+    bad = [part for part in story.parts(hook) if part.what.startswith("cold") or (part.what and part.part[0] != " ")]
+    what = "; ".join(f"{part.part.strip()}: {part.what}" for part in bad)
+    took = format_duration(hook.seconds) if hook.seconds else ""
+    return (hook.node, hook.done_by or hook.name, hook.outcome, took, what)

@@ -30,7 +30,7 @@ from warmstart.images.store.eviction import ImageEntry
 from warmstart.images.store.layout import reference_of
 from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.paths import Installation, NodePaths
-from warmstart.policy.current import current_policy, hint_for
+from warmstart.policy.current import current_policy
 from warmstart.policy.keys import Policy
 from warmstart.session import open_session
 
@@ -164,7 +164,7 @@ def opened(installation: Installation) -> Iterator[ImageStore]:
     try:
         policy = current_policy(installation).policy
     except PolicyError as error:
-        fail(error, hint_for(error))
+        fail(error, error.hint)
     me = Identity("you", os.geteuid(), os.getegid())
     with ImageStoreClient.of(me if os.geteuid() else policy.store_user, policy.paths.store) as images:
         try:

@@ -13,13 +13,13 @@ from contextlib import suppress
 from warmstart import view
 from warmstart.audit import values
 from warmstart.audit.line import Line, decoded, escaped
-from warmstart.audit.query import AuditLog, LineFilter
+from warmstart.audit.query import AuditLog, LineFilter, epoch
 from warmstart.caches.store.gc import Bundle
-from warmstart.cli.audit import epoch, opened_log
+from warmstart.cli.audit import opened_log
 from warmstart.cli.output import fail
 from warmstart.errors import PolicyError
 from warmstart.paths import Installation
-from warmstart.policy.current import current_policy, hint_for
+from warmstart.policy.current import current_policy
 from warmstart.session import is_root
 from warmstart.store import reports
 
@@ -30,15 +30,15 @@ _UNKNOWN = Bundle(
 )
 
 
-class OwnLog:
-    """The lines of the caller's own jobs, with the interface of `AuditLog`.
+class OwnLog(AuditLog):
+    """The lines of the caller's own jobs.
 
     Where nobody can know of any, for want of policy or store, reading ends the command with an error.
     """
 
     def __init__(self, installation: Installation) -> None:
+        super().__init__([])
         self._installation = installation
-        self.broken = 0
 
     def lines(self, only: LineFilter) -> Iterator[Line]:
         """Yield the lines that match, the oldest job's first."""
@@ -61,11 +61,11 @@ class OwnLog:
         except (OSError, PolicyError) as error:
             if not running:
                 otherwise = _CLOSED if isinstance(error, PermissionError) else _ELSEWHERE
-                fail(error, hint_for(error) if isinstance(error, PolicyError) else otherwise)
+                fail(error, error.hint if isinstance(error, PolicyError) else otherwise)
         yield from running
 
 
-def log_for(installation: Installation, sources: Sequence[str]) -> AuditLog | OwnLog:
+def log_for(installation: Installation, sources: Sequence[str]) -> AuditLog:
     """Return the given logs; else the audit log, or for who cannot read it the lines of own jobs."""
     if not sources and has_only_own(installation):
         return OwnLog(installation)

@@ -23,13 +23,13 @@ from warmstart.host.wire import Json
 from warmstart.images import reference as references
 from warmstart.job import Job
 from warmstart.paths import Installation
-from warmstart.policy.current import CurrentPolicy, current_policy, hint_for
+from warmstart.policy.current import CurrentPolicy, current_policy
 from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant, combine, matching, parted
 from warmstart.profiles import registry
 from warmstart.profiles.contract import FILES
-from warmstart.record import Record, Seeded
 from warmstart.request import NOTHING, Request, known_words
+from warmstart.run.state import Caches, Run, Seeded
 
 REFUSED = 1
 SHOWN = ("partition", "account", "qos", "job_name", "node", "comment")
@@ -74,7 +74,7 @@ def plan(
     try:
         policy = current_policy(installation)
     except PolicyError as error:
-        fail(error, hint_for(error))
+        fail(error, error.hint)
     off = installation.is_off
     shown = preview(policy.policy, job)
     if shown["images"] and (way := _way()):
@@ -122,10 +122,7 @@ def preview(policy: Policy, job: Job) -> dict[str, Json]:
         "nothing_because": grant.reason,
         "mode": "observe" if grant.observed else "enforce",
         "verdict": verdict.as_audit() if verdict else None,
-        "rules": [
-            {"name": rule.name, "place": rule.place, "matched": matched, "reason": reason}
-            for rule, matched, reason, _ in matches
-        ],
+        "rules": [{"name": rule.name, "matched": matched, "reason": reason} for rule, matched, reason, _ in matches],
         "images": _images(policy, job, grant, requested),
         "profiles": _profiles(policy, grant, requested),
         "left_out": _left_out(policy, grant, requested),
@@ -160,15 +157,15 @@ def _steps(policy: Policy, job: Job, grant: Grant, requested: Request) -> tuple[
     if not prolog:
         return NO_STEPS, None
     seeded = {name: Seeded("") for name in planning.profiles(policy, grant, requested)}
-    record = _record(job)._replace(publish_scope=grant.publish_scope, seeded=seeded, cache=CACHE)
-    epilog = [step.name for step in planning.epilog(policy, record)]
+    run = _run(job)._replace(own=Caches(publish_scope=grant.publish_scope, path=CACHE, seeded=seeded))
+    epilog = [step.name for step in planning.epilog(policy, run)]
     return {"prolog": [*prolog, "environment"], "epilog": epilog}, None
 
 
-def _record(job: Job) -> Record:
-    return Record(
+def _run(job: Job) -> Run:
+    return Run(
         run_id="", boot_id="", job_id=job.id, view_id=job.view_id, uid=job.uid, gid=job.gid, user=job.user,
-        account=job.account, partition=job.partition, cluster=job.cluster, node=job.node, head=True,
+        account=job.account, partition=job.partition, cluster=job.cluster, node=job.node,
     )  # fmt: skip
 
 
@@ -225,7 +222,7 @@ def _left_out(policy: Policy, grant: Grant, requested: Request) -> dict[str, str
 
 def _origin(policy: CurrentPolicy) -> Json:
     problem = policy.problem.as_audit() if policy.problem else None
-    return {"file": policy.origin, "changed": policy.changed, "problem": problem}
+    return {"file": policy.origin, "problem": problem}
 
 
 def _print(shown: dict[str, Json], policy: CurrentPolicy, off_switch: str) -> None:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from warmstart.cli.output import fail, json_option, rfc3339, say, show_json, warn
+from warmstart.cli.output import fail, json_option, say, show_json, warn
 from warmstart.errors import PolicyError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.paths import Installation
 from warmstart.policy import trust
-from warmstart.policy.current import current_policy, hint_for
-from warmstart.policy.invalid import PolicyInvalid, PolicyUnreadable, Problem
+from warmstart.policy.current import current_policy
 from warmstart.policy.keys import Policy, User
 from warmstart.policy.trust import TrustUnproven
 from warmstart.slurm import nodes
@@ -25,6 +24,7 @@ from warmstart.slurm.facts import Access, Settings
 
 if TYPE_CHECKING:
     from warmstart.doctor.finding import Finding
+    from warmstart.policy.document import Problem
     from warmstart.policy.warnings import Known
 
 WRONG = 1
@@ -54,34 +54,27 @@ def check(installation: Installation, /, file: str | None, *, offline: bool, as_
     Exit status: 0 the policy is good, or has warnings only; 1 it is not, or Slurm would kill a hook within its budget;
     2 wrong usage, or it cannot be read.
     """
-    from warmstart.policy import load, source
+    from warmstart.policy import load
     from warmstart.policy.document import Document
     from warmstart.policy.warnings import Known, warnings
 
     path = "-" if file == "-" else os.path.abspath(file) if file else installation.policy
     users: Callable[[str], Identity | None] = _any_account if offline else load.node_user
     try:
-        if path == "-":
-            texts = [source.read_draft("-", sys.stdin.buffer.read(source.LARGEST + 1))]
-        else:
-            texts = source.read(path, owners={0, os.geteuid()})
-        document = Document(texts)
+        draft = sys.stdin.buffer.read(load.LARGEST + 1) if path == "-" else b""
+        document = Document([("-", load.text_of("-", draft))] if path == "-" else load.texts(path))
         written = load.checked(document, users)
         policy = load.resolved(written)
-    except PolicyInvalid as error:
-        _tell(path, as_json, error=error)
-        raise click.exceptions.Exit(WRONG) from None
-    except PolicyUnreadable as error:
-        fail(error, hint_for(error))
+    except load.PolicyUnreadable as error:
+        fail(error, error.hint)
     except PolicyError as error:
         _tell(path, as_json, error=error)
         raise click.exceptions.Exit(WRONG) from None
     cluster = None if offline else _asked(policy)
     known = Known() if offline else _known(cluster)
-    problems = [load.problem_at(document, fault) for fault in warnings(written, document.data, known)]
-    ignored = source.ignored(path) if path != "-" else []
-    problems += [Problem(other, 1, 1, "is not read: names in conf.d end in .yaml") for other in ignored]
-    critical = None if offline else _unproven(policy, installation)
+    problems = [*map(document.problem, warnings(written, document.data, known))]
+    slurm_conf = os.environ.get("SLURM_CONF", "")
+    critical = None if offline else trust.problem(trust.asked(policy, installation, slurm_conf))
     too_short = _timeouts(policy, cluster.settings) if cluster else []
     _tell(path, as_json, rules=len(policy.rules), warned=sorted(problems), critical=critical, too_short=too_short)
     if critical or too_short:
@@ -99,7 +92,7 @@ def _tell(
     too_short: Sequence[Finding] = (),
 ) -> None:
     """Print the result of a check: problems and warnings with their places, then one line."""
-    problems = error.problems if isinstance(error, PolicyInvalid) else ()
+    problems: Sequence[Problem] = getattr(error, "problems", ())
     if as_json:
         rows = [_row(problem, "error") for problem in problems] + [_row(problem, "warning") for problem in warned]
         if error is not None and not problems:
@@ -173,15 +166,14 @@ def _known(cluster: _Cluster | None) -> Known:
 
     from warmstart.policy.warnings import Known
 
-    if cluster is None:
-        return Known(None, None, _exists(pwd.getpwnam), _exists(grp.getgrnam))
+    exists = {"user": _exists(pwd.getpwnam), "group": _exists(grp.getgrnam)}
+    partitions = cluster.partitions if cluster else {}
     try:
-        hosts = frozenset(nodes.expand(",".join(filter(None, cluster.partitions.values()))))
+        hosts = frozenset(nodes.expand(",".join(filter(None, partitions.values()))))
     except ValueError:
         hosts = frozenset()
-    has_accounts = not cluster.settings.one("AccountingStorageType").lower().endswith("none")
-    partitions = frozenset(cluster.partitions)
-    return Known(partitions or None, hosts or None, _exists(pwd.getpwnam), _exists(grp.getgrnam), has_accounts)
+    names = {"partition": frozenset(partitions), "node": hosts}
+    return Known({attribute: known for attribute, known in names.items() if known}, exists)
 
 
 def _exists(find: Callable[[str], object]) -> Callable[[str], bool]:
@@ -195,20 +187,13 @@ def _exists(find: Callable[[str], object]) -> Callable[[str], bool]:
     return exists
 
 
-def _unproven(policy: Policy, installation: Installation) -> TrustUnproven | None:
-    """Ask the running slurmctld whether it enforces what the policy declares."""
-    if not trust.is_declared(policy):
-        return None
-    return trust.refuted(policy, trust.enforced(policy, installation, os.environ.get("SLURM_CONF", "")))
-
-
 @policy.command()
 @click.pass_obj
 def show(installation: Installation) -> None:
     """Show the policy in force as JSON, in seconds and bytes.
 
-    Beside it stands where it was read and since when hooks have it, whether the files have changed since and why they
-    are rejected, and whether hooks are switched off.
+    Beside it stands where it was read, which is policy.yaml if the files have changed since hooks read them, why newer
+    files are rejected, and whether hooks are switched off.
 
     Exit status: 0 the files are in force, or the next hook puts them into force; 1 they are rejected; 2 there is no
     policy.
@@ -216,24 +201,15 @@ def show(installation: Installation) -> None:
     try:
         current = current_policy(installation)
     except PolicyError as error:
-        fail(error, hint_for(error))
+        fail(error, error.hint)
     show_json({
         "file": current.origin,
-        "compiled": _compiled_at(current.origin) if current.origin == installation.compiled_policy else None,
-        "changed": current.changed,
         "problem": current.problem and current.problem.as_audit(),
         "off": installation.is_off,
         "policy": _plain(current.policy._replace(signature=())),
     })  # fmt: skip
     if current.problem:
         raise click.exceptions.Exit(WRONG)
-
-
-def _compiled_at(path: str) -> str | None:
-    try:
-        return rfc3339(os.stat(path).st_mtime)
-    except OSError:
-        return None
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 - JSON

@@ -19,7 +19,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
 from warmstart.paths import Installation
-from warmstart.policy.current import current_policy, hint_for
+from warmstart.policy.current import current_policy
 from warmstart.policy.keys import Policy
 from warmstart.profiles import naming, registry
 from warmstart.profiles.client import Validator
@@ -137,17 +137,17 @@ def _stage() -> Iterator[int]:
 
 
 def _policy(installation: Installation, draft: str | None) -> Policy:
-    from warmstart.policy import load, source
+    from warmstart.policy import load
     from warmstart.policy.document import Document
 
     try:
         if draft is None:
             return current_policy(installation).policy
-        document = Document(source.read(draft, owners={0, os.geteuid()}))
+        document = Document(load.texts(draft))
         return load.resolved(load.checked(document, load.node_user))
     except PolicyError as error:
         warn(str(error))
-        warn(hint_for(error))
+        warn(error.hint)
         raise click.exceptions.Exit(UNUSABLE) from None
 
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from warmstart.audit.query import LineFilter
-from warmstart.cli.audit import epoch, log_options, opened_log, reading
+from warmstart.audit.query import LineFilter, epoch
+from warmstart.cli.audit import log_options, opened_log, reading
 from warmstart.cli.output import as_objects, json_option, say, show_json, show_table, warn
 from warmstart.paths import Installation
 from warmstart.policy.units import format_duration, format_size
 from warmstart.profiles.contract import USES
-from warmstart.report.summary import Summary, Times, Uses, counted, in_units, summarize
+from warmstart.report.summary import Summary, counted, summarize
 
 NOTHING = 1
 
@@ -48,11 +48,9 @@ def report(
 def summarized(installation: Installation, since: str, until: str | None, sources: Sequence[str]) -> Summary:
     """Return the summary of these logs, or the policy's. Ends the command if no hook ran in that time."""
     log = opened_log(installation, sources)
-    with reading(sources):
+    with reading(log, sources):
         lines = log.lines(LineFilter(since=since, until=until))
         summary = summarize(lines, epoch(until) if until else time.time())
-    if log.broken:
-        warn(f"skipped {log.broken} unreadable lines")
     if not summary.runs:
         warn("no hook ran in that time")
         raise click.exceptions.Exit(NOTHING)
@@ -62,33 +60,26 @@ def summarized(installation: Installation, since: str, until: str | None, source
 def _show(summary: Summary) -> None:
     whose = f"{', '.join(summary.clusters)}: " if summary.clusters else ""
     say(f"{whose}{summary.first} to {summary.last}, {counted(summary.nodes, 'node')}")
-    uses, imports = summary.caches, summary.imports
-    saved = "-" if summary.saved is None else format_duration(summary.saved)
-    imported = f"{format_size(summary.imported_bytes)}; {_half(imports)}" if imports.number else ""
+    uses = summary.caches
     _table(
         ("what", "number", "of which"),
         [
             ("job starts", summary.jobs, counted(summary.users, "user")),
             ("caches that hit", uses.percent, f"{uses.hit} of {uses.hit + uses.built} of which it is known"),
-            ("imports", imports.number, imported),
+            ("imports", summary.imports, format_size(summary.imported_bytes)),
             ("imports avoided", summary.avoided, "uses of images on every node, less the imports"),
-            ("time saved on imports", saved, ""),
+            ("time saved on imports", "-" if summary.saved is None else format_duration(summary.saved), ""),
             ("entries published", summary.entries, format_size(summary.published_bytes)),
-            *((name, in_units(name, number), "on each node") for name, number in summary.of_wings.items()),
         ],
     )
-    _uses("profile", summary.profiles)
-    _uses("user", summary.by_user)
+    for what, all_uses in (("profile", summary.profiles), ("user", summary.by_user)):
+        _table((what, "hits", *USES), [(uses.name, uses.percent, *uses[1:]) for uses in all_uses])
     _counts("whose caches began cold, and why", summary.cold)
     _counts("failures (refused, drained, step or event: code)", summary.failures)
     _table(
-        ("hook", "p50", "p95", "p99", "longest", "runs", "failed"),
-        [(hook, *map(format_duration, times[1:]), times.number, failed) for hook, failed, times in summary.hooks],
+        ("what took", "p50", "p95", "p99", "times", "failed"),
+        [(one.what, *map(format_duration, one[3:]), one.number, one.failed) for one in summary.times],
     )
-
-
-def _uses(what: str, all_uses: Sequence[Uses]) -> None:
-    _table((what, "hits", *USES), [(uses.name, uses.percent, *uses[1:]) for uses in all_uses])
 
 
 def _counts(what: str, numbers: Mapping[str, int]) -> None:
@@ -99,7 +90,3 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     if rows:
         say("")
         show_table(columns, rows)
-
-
-def _half(times: Times) -> str:
-    return f"half within {format_duration(times.p50)}, 95% within {format_duration(times.p95)}" if times.number else ""

@@ -35,7 +35,7 @@ def in_force(installation: Installation) -> Iterator[Finding]:
     elif not current.policy.rules:
         change = "add rules (docs/reference/policy.md)"
         yield Finding(WRONG, f"{current.origin} has no rules: no job gets anything", change)
-    elif current.changed:
+    elif current.origin == installation.policy:
         yield Finding(OK, "the files were changed; the next hook puts them into force")
     path = installation.compiled_policy
     if not os.path.lexists(path):

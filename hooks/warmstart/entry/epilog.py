@@ -1,6 +1,6 @@
 """Slurm's Epilog: harvest the job's caches, then remove what the prolog made. Runs as root.
 
-Besides the job's id, and how it ended, it trusts only the record (docs/architecture.md, rule 8). Without a record there
+Besides the job's id, and how it ended, it trusts only the run's state (docs/architecture.md, rule 8). Without it there
 is nothing to do: no prolog ran, or an earlier epilog finished. Both are normal (slurm.conf(5), Epilog).
 """
 
@@ -10,12 +10,12 @@ import os
 import time
 
 from warmstart import plan, view
-from warmstart import record as records
 from warmstart.entry.hook import FAILED, OK, Hook, run_hook
 from warmstart.errors import NodeError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.lean import Mapping, suppress
-from warmstart.record import Record, StateFull
+from warmstart.run import state
+from warmstart.run.state import Run, StateFull
 
 SECONDS_FOR_LOCK = 10.0
 REPORT_SECONDS = 2.0
@@ -31,45 +31,47 @@ def main(prefix: str) -> int:
 def _finish(hook: Hook) -> str:
     """Return the outcome: failed if something that the job made was lost."""
     try:
-        with records.job_lock(hook.paths.state, hook.job.id, after(SECONDS_FOR_LOCK)):
-            record = hook.earlier_record()
-            if record is None:
+        with state.job_lock(hook.paths.state, hook.job.id, after(SECONDS_FOR_LOCK)):
+            run = hook.earlier_run()
+            if run is None:
                 _end_wings(hook)
                 _remove_spare(hook)
                 return OK
-            return _end(hook, record)
-    except StateFull:  # not even room for the lock, so the prolog had none for a record
+            return _end(hook, run)
+    except StateFull:  # not even room for the lock, so the prolog had none for the run
         _remove_spare(hook)
         raise
     finally:
         hook.close()
 
 
-def _end(hook: Hook, record: Record) -> str:
+def _end(hook: Hook, run: Run) -> str:
     """End the job's run, and tell its user."""
     from warmstart.runner import run_epilog
 
     # slurmd says "nobody" where it does not know the user, as with nss_slurm.
-    hook.audit.correct(user=record.user, uid=record.uid)
-    told = view.text(hook.paths.view, record, view.EVENTS)
-    record = record._replace(ended=time.time(), died=has_died(os.environ, record))
-    steps = plan.epilog(hook.policy, record, os.environ.get("SLURM_CONF", ""))
-    ended = run_epilog(hook.context(record, after(plan.epilog_budget(hook.policy))), steps)
+    hook.audit.correct(user=run.user, uid=run.uid)
+    told = view.text(hook.paths.view, run, view.EVENTS)
+    ran_s = time.time() - run.began
+    steps = plan.epilog(hook.policy, run, os.environ.get("SLURM_CONF", ""))
+    ended = run_epilog(hook.context(run, after(plan.epilog_budget(hook.policy))), steps)
+    if has_died(os.environ, run) and any(seeded.number for caches in run.caches for seeded in caches.seeded.values()):
+        hook.audit.say(died_ms=round(ran_s * 1000, 3))
     outcome = FAILED if ended.lost or isinstance(ended.failure, NodeError) else OK
     if hook.policy.maintenance.reports is not None:
-        _report(hook, record, told + hook.audit.shown(outcome=outcome))
+        _report(hook, run, told + hook.audit.shown(outcome=outcome))
     if isinstance(ended.failure, NodeError):
         raise ended.failure
     return outcome
 
 
-def _report(hook: Hook, record: Record, text: str) -> None:
+def _report(hook: Hook, run: Run, text: str) -> None:
     """Leave what the job's user may read of both hooks in the store; it is lost where the store does not take it."""
     from warmstart.store import reports
 
-    name = reports.name_of(record.job_id, hook.run_id, record.node)
+    name = reports.name_of(run.job_id, hook.run_id, run.node)
     try:
-        hook.store.run(after(REPORT_SECONDS), reports.leave, record.uid, name, text, record.head)
+        hook.store.run(after(REPORT_SECONDS), reports.leave, run.uid, name, text, run.head)
     except WarmstartError as error:
         hook.audit.remark(f"the report for the job's user is lost: {error}")
 
@@ -79,14 +81,14 @@ def _remove_spare(hook: Hook) -> None:
         view.remove_spare(hook.paths.view, str(hook.job.id))
 
 
-def has_died(environ: Mapping[str, str], record: Record) -> bool:
+def has_died(environ: Mapping[str, str], run: Run) -> bool:
     """Return whether a job ended badly, as far as Slurm tells.
 
     The codes are raw wait statuses, of the batch script and the worst of the steps. A time limit, a cancellation and a
     requeue show 0, on each release. Only batch jobs have a stdin: how people leave a shell says nothing.
     """
     codes = [environ.get(name, "") for name in ("SLURM_JOB_EXIT_CODE", "SLURM_JOB_DERIVED_EC")]
-    is_requeued = environ.get("SLURM_JOB_RESTART_COUNT", "0") != str(record.restarts)
+    is_requeued = environ.get("SLURM_JOB_RESTART_COUNT", "0") != str(run.restarts)
     if is_requeued or "SLURM_JOB_STDIN" not in environ or not all(code.isdecimal() for code in codes):
         return False
     if any(int(code) == _NODE_FAILED or int(code) & 0x7F == _OUT_OF_MEMORY for code in codes):
@@ -95,7 +97,7 @@ def has_died(environ: Mapping[str, str], record: Record) -> bool:
 
 
 def _end_wings(hook: Hook) -> None:
-    """Have wings take down what a prolog held that undid everything else, including the record."""
+    """Have wings take down what a prolog held that undid everything else, including the run's state."""
     if not any(known.used and known.end for known in hook.policy.wings):
         return
     from warmstart import run_end  # slow to import

@@ -14,7 +14,6 @@ import os
 import sys
 import time
 
-from warmstart import record as records
 from warmstart.audit.log import Log
 from warmstart.errors import NodeError, PolicyError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline, after
@@ -23,7 +22,8 @@ from warmstart.job import Job, from_environment
 from warmstart.lean import TYPE_CHECKING, Callable, Collection, NamedTuple, suppress
 from warmstart.paths import SPARE, Installation, NodePaths
 from warmstart.policy.keys import Policy
-from warmstart.record import Record, using_state
+from warmstart.run import state
+from warmstart.run.state import Run, using_state
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -67,27 +67,27 @@ class Hook(NamedTuple):
         """Return the deadline `seconds` after the start of the hook."""
         return Deadline(self.started + seconds)
 
-    def context(self, record: Record, deadline: Deadline) -> Context:
+    def context(self, run: Run, deadline: Deadline) -> Context:
         """Return the context for the steps."""
         from warmstart.steps.contract import Context
 
-        return Context(self.policy, self.paths, record, self.audit, deadline, self.store)
+        return Context(self.policy, self.paths, run, self.audit, deadline, self.store)
 
-    def earlier_record(self) -> Record | None:
-        """Return the record that an earlier hook of the job saved, or None. Audits and removes a damaged one.
+    def earlier_run(self) -> Run | None:
+        """Return the run that an earlier hook of the job saved, or None. Audits and removes a damaged one.
 
-        Raises `RecordOfOtherRelease`.
+        Raises `RunOfOtherRelease`.
         """
         try:
-            return records.load(self.paths.state, self.job.id)
-        except records.RecordUnreadable as error:
+            return state.load(self.paths.state, self.job.id)
+        except state.RunUnreadable as error:
             _hide_view(self.paths.view, str(self.job.view_id))
-            if isinstance(error, records.RecordOfOtherRelease):
+            if isinstance(error, state.RunOfOtherRelease):
                 raise
-            from warmstart.audit.events import RECORD_DAMAGED
+            from warmstart.audit.events import RUN_DAMAGED
 
-            self.audit.emit(RECORD_DAMAGED, error=error.as_audit())
-            records.forget(self.paths.state, self.job.id)
+            self.audit.emit(RUN_DAMAGED, error=error.as_audit())
+            state.forget(self.paths.state, self.job.id)
             return None
 
     def close(self) -> None:

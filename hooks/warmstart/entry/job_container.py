@@ -30,16 +30,16 @@ def main(prefix: str) -> int:
 
 def _show(hook: Hook) -> str:
     """Return the outcome."""
-    record, namespace = hook.earlier_record(), os.environ.get("SLURM_NS")
+    run, namespace = hook.earlier_run(), os.environ.get("SLURM_NS")
     if hook.policy.constant_path != "namespace" or namespace is None:
         return OK
-    if record is None or record.uid != hook.job.uid or not record.cache:
+    if run is None or run.uid != hook.job.uid or not run.own.path:
         return OK  # the job has no workspace on this node
-    owner, targets = Identity(record.user, record.uid, record.gid), [record.run_directory]
+    owner, targets = Identity(run.user, run.uid, run.gid), [run.directory]
     try:
-        shown = [item for item in view.shown(record.run_directory) if item.target != NOTHING]
+        shown = [item for item in view.shown(run.directory) if item.target != NOTHING]
         targets = [item.target for item in shown]
-        problems = show_in_namespace(namespace, record.run_directory, owner, shown, after(SECONDS))
+        problems = show_in_namespace(namespace, run.directory, owner, shown, after(SECONDS))
     except (OSError, StoreError) as error:  # a worker that misses its deadline raises `WorkerSilent`, a `StoreError`
         problems = dict.fromkeys(targets, (error.strerror if isinstance(error, OSError) else None) or str(error))
     for path, problem in problems.items():

@@ -16,7 +16,7 @@ STEP = "observe"
 
 
 def run(hook: Hook, grant: Grant, *, head: bool) -> None:
-    """Log what the prolog would do; `head` as in the record."""
+    """Log what the prolog would do; `head` as in `Run`."""
     hook.audit.say(observed=True)
     try:
         _run(hook, grant, head=head)

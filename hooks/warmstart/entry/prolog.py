@@ -7,13 +7,13 @@ rule 2).
 from __future__ import annotations
 
 from warmstart import plan, request
-from warmstart import record as records
 from warmstart.entry.hook import OK, REFUSED, Hook, informed, run_hook
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.policy.match import parted
-from warmstart.record import Record, StateFull
-from warmstart.slurm.nodes import first, has_several
+from warmstart.run import state
+from warmstart.run.state import Caches, Run, StateFull
+from warmstart.slurm.nodes import has_several
 
 # The parts of a prolog share one budget, which begins with the hook: what one part takes, the next ones lack. The steps
 # leave the reserve for what comes after them: removing what failed, the verdict or undoing all, the reason of a drain.
@@ -42,23 +42,23 @@ def _prepare(hook: Hook) -> str:
 
 def _prepare_run(hook: Hook, end: Deadline) -> str:
     job, paths = hook.job, hook.paths
-    with records.job_lock(paths.state, job.id, end.within(LOCK_SECONDS)):
+    with state.job_lock(paths.state, job.id, end.within(LOCK_SECONDS)):
         _supersede(hook, end)
-        record = _record(hook)
+        run = _new_run(hook)
         try:
-            _run(hook, record, Deadline(end.at - RESERVE_SECONDS))
+            _run(hook, run, Deadline(end.at - RESERVE_SECONDS))
         except UserError as error:
-            _refuse(hook, record, error)
+            _refuse(hook, run, error)
             return REFUSED
         except Exception:
-            _undo(hook, record, end)
+            _undo(hook, run, end)
             raise
     return OK
 
 
 def _tell(hook: Hook, error: StateFull, end: Deadline) -> None:
     """Tell a job that gets nothing because nothing of it can be written down; it fails if it must have its image."""
-    record, policy = _record(hook), hook.policy
+    run, policy = _new_run(hook), hook.policy
     hook = _informed(hook, Deadline(end.at - RESERVE_SECONDS))
     grant = plan.grant(policy, hook.job)
     if grant.observed:
@@ -71,48 +71,47 @@ def _tell(hook: Hook, error: StateFull, end: Deadline) -> None:
             from warmstart.runner import Refused
 
             raise Refused(error, "image") from error
-        _tell_job(hook, record, f"warmstart: {error}; the job runs without warmstart")
+        _tell_job(hook, run, f"warmstart: {error}; the job runs without warmstart")
     except UserError as refusal:
-        _refuse(hook, record, refusal)
+        _refuse(hook, run, refusal)
 
 
-def _run(hook: Hook, record: Record, deadline: Deadline) -> None:
+def _run(hook: Hook, run: Run, deadline: Deadline) -> None:
     hook = _informed(hook, deadline)
     grant = plan.grant(hook.policy, hook.job)
     if grant.observed:
         from warmstart.entry import observe
 
-        observe.run(hook, grant, head=record.head)
+        observe.run(hook, grant, head=run.head)
         return
     requested = plan.request_of(hook.policy, hook.job, grant)
     grant = parted(hook.job, grant, requested.cache)
-    hook.audit.say(**plan.as_audit(grant, requested, head=record.head))
+    hook.audit.say(**plan.as_audit(grant, requested, head=run.head))
     steps = plan.prolog(hook.policy, hook.job, grant, requested)
     for name, reason in plan.left_out(hook.policy, grant, requested).items():
         hook.audit.remark(f"is not among the job's profiles: {reason}", name)
     if notice := plan.notice_of(hook.job, grant):
-        _tell_job(hook, record, notice)
+        _tell_job(hook, run, notice)
         return
     if request.wants_nothing(hook.job):
         from warmstart import view
 
-        _publish(hook, record, view.LEFT_ALONE, "")
+        _publish(hook, run, view.LEFT_ALONE, "")
         return
     if not steps and (notice := plan.slip_of(hook.policy, hook.job)):
-        _tell_job(hook, record, notice)
+        _tell_job(hook, run, notice)
         return
     if not steps:
-        records.forget(hook.paths.state, hook.job.id)
+        state.forget(hook.paths.state, hook.job.id)
         return
-    record = record._replace(
+    run = run._replace(
         workspace=hook.policy.paths.workspace,
-        read_scopes=list(grant.read_scopes),
-        publish_scope=grant.publish_scope,
+        own=Caches(read_scopes=list(grant.read_scopes), publish_scope=grant.publish_scope),
     )
     from warmstart.runner import run_prolog  # for most jobs that no rule matches not needed
 
-    records.save(hook.paths.state, record)
-    prepared = run_prolog(hook.context(record, deadline), steps)
+    state.save(hook.paths.state, run)
+    prepared = run_prolog(hook.context(run, deadline), steps)
     run_prolog(prepared.context, [plan.environment(hook.policy, hook.job, grant, requested, prepared)])
 
 
@@ -121,11 +120,11 @@ def _informed(hook: Hook, deadline: Deadline) -> Hook:
     return hook._replace(job=informed(hook, hook.policy.unseen, deadline))
 
 
-def _record(hook: Hook) -> Record:
+def _new_run(hook: Hook) -> Run:
     job = hook.job
-    return Record(
+    return Run(
         run_id=hook.run_id,
-        boot_id=records.incarnation(),
+        boot_id=state.incarnation(),
         job_id=job.id,
         view_id=job.view_id,
         uid=job.uid,
@@ -135,7 +134,6 @@ def _record(hook: Hook) -> Record:
         partition=job.partition,
         cluster=job.cluster,
         node=job.node,
-        head=first(job.nodelist) in ("", job.node),
         nodelist=job.nodelist if has_several(job.nodelist) else "",
         restarts=job.restarts,
     )
@@ -143,56 +141,57 @@ def _record(hook: Hook) -> Record:
 
 def _supersede(hook: Hook, end: Deadline) -> None:
     """Remove what an earlier run of this job left: the job was requeued, or its epilog never ran."""
-    earlier = hook.earlier_record()
+    earlier = hook.earlier_run()
     if earlier is None:
         return
     from warmstart import run_end
 
     ending = run_end.Ending(hook.policy, hook.paths, earlier, hook.audit, hook.store)
-    rebooted = earlier.boot_id != records.incarnation()
+    rebooted = earlier.boot_id != state.incarnation()
     run_end.supersede(ending, end.within(SUPERSEDE_SECONDS), rebooted=rebooted)
 
 
-def _refuse(hook: Hook, record: Record, error: UserError) -> None:
+def _refuse(hook: Hook, run: Run, error: UserError) -> None:
     """Publish the job's verdict."""
     from warmstart import view
 
     cause = error.__cause__
     hook.audit.failed(cause if isinstance(cause, WarmstartError) else error, "prolog", degree=REFUSED)
-    workspace, latest = hook.policy.paths.workspace, _latest(hook, record)
-    record = record._replace(verdict=str(error), workspace=workspace, topics=latest.topics)
+    workspace, latest = hook.policy.paths.workspace, _latest(hook, run)
+    run = run._replace(verdict=str(error), workspace=workspace, topics=latest.topics)
     text = f"warmstart: {error}\n" + (f"warmstart: {error.hint}\n" if error.hint else "")
-    _publish(hook, record, view.VERDICT, text, REFUSED)
+    _publish(hook, run, view.VERDICT, text, REFUSED)
 
 
-def _tell_job(hook: Hook, record: Record, line: str) -> None:
+def _tell_job(hook: Hook, run: Run, line: str) -> None:
     from warmstart import view
 
-    _publish(hook, record, view.NOTICE, f"{line}\n")
+    hook.audit.say(notices=[line])
+    _publish(hook, run, view.NOTICE, f"{line}\n")
 
 
-def _publish(hook: Hook, record: Record, name: str, text: str, outcome: str = OK) -> None:
-    """Publish a view with one text for the job's task prolog. Without a record the epilog finds only a spare one."""
+def _publish(hook: Hook, run: Run, name: str, text: str, outcome: str = OK) -> None:
+    """Publish a view with one text for the job's task prolog. A spare one where the run can't be saved."""
     from warmstart import view
 
     files = {name: text, view.EVENTS: hook.audit.shown(outcome=outcome)}
     try:
-        records.save(hook.paths.state, record)
+        state.save(hook.paths.state, run)
     except StateFull:
-        view.publish_spare(hook.paths.view, record, files)
+        view.publish_spare(hook.paths.view, run, files)
     else:
-        view.publish(hook.paths.view, record, files)
+        view.publish(hook.paths.view, run, files)
 
 
-def _undo(hook: Hook, record: Record, end: Deadline) -> None:
+def _undo(hook: Hook, run: Run, end: Deadline) -> None:
     """Undo all steps, so that the job finds either all of its preparation or none."""
     from warmstart import run_end
 
-    made = _latest(hook, record)._replace(workspace=hook.policy.paths.workspace)
+    made = _latest(hook, run)._replace(workspace=hook.policy.paths.workspace)
     ending = run_end.Ending(hook.policy, hook.paths, made, hook.audit, hook.store)
     run_end.undo(ending, end.within(UNDO_SECONDS))
 
 
-def _latest(hook: Hook, record: Record) -> Record:
-    """Return the record as the last finished step saved it; `record` if none did."""
-    return hook.earlier_record() or record
+def _latest(hook: Hook, run: Run) -> Run:
+    """Return the run as the last finished step saved it; `run` if none did."""
+    return hook.earlier_run() or run

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from warmstart import record as records
 from warmstart import run_end
 from warmstart.audit.log import Log
 from warmstart.errands.loop import DONE, LATER, Outcome, Turn, Work
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS
 from warmstart.host.deadline import after
-from warmstart.record import Record
+from warmstart.run import state
+from warmstart.run.state import Run
 from warmstart.session import Session
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context
@@ -24,34 +24,34 @@ USER_S = 600.0  # for the harvests of one user; the next maintenance does the re
 
 def finish(turn: Turn) -> Outcome:
     """Harvest one run within its owner's time, and remove it; or drop it."""
-    session, record = turn.session, None
+    session = turn.session
     item = deferred.read(session.paths, HARVESTS, turn.errand)
     if item is None:
         return LATER
-    record = item.record
+    run = item.run
     drop = partial(run_end.drop_deferred, session.paths, item, deadline=after(run_end.MAINTENANCE_SECONDS))
-    if record is None:
+    if run is None:
         drop(deferred.DAMAGED, session.audit)
-    elif record.boot_id != records.incarnation():
+    elif run.boot_id != state.incarnation():
         drop(deferred.REBOOTED, session.audit)
     elif item.since < time.time() - deferred.LONGEST_SECONDS:
         drop(deferred.TOO_OLD, session.audit)
     else:
-        record = _harvest(session, record, session.audit.for_job(**record.job_labels), turn.left_s)
-        if record.left:
-            deferred.defer(session.paths, HARVESTS, record, item.since)
+        run = _harvest(session, run, session.audit.for_job(**run.job_labels), turn.left_s)
+        if run.left:
+            deferred.defer(session.paths, HARVESTS, run, item.since)
             return LATER
-        run_end.finish_deferred(session.paths, record, after(run_end.MAINTENANCE_SECONDS))
+        run_end.finish_deferred(session.paths, run, after(run_end.MAINTENANCE_SECONDS))
     return DONE
 
 
-def _harvest(session: Session, record: Record, audit: Log, seconds: float) -> Record:
-    """Harvest one run. Return its record, with what remains to be done."""
+def _harvest(session: Session, run: Run, audit: Log, seconds: float) -> Run:
+    """Harvest one run. Return it with what remains to be done."""
     rules = session.policy.harvest
     options = harvest.Options(seconds, rules.max_size)
-    context = Context(session.policy, session.paths, record, audit, after(seconds), session.store)
+    context = Context(session.policy, session.paths, run, audit, after(seconds), session.store)
     outcome = logged(session, context, partial(harvest.run, options=options))
-    return record._replace(**outcome.record)
+    return outcome.run or run
 
 
 def logged(session: Session, context: Context, run: Callable[[Context], StepOutcome]) -> StepOutcome:
@@ -66,7 +66,7 @@ def logged(session: Session, context: Context, run: Callable[[Context], StepOutc
         return outcome
     finally:
         took = round((time.monotonic() - started) * 1000, 3)
-        context.audit.finish(outcome=how, duration_ms=took, run=context.record.run_name)
+        context.audit.finish(outcome=how, duration_ms=took, run=context.run.name)
 
 
 WORK = {HARVESTS.name: Work(HARVESTS, finish, owner_s=USER_S, step=harvest.NAME)}

@@ -33,7 +33,7 @@ from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import IMPORT_S, Charged
 from warmstart.images.store.published import RememberedFailure
 from warmstart.policy.keys import Policy
-from warmstart.policy.match import serves_repository
+from warmstart.policy.match import including
 from warmstart.steps.image import tell_import
 
 HOOK = "import"  # of its events
@@ -144,9 +144,8 @@ class _Import:
         if not request.private:
             return site
         credentials = session.policy.images.credentials
-        if credentials is None or not serves_repository(
-            session.policy, request.private, f"{reference.registry}/{reference.repository}"
-        ):
+        bound = including(session.policy, f"{reference.registry}/{reference.repository}")
+        if credentials is None or request.private not in [item.name for item in bound]:
             problem = f"the policy no longer binds {request.private} to it"
             raise CredentialsUnusable(registry=reference.registry, problem=problem)
         importer = partial(_importer_with_login, session.policy, credentials.file, reference.registry)

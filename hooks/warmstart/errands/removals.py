@@ -19,9 +19,9 @@ def remove(turn: Turn) -> Outcome:
     item = deferred.read(session.paths, REMOVALS, turn.errand)
     if item is None:
         return LATER
-    if item.record is None:  # maintenance finds its tree, which nothing names any more
+    if item.run is None:  # maintenance finds its tree, which nothing names any more
         return DONE
-    return DONE if run_end.finish_removal(session.paths, item.record, after(SLICE_S)) else MORE
+    return DONE if run_end.finish_removal(session.paths, item.run, after(SLICE_S)) else MORE
 
 
 WORK = {REMOVALS.name: Work(REMOVALS, remove, owner_s=USER_S, step=run_end.STEP, while_off=True, patience_s=PATIENCE_S)}

@@ -1,18 +1,18 @@
 """Runs that are over and of which something stays on the node: a cache to be harvested, or a directory to be removed.
 
-Both are errands with the run's record and those of its other sets of caches, whose `deferred` name the profiles that
-are to be harvested. The key is the run's name, which is unique to the run, so a requeued job can use the job's state.
+Both are errands with the run, whose `left` names the profiles that are to be harvested. The key is the run's name,
+which is unique to the run, so a requeued job can use the job's state.
 """
 
 from __future__ import annotations
 
 import os
 
-from warmstart import record as records
 from warmstart.errand import Errand, Errands, Kind
 from warmstart.lean import NamedTuple
 from warmstart.paths import NodePaths
-from warmstart.record import Record, RecordOfOtherRelease, RecordUnreadable, using_state
+from warmstart.run import state
+from warmstart.run.state import Run, RunOfOtherRelease, RunUnreadable, using_state
 
 HARVESTS = Kind("harvests", on_full_disk=True)
 REMOVALS = Kind("removals", most=8, on_full_disk=True)
@@ -23,14 +23,14 @@ NO_ROOM = "harvest.deferred is used up"
 NO_SPACE = "less than a tenth of the workspace's file system is free"
 TOO_OLD = "not finished within two days"
 REBOOTED = "the node was started again"
-DAMAGED = "its record is damaged"
+DAMAGED = "its file is damaged"
 
 
 class Left(NamedTuple):
     """What the file says."""
 
     since: float  # seconds since the epoch
-    record: str
+    run: str
 
 
 class DeferredHarvest(NamedTuple):
@@ -38,18 +38,18 @@ class DeferredHarvest(NamedTuple):
 
     name: str  # of the run: JOBID.RUN
     since: float  # seconds since the epoch
-    record: Record | None  # None if the file is damaged
+    run: Run | None  # None if the file is damaged
 
     @property
     def job_labels(self) -> dict[str, object]:
         """What is known of the job, for `Log.for_job`."""
-        if self.record:
-            return self.record.job_labels
+        if self.run:
+            return self.run.job_labels
         job = self.name.partition(".")[0]
         return {"job_id": int(job)} if job.isdecimal() else {}
 
 
-def defer(paths: NodePaths, kind: Kind, record: Record, since: float) -> None:
+def defer(paths: NodePaths, kind: Kind, run: Run, since: float) -> None:
     """Write down that a run is to be harvested or removed, in place of what there is of it.
 
     `since` is in seconds since the epoch. Raises `FileSystemBroken` or `StateFull` if it cannot be written.
@@ -57,8 +57,8 @@ def defer(paths: NodePaths, kind: Kind, record: Record, since: float) -> None:
     errands = Errands(paths, kind)
     with using_state(errands.directory):
         # One whose harvest took long comes after those that nobody has begun.
-        errand = Errand(str(record.uid), int(since), int(any(one.judged for one in record.each())), record.run_name)
-        errands.put(errand, Left(since, records.encode(record).decode()))
+        errand = Errand(str(run.uid), int(since), int(any(caches.judged for caches in run.caches)), run.name)
+        errands.put(errand, Left(since, state.encode(run).decode()))
 
 
 def read(paths: NodePaths, kind: Kind, errand: Errand) -> DeferredHarvest | None:
@@ -69,12 +69,12 @@ def read(paths: NodePaths, kind: Kind, errand: Errand) -> DeferredHarvest | None
     if left is None:
         return DeferredHarvest(errand.key, 0.0, None) if os.path.lexists(path) else None
     try:
-        record = records.decode(path, left.record.encode())
-    except RecordOfOtherRelease:
+        run = state.decode(path, left.run.encode())
+    except RunOfOtherRelease:
         return None
-    except (RecordUnreadable, ValueError):
+    except (RunUnreadable, ValueError):
         return DeferredHarvest(errand.key, 0.0, None)
-    return DeferredHarvest(errand.key, left.since, record if record.run_name == errand.key else None)
+    return DeferredHarvest(errand.key, left.since, run if run.name == errand.key else None)
 
 
 def is_short_of_space(workspace: str) -> bool:

@@ -27,7 +27,7 @@ from warmstart.lean import TYPE_CHECKING, NamedTuple, dumps, suppress
 from warmstart.paths import SETS, NodePaths
 from warmstart.profiles import registry
 from warmstart.profiles.contract import FILES
-from warmstart.record import Record
+from warmstart.run.state import Caches, Run
 from warmstart.store.board import run_of
 from warmstart.store.manifest import Entries
 from warmstart.store.meeting import Meeting
@@ -43,7 +43,7 @@ LONGEST_S = 86_400.0  # between two rounds
 SETTLING = 0.1  # of `harvest.while_running`: what an entry must not have changed for
 
 _TOPIC, _ROUND = "rounds", "round."  # of the board, and the beginning of its notices
-_STAGE = ".live."  # in a stage's name, between those of the set and the profile (`steps.harvest`)
+_STAGE = ".live."  # in a stage's name, after the run's (`steps.harvest`)
 _TAKEN = ".taken-"
 _LONGEST = 64 << 20
 _ENDING_S = 1.0  # for a killed process to end
@@ -70,34 +70,34 @@ class Taken(NamedTuple):
     pending: Entries = {}  # noqa: RUF012 - being published
 
 
-def why_not(policy: Policy, record: Record) -> str:
+def why_not(policy: Policy, run: Run) -> str:
     """Return why a job is harvested at its end alone, "" if it is harvested while it runs, too."""
-    if record.fresh:
+    if run.fresh:
         return "it asked to start fresh"
     if policy.harvest.only_successful:
         return "harvest.only_successful"
-    return "" if record.publish_scope else "nodes publish nothing of it"
+    return "" if run.own.publish_scope else "nodes publish nothing of it"
 
 
-def profiles(policy: Policy, one: Record) -> list[str]:
-    """Return the profiles of a set that are harvested while its job runs, those first that others refer to.
+def profiles(policy: Policy, caches: Caches) -> list[str]:
+    """Return the profiles of caches that are harvested while their job runs, those first that others refer to.
 
     Left out are single files that are rewritten, declared files, and what counts only after success.
     """
     known = {*registry.names(policy.profiles)} - {FILES}
-    found = [registry.get(name, policy.profiles) for name in one.seeded if name in known]
+    found = [registry.get(name, policy.profiles) for name in caches.seeded if name in known]
     taken = [profile for profile in found if not profile.lock and not profile.only_successful]
     return [profile.name for profile in sorted(taken, key=lambda profile: bool(profile.refers_to))]
 
 
-def watch(policy: Policy, paths: NodePaths, record: Record) -> dict[str, object]:
+def watch(policy: Policy, paths: NodePaths, run: Run) -> dict[str, object]:
     """Leave an errand for a run; return `look`, when it is due in seconds since the epoch, or `at_end`, why not."""
-    if reason := why_not(policy, record):
+    if reason := why_not(policy, run):
         return {"at_end": reason}
     now = int(time.time())
-    errand = Errand(str(record.uid), now + (policy.harvest.while_running or 0), 0, record.run_name)
+    errand = Errand(str(run.uid), now + (policy.harvest.while_running or 0), 0, run.name)
     try:
-        Errands(paths, ROUNDS).put(errand, Watched(record.run_directory, now))
+        Errands(paths, ROUNDS).put(errand, Watched(run.directory, now))
     except OSError as error:
         return {"at_end": error.strerror}
     return {"look": errand.due}
@@ -115,54 +115,54 @@ def after_this(errand: Errand, first_s: int) -> Errand:
     return later._replace(due=int(time.time() + min(first_s * 2.0**later.attempts, LONGEST_S - 1)))
 
 
-def agreed(store: StoreClient, record: Record, own: Errand, deadline: Deadline) -> Errand | None:
+def agreed(store: StoreClient, run: Run, own: Errand, deadline: Deadline) -> Errand | None:
     """Return `own` as all nodes of a job have it; None on another than the head node if that has begun no round since.
 
     Raises `StoreError`.
     """
-    board = meeting(record).joined(store, record)
-    if record.head:
+    board = meeting(run).joined(store, run)
+    if run.head:
         return own._replace(due=board.begin(f"{_ROUND}{own.attempts}", Round(own.due), deadline).next)
     begun = {int(name[len(_ROUND) :]): said for name, said in board.hear_all(_ROUND, Round, [], deadline).items()}
     last = max(begun, default=0)
     return own._replace(attempts=last, due=begun[last].next) if last >= own.attempts else None
 
 
-def meeting(record: Record) -> Meeting:
+def meeting(run: Run) -> Meeting:
     """Return where the nodes of a job agree on its rounds."""
-    return Meeting(run_of(record.cluster, record.job_id, record.restarts), _TOPIC, record.nodelist)
+    return Meeting(run_of(run.cluster, run.job_id, run.restarts), _TOPIC, run.nodelist)
 
 
-def end(paths: NodePaths, record: Record) -> None:
+def end(paths: NodePaths, run: Run) -> None:
     """Have a run harvested no more while it runs, and end who does so. An errand that stays goes when it is due."""
     with suppress(OSError):
-        Errands(paths, ROUNDS).drop(record.run_name)
-    with suppress(OSError), opened_dir(record.run_directory) as run:
-        if files.end_flock_holders(run, after(_ENDING_S)):
-            _remove_stages(paths, record)
+        Errands(paths, ROUNDS).drop(run.name)
+    with suppress(OSError), opened_dir(run.directory) as fd:
+        if files.end_flock_holders(fd, after(_ENDING_S)):
+            _remove_stages(paths, run)
 
 
-def _remove_stages(paths: NodePaths, record: Record) -> None:
+def _remove_stages(paths: NodePaths, run: Run) -> None:
     """Remove what a harvest that was ended had copied. What takes longer is maintenance's."""
     with opened_dir(paths.stage) as fd:
         for name in os.listdir(fd):
-            if name.startswith(f"{record.run_name}.") and _STAGE in name:
+            if name.startswith(f"{run.name}.") and _STAGE in name:
                 files.remove_tree(fd, name, after(_ENDING_S))
 
 
-def taken(one: Record, profile: str) -> Taken:
-    """Return what was taken of a profile of a set; nothing if that cannot be read, which the store then tells."""
+def taken(directory: str, profile: str) -> Taken:
+    """Return what was taken of a profile of the caches in `directory`; nothing if it can't be read: the store tells."""
     with suppress(OSError, ValueError):
-        return wire.from_object(Taken, wire.parse(read_small(f"{one.set_directory}/{_TAKEN}{profile}", _LONGEST)))
+        return wire.from_object(Taken, wire.parse(read_small(f"{directory}/{_TAKEN}{profile}", _LONGEST)))
     return Taken()
 
 
-def note(one: Record, profile: str, what: Taken) -> None:
-    """Write down what is taken of a profile of a set. Raises `OSError`."""
+def note(directory: str, profile: str, what: Taken) -> None:
+    """Write down what is taken of a profile of the caches in `directory`. Raises `OSError`."""
     data = dumps(what._asdict()).encode()
     if len(data) > _LONGEST:  # `taken` would refuse it
         raise OSError(errno.EFBIG, f"what was taken has {len(data)} bytes of names")
-    with opened_dir(one.set_directory) as fd:
+    with opened_dir(directory) as fd:
         replace_file(fd, _TAKEN + profile, data, 0o600, durable=False)
 
 

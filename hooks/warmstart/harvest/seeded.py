@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 
 from warmstart.lean import Callable, Collection, Iterator, Sequence
-from warmstart.record import SeededBundle
+from warmstart.run.state import SeededBundle
 from warmstart.store.manifest import Base, Entries, File, content_digest
 
 

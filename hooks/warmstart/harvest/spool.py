@@ -92,7 +92,7 @@ class Delivered(NamedTuple):
 
     @property
     def run(self) -> str:
-        """The run that made it, as `Record.run_name`; "" if the name does not tell."""
+        """The run that made it, as `Run.name`; "" if the name does not tell."""
         return ".".join(self.name.split(".")[2:4])
 
 
@@ -142,7 +142,7 @@ def _make_room(parent: int, limit: int) -> list[Delivered]:
 
 
 def holds(directory: str, run: str) -> bool:
-    """Return whether something of a run is in the spool; `run` as `Record.run_name`."""
+    """Return whether something of a run is in the spool; `run` as `Run.name`."""
     try:
         return any(".".join(name.split(".")[2:4]) == run for name in os.listdir(directory))
     except FileNotFoundError:

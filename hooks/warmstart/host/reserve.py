@@ -27,7 +27,7 @@ from warmstart.host.files import DIRECTORY, FULL, ensure_dir, opened_dir, unlink
 from warmstart.host.space import room
 from warmstart.lean import Iterator, contextmanager, suppress
 
-SIZE = 32 << 10  # bytes; a record with a thousand seeded entries is longer, most are a tenth of it
+SIZE = 32 << 10  # bytes; a run with a thousand seeded entries is longer, most are a tenth of it
 FILES = 128  # a prolog and an epilog take six, and a background import one
 DIRECTORIES = 64
 _FILE, _DIRECTORY, _NEW = "file-", "directory-", ".new"

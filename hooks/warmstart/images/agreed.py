@@ -18,7 +18,7 @@ from warmstart.images import single_flight
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference, is_digest
 from warmstart.lean import TYPE_CHECKING, Callable, Mapping, NamedTuple
-from warmstart.record import Record
+from warmstart.run.state import Run
 from warmstart.slurm.nodes import first
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import Meeting
@@ -61,9 +61,9 @@ class HeadHasNone(StoreError):
 class Heads:
     """What a job's head node says of the images, and who listens."""
 
-    def __init__(self, store: StoreClient, record: Record, meeting: Meeting) -> None:
+    def __init__(self, store: StoreClient, run: Run, meeting: Meeting) -> None:
         """Say nothing yet."""
-        self._board = meeting.joined(store, record)
+        self._board = meeting.joined(store, run)
         self._head = first(meeting.nodelist)
         self._waited_s = 0.0  # for its word
 

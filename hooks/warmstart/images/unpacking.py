@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from warmstart import record as records
 from warmstart import shelf as shelves
 from warmstart.host import files, namespaces, process, wire
 from warmstart.host.client import hashed_in_child, remove_in_child, sync_in_child
@@ -48,6 +47,7 @@ from warmstart.images.unpacked import ABOUT, FOLDER, TREE, UNPACKING, ImageKey, 
 from warmstart.images.unpacks import WAITING, ImageNotUnpacked, UnpackRequest, is_awaited
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy
+from warmstart.run import state
 
 GONE = ".gone"
 COPY = "image"
@@ -335,7 +335,7 @@ def _claimed(shelf: int, name: str, paths: NodePaths, reference: str) -> Iterato
 
 def trees(shelf: int, paths: NodePaths) -> list[Tree]:
     """Return the trees of a shelf, the least recently used first. Raises `OSError`."""
-    jobs, found = records.held(paths.state), []
+    jobs, found = state.held(paths.state), []
     for name in os.listdir(shelf):
         if "." not in name:
             with suppress(OSError, ValueError, TypeError):
@@ -391,7 +391,7 @@ def prune(policy: Policy, paths: NodePaths) -> list[Tree]:
 def _remove_abandoned(shelf: int, paths: NodePaths) -> None:
     """Remove what dead processes left, and no run has."""
     with shelves.locked(shelf):
-        had = records.held(paths.state)
+        had = state.held(paths.state)
         for name in os.listdir(shelf):
             if name.endswith(UNPACKING) and name.removesuffix(UNPACKING) not in had:
                 with opened_dir(name, shelf) as fd:

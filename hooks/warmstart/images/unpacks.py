@@ -24,7 +24,7 @@ from warmstart.host.files import opened_dir
 from warmstart.images.unpacked import FOLDER, ImageKey, Unpacked, find, shelf_of, take
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy
-from warmstart.record import Record
+from warmstart.run.state import Run
 
 UNPACKS = Kind("unpacks", most=16, backoff_s=60.0)
 WAITING = ".waiting"
@@ -74,7 +74,7 @@ def ask(policy: Policy, paths: NodePaths, reference: str, key: ImageKey, job: As
 
 
 def obtain(  # noqa: PLR0917 - which image, for whom, where
-    policy: Policy, key: ImageKey, reference: str, paths: NodePaths, run: Record, deadline: Deadline
+    policy: Policy, key: ImageKey, reference: str, paths: NodePaths, run: Run, deadline: Deadline
 ) -> Unpacked | str:
     """Return the tree of an image as `take` does; have it unpacked if there is none, and wait until the deadline.
 

@@ -37,7 +37,7 @@ def remove_gone(installation: Installation, slurm_conf: str) -> list[WarmstartEr
 
 
 def _is_idle(paths: NodePaths) -> bool:
-    """Return whether a node's hooks left nothing to do, and made and removed no record for a month."""
+    """Return whether a node's hooks left nothing to do, and made and removed no run for a month."""
     waiting = [paths.state, paths.stage, paths.spool]
     waiting += [f"{paths.errands}/{kind}" for kind in names_in(paths.errands)]
     return os.stat(paths.state).st_mtime < time.time() - GONE_S and not any(map(names_in, waiting))

@@ -2,7 +2,7 @@
 
 One run per node at a time, under a lock that only root can open. If a part fails, the other parts still run.
 
-Orphans: a run of a job that is over is finished as its epilog would have done, or removed. The run's record, this
+Orphans: a run of a job that is over is finished as its epilog would have done, or removed. The run's state, this
 boot's id, the step daemons and the controller (`slurm.slurmctld`) decide whether the job is over, never its user or a
 pattern. Every removal is by descriptor and ends at a mount. It holds the lock of the job's state directory, so no hook
 of the job runs at the same time.
@@ -22,7 +22,6 @@ from functools import partial
 from typing import NamedTuple
 
 from warmstart import errand, plan, run_end
-from warmstart import record as records
 from warmstart.audit import events
 from warmstart.caches.store import gc
 from warmstart.errands import loop, registry
@@ -35,7 +34,8 @@ from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.wings import of_wings
 from warmstart.paths import SPARE, Installation
 from warmstart.policy import trust
-from warmstart.record import JobBusy, Record, RecordOfOtherRelease, RecordUnreadable
+from warmstart.run import state
+from warmstart.run.state import JobBusy, Run, RunOfOtherRelease, RunUnreadable
 from warmstart.run_end import Orphan
 from warmstart.runner import run_epilog
 from warmstart.seed import eviction
@@ -60,7 +60,7 @@ ABANDONED_S = 3600.0  # longer than any file takes to be written
 MOST_QUERIES = 200  # to the controller, for one node
 _LONGEST_PID = 20
 _RUN = re.compile(r"(?P<run>(?P<job>\d{1,10})\.[0-9a-f]{8})")
-_MARK = re.compile(re.escape(records.MARK) + _RUN.pattern)
+_MARK = re.compile(re.escape(state.MARK) + _RUN.pattern)
 
 
 class Report(NamedTuple):
@@ -134,7 +134,7 @@ class _NodeMaintenance:
         """`is_over` is true only for jobs that are certainly over."""
         self._session = session
         self._is_complete = True
-        self._orphans = Orphans(session, records.incarnation(), is_over, slurm_conf)
+        self._orphans = Orphans(session, state.incarnation(), is_over, slurm_conf)
         self._slurm_conf = slurm_conf
         self._installation = installation
 
@@ -275,7 +275,7 @@ class _NodeMaintenance:
 
 
 class Orphans:
-    """Leftovers of jobs that are over: runs without an epilog, and directories without a record."""
+    """Leftovers of jobs that are over: runs without an epilog, and directories without a run."""
 
     def __init__(
         self,
@@ -301,7 +301,7 @@ class Orphans:
                     self._finish_run(int(name))
 
     def remove_leftovers(self) -> None:
-        """Remove stages, workspaces and views without a record."""
+        """Remove stages, workspaces and views without a run."""
         self._remove_stages()
         self._remove_workspaces()
         self._remove_views()
@@ -310,17 +310,17 @@ class Orphans:
         session = self._session
         if not self._may_be_finished(job_id):
             return
-        with records.job_lock(session.paths.state, job_id, after(0)):
-            record = self._record(job_id)
-            if record is None or not self._is_gone(job_id, record):
+        with state.job_lock(session.paths.state, job_id, after(0)):
+            run = self._run(job_id)
+            if run is None or not self._is_gone(job_id, run):
                 return
-            audit = session.audit.for_job(**record.job_labels)
-            audit.emit(events.RUN_ABANDONED, rebooted=record.boot_id != self._incarnation)
+            audit = session.audit.for_job(**run.job_labels)
+            audit.emit(events.RUN_ABANDONED, rebooted=run.boot_id != self._incarnation)
             deadline = after(plan.epilog_budget(session.policy))
-            context = Context(session.policy, session.paths, record, audit, deadline, session.store)
-            failure = run_epilog(context, plan.epilog(session.policy, record, self._slurm_conf)).failure
-            audit.finish(outcome="failed" if failure else "ok", run=record.run_name)
-            if failure and records.load(session.paths.state, job_id):  # something of the run is left on the node
+            context = Context(session.policy, session.paths, run, audit, deadline, session.store)
+            failure = run_epilog(context, plan.epilog(session.policy, run, self._slurm_conf)).failure
+            audit.finish(outcome="failed" if failure else "ok", run=run.name)
+            if failure and state.load(session.paths.state, job_id):  # something of the run is left on the node
                 session.failures.append(failure)
             else:
                 self.finished += 1
@@ -328,30 +328,30 @@ class Orphans:
     def _may_be_finished(self, job_id: int) -> bool:
         """Check without the lock, so that the hooks of a running job do not wait for it."""
         try:
-            record = records.load(self._session.paths.state, job_id)
-        except RecordUnreadable:
+            run = state.load(self._session.paths.state, job_id)
+        except RunUnreadable:
             return self._is_over(job_id)
-        if record is None or self._is_gone(job_id, record):
+        if run is None or self._is_gone(job_id, run):
             return True
-        self.topics += record.all_topics
+        self.topics += run.all_topics
         return False
 
-    def _is_gone(self, job_id: int, record: Record) -> bool:
-        return record.boot_id != self._incarnation or self._is_over(job_id)
+    def _is_gone(self, job_id: int, run: Run) -> bool:
+        return run.boot_id != self._incarnation or self._is_over(job_id)
 
-    def _record(self, job_id: int) -> Record | None:
-        """Return the record, or None. Audits and removes a damaged one, and what wings hold; its job is over."""
+    def _run(self, job_id: int) -> Run | None:
+        """Return the run, or None. Audits and removes a damaged one, and what wings hold; its job is over."""
         session = self._session
         try:
-            return records.load(session.paths.state, job_id)
-        except RecordOfOtherRelease:
+            return state.load(session.paths.state, job_id)
+        except RunOfOtherRelease:
             raise
-        except RecordUnreadable as error:
+        except RunUnreadable as error:
             audit = session.audit.for_job(job_id=job_id)
-            audit.emit(events.RECORD_DAMAGED, error=error.as_audit())
+            audit.emit(events.RUN_DAMAGED, error=error.as_audit())
             job, deadline = run_end.JobOnNode(session.node, job_id, []), after(run_end.LEDGER_SECONDS)
             run_end.end_wings(session.policy, session.paths, job, audit, deadline)
-            records.forget(session.paths.state, job_id)
+            state.forget(session.paths.state, job_id)
             return None
 
     def _remove_stages(self) -> None:
@@ -389,11 +389,11 @@ class Orphans:
                     self.removed += 1
 
     def _view_ids(self) -> set[int]:
-        """Return the view ids of all jobs that have a record."""
+        """Return the view ids of all jobs that have a run."""
         ids = set()
         for name in names_in(self._session.paths.state):
-            with suppress(RecordUnreadable):
-                record = records.load(self._session.paths.state, int(name)) if name.isdigit() else None
-                if record:
-                    ids.add(record.view_id)
+            with suppress(RunUnreadable):
+                run = state.load(self._session.paths.state, int(name)) if name.isdigit() else None
+                if run:
+                    ids.add(run.view_id)
         return ids

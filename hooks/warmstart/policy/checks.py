@@ -6,23 +6,45 @@ faults.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from warmstart import wing
-from warmstart.host.identity import Identity
+from warmstart.host import wire
 from warmstart.host.wire import Json
-from warmstart.paths import LONGEST_WORKSPACE
+from warmstart.paths import LONGEST_WORKSPACE, Installation
 from warmstart.policy.document import Fault, Loc, dotted, nearest
-from warmstart.policy.keys import Match, Policy, Publish, Rule
+from warmstart.policy.keys import DAY, Match, Policy, Publish, Rule
+from warmstart.policy.shared import SharedPath, is_below
+from warmstart.profiles import registry
 from warmstart.profiles.contract import FILES, is_whole
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")
 UNSEEN = ("qos", "job_name")  # attributes that slurmd does not tell a prolog, the first one before 26.05
 _APART = ("workspace", "store", "cache", "shelf")  # of the paths: none in another, and the audit log in none
 # With job_container/tmpfs jobs have their own directories there, and any user can create a name there first.
-NEVER_BELOW = ("/tmp", "/dev", "/proc", "/sys")
-NEEDS_ENFORCED = "account needs trust.account: enforced; otherwise users choose their account"
+_NEVER_BELOW = ("/tmp", "/dev", "/proc", "/sys")
+_OF_THE_SYSTEM = (
+    "/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/root", "/run", "/sbin", "/usr",
+    "/var/lib", "/var/run", "/var/spool",
+)  # fmt: skip
+_NEEDS_ENFORCED = "account needs trust.account: enforced; otherwise users choose their account"
+
+
+def faults(policy: Policy, shipped: Sequence[str]) -> list[Fault]:
+    """Return all faults of a policy whose values are right. `shipped` names the profiles that come with warmstart."""
+    known = [*shipped, *(profile.name for profile in policy.profiles)]
+    found = [
+        *_profiles(policy, shipped),
+        *_overrides(policy, known),
+        *_paths(policy),
+        *_accounts(policy),
+        *_images(policy),
+        *_of_wings("faults", policy),
+        *_repeated(("rules",), (rule.name for rule in policy.rules)),
+    ]
+    for number, rule in enumerate(policy.rules):
+        found += [fault._replace(loc=("rules", number, *fault.loc)) for fault in _in_rule(rule, policy, known)]
+    return [fault._replace(problem=f"{dotted(fault.loc)}: {fault.problem}") for fault in found]
 
 
 def _of_wings(function: str, *arguments: object) -> Iterator[Fault]:
@@ -39,63 +61,41 @@ def is_used(key: str, section: Json) -> bool:
     return value not in (None, [], default)
 
 
-def faults(policy: Policy, shipped: Sequence[str]) -> list[Fault]:
-    """Return all faults of a policy whose values are right. `shipped` names the profiles that come with warmstart."""
-    known = [*shipped, *(profile.name for profile in policy.profiles)]
-    found = [
-        *_defined_profiles(policy, shipped),
-        *_overrides(policy, shipped),
-        *_paths(policy),
-        *_accounts(policy),
-        *_images(policy),
-        *_of_wings("faults", policy),
-        *(
-            fault._replace(loc=("rules", number, *fault.loc))
-            for number, rule in enumerate(policy.rules)
-            for fault in _in_rule(rule, policy, known)
-        ),
-        *(
-            Fault(("rules", number, "name"), f"another rule has the name {name}")
-            for number, name in _repeated(rule.name for rule in policy.rules)
-        ),
-    ]
-    return [fault._replace(problem=f"{dotted(fault.loc)}: {fault.problem}") for fault in found]
-
-
 def _paths(policy: Policy) -> Iterator[Fault]:
     paths: dict[str, str] = {key: path for key, path in policy.paths._asdict().items() if path}
     for key, path in paths.items():
-        loc = ("paths", key)
-        if problem := not_normal(path):
-            yield Fault(loc, problem)
-        for bad in NEVER_BELOW:
-            # With `link` the path is created only in a job that has its own /tmp from job_container.
-            is_link = (key, bad, policy.constant_path) == ("cache", "/tmp", "link")
-            if within(path, bad) and not is_link:
-                yield Fault(loc, f"may not be below {bad}")
+        # With `link` the path is created only in a job that has its own /tmp from job_container.
+        is_link = (key, policy.constant_path) == ("cache", "link")
+        for bad in _NEVER_BELOW[is_link:]:
+            if _is_in(path, bad):
+                yield Fault(("paths", key), f"may not be below {bad}")
         for other in _APART if key in (*_APART, "audit") else ():
-            if key != other in paths and within(path, paths[other]):
-                yield Fault(loc, f"may not be in paths.{other} ({paths[other]})")
-    if len(paths["workspace"].encode()) > LONGEST_WORKSPACE:
+            if key != other in paths and _is_in(path, paths[other]):
+                yield Fault(("paths", key), f"may not be in paths.{other} ({paths[other]})")
+    if len(paths["workspace"]) > LONGEST_WORKSPACE:
         problem = f"is too long for sockets in TMPDIR (unix(7)); write at most {LONGEST_WORKSPACE} bytes"
         yield Fault(("paths", "workspace"), problem)
 
 
-def not_normal(path: str) -> str:
-    """Return what is wrong with the form of a path, "" if nothing is."""
-    normal = os.path.normpath(path)
-    return f"write {normal}, without '..', '//' or a trailing '/'" if normal != path else ""
-
-
-def within(path: str, directory: str) -> bool:
-    """Return whether a path is a directory or below it."""
+def _is_in(path: str, directory: str) -> bool:
     return f"{path}/".startswith(f"{directory}/")
+
+
+def _overlap(path: str, directory: str) -> bool:
+    return _is_in(path, directory) or _is_in(directory, path)
+
+
+def apart(loc: Loc, path: str, policy: Policy, names: Sequence[str]) -> Iterator[Fault]:
+    """Yield faults of a path that is in one of the policy's `paths`, or above it."""
+    for name in names:
+        if _overlap(path, ours := getattr(policy.paths, name)):
+            yield Fault(loc, f"may be neither in paths.{name} nor above it ({ours})")
 
 
 def _accounts(policy: Policy) -> Iterator[Fault]:
     seen: dict[int, str] = {}
     for key in ACCOUNTS:
-        account: Identity = getattr(policy, key)
+        account = getattr(policy, key)
         if other := seen.get(account.uid):
             yield Fault((key,), f"{account.name!r} has the uid of {other}; each account needs its own")
         seen.setdefault(account.uid, key)
@@ -106,13 +106,13 @@ def _images(policy: Policy) -> Iterator[Fault]:
     keep, credentials = policy.images.keep, policy.images.credentials
     if keep.low >= keep.high:
         yield Fault(("images", "keep", "low"), f"{keep.low}% is not below keep.high, {keep.high}%")
+    if keep.lease < DAY:
+        yield Fault(("images", "keep", "lease"), "is less than 1d: nodes note an image's use once a day")
     if credentials is None:
         return
     where: Loc = ("images", "credentials")
-    if within(credentials.file, policy.paths.store) or within(credentials.file, policy.paths.workspace):
-        yield Fault((*where, "file"), "may not be in paths.store or paths.workspace")
-    for number, name in _repeated(item.name for item in credentials.repositories):
-        yield Fault((*where, "repositories", number, "name"), f"the name {name} is used twice")
+    yield from apart((*where, "file"), credentials.file, policy, ("store", "workspace"))
+    yield from _repeated((*where, "repositories"), (item.name for item in credentials.repositories))
     for number, item in enumerate(credentials.repositories):
         loc: Loc = (*where, "repositories", number)
         registry, slash, repository = item.repository.partition("/")
@@ -121,58 +121,37 @@ def _images(policy: Policy) -> Iterator[Fault]:
             yield Fault((*loc, "repository"), problem)
         if not any(item.match):
             yield Fault((*loc, "match"), "is empty; name who may use these images, e.g. {group: team}")
-        for fault in claimed(policy, item.match, "credentials", "user, group or partition"):
+        for fault in claimed(policy, item.match, "credentials"):
             yield fault._replace(loc=(*loc, *fault.loc))
 
 
-def _repeated(names: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yield names that an earlier item already has, with their indexes."""
+def _repeated(loc: Loc, names: Iterable[str]) -> Iterator[Fault]:
+    """Yield faults of names that an earlier item of the list at `loc` already has."""
     seen: set[str] = set()
     for number, name in enumerate(names):
         if name in seen:
-            yield number, name
+            yield Fault((*loc, number, "name"), f"another one has the name {name}")
         seen.add(name)
 
 
-def _defined_profiles(policy: Policy, shipped: Sequence[str]) -> Iterator[Fault]:
+def _profiles(policy: Policy, shipped: Sequence[str]) -> Iterator[Fault]:
     for profile in policy.profiles:
         loc = ("profiles", profile.name)
         if profile.name in (*shipped, FILES) or is_whole(profile.name):
             yield Fault(loc, "is a profile of warmstart; choose another name", at_key=True)
-        yield from _reserved((*loc, "variables"), profile.variables)
         if not any("{dir}" in value for value in profile.variables.values()):
             yield Fault((*loc, "variables"), "none contains {dir}, so the tool would not find its cache", at_key=True)
 
 
-def _reserved(loc: Loc, variables: Iterable[str]) -> Iterator[Fault]:
-    for name in variables:
-        if name.startswith(("WARMSTART_", "SLURM_")):
-            problem = "is reserved for warmstart or Slurm; a policy may not set it"
-            yield Fault((*loc, name), problem, at_key=True)
-
-
-def _overrides(policy: Policy, shipped: Sequence[str]) -> Iterator[Fault]:
-    """Yield overridden variables that nothing sets. Jobs may request any of `shipped`, so their variables count."""
-    overrides = [
-        (("rules", number, "override", index), name)
-        for number, rule in enumerate(policy.rules)
-        for index, name in enumerate(rule.override)
-    ]
-    known = _set_variables(policy, shipped) if overrides else frozenset()
-    for loc, name in overrides:
-        if name.startswith("WARMSTART_"):
-            yield Fault(loc, f"users can never set {name}; remove it here")
-        elif name not in known:
-            yield Fault(loc, f"nothing sets {name}; add it to env, or correct the name")
-
-
-def _set_variables(policy: Policy, shipped: Sequence[str]) -> frozenset[str]:
-    from warmstart.profiles import registry
-
-    built_in = (name for profile in shipped for name in registry.get(profile).variables)
-    defined = (name for profile in policy.profiles for name in profile.variables)
-    by_wings = (name for declared in wing.found().values() for name in declared.variables)
-    return frozenset(["TMPDIR", *by_wings, *built_in, *defined, *(name for rule in policy.rules for name in rule.env)])
+def _overrides(policy: Policy, profiles: Sequence[str]) -> Iterator[Fault]:
+    """Yield overridden variables that nothing sets. Jobs may request any profile, so its variables count."""
+    known = {"TMPDIR", *(variable for name in profiles for variable in registry.get(name, policy.profiles).variables)}
+    known.update(*(rule.env for rule in policy.rules), *(declared.variables for declared in wing.found().values()))
+    for number, rule in enumerate(policy.rules):
+        for index, name in enumerate(rule.override):
+            if name not in known:
+                problem = f"nothing sets {name}; add it to env, or correct the name"
+                yield Fault(("rules", number, "override", index), problem)
 
 
 def _in_rule(rule: Rule, policy: Policy, profiles: Sequence[str]) -> Iterator[Fault]:
@@ -183,29 +162,25 @@ def _in_rule(rule: Rule, policy: Policy, profiles: Sequence[str]) -> Iterator[Fa
     if rule.mode == "observe" and rule.match.node:
         yield Fault(("mode",), "a rule that matches node may only say enforce, which counts for jobs of one node")
     if rule.scope == "account" and policy.trust.account != "enforced":
-        yield Fault(("scope",), NEEDS_ENFORCED)
+        yield Fault(("scope",), _NEEDS_ENFORCED)
     if rule.scope in ("account", "site"):
-        yield from claimed(policy, rule.match, f"scope {rule.scope}", "user, group, node or partition")
-    yield from _untold(rule, policy)
+        yield from claimed(policy, rule.match, f"scope {rule.scope}")
+    if rule.match.job_name is not None:
+        yield from _untold(policy)
     if rule.publish is not None:
         yield from _publish(rule, rule.publish, policy)
     for number, problem in not_allowed(rule.images, policy):
         yield Fault(("images", number), problem)
-    yield from _reserved(("env",), rule.env)
     yield from _of_wings("rule_faults", rule, policy)
 
 
-def _untold(rule: Rule, policy: Policy) -> Iterator[Fault]:
-    """Yield the key of a match that no slurmd tells a prolog, the job's name, where no wing does."""
-    if rule.match.job_name is None:
-        return
-    sentences = []
-    for name, declared in wing.found().items():
-        if "job_name" in declared.informs:
-            used = any(is_used(key, policy.own[key]) for key in wing.load(f"{name}.policy").SECTIONS)
-            sentences.append("" if used else declared.informs["job_name"])
-    if "" not in sentences:
-        problem = " or ".join(sentences) or "no node knows this attribute: slurmd does not tell it"
+def _untold(policy: Policy) -> Iterator[Fault]:
+    """Yield the job's name in a match, which no slurmd tells a prolog, where no wing that is in use does."""
+    found = wing.found().items()
+    lacks = {name: declared.informs["job_name"] for name, declared in found if "job_name" in declared.informs}
+    sections = [key for name in lacks for key in wing.load(f"{name}.policy").SECTIONS]
+    if not any(is_used(key, policy.own[key]) for key in sections):
+        problem = " or ".join(lacks.values()) or "no node knows this attribute: slurmd does not tell it"
         yield Fault(("match", "job_name"), problem, at_key=True)
 
 
@@ -238,12 +213,36 @@ def registry_of(reference: str) -> str:
     return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
 
 
-def claimed(policy: Policy, match: Match, what: str, better: str) -> Iterator[Fault]:
-    """Yield a fault for each key of a match that users can forge: `what` may not depend on it, but on `better`."""
+def claimed(policy: Policy, match: Match, what: str) -> Iterator[Fault]:
+    """Yield a fault for each key of a match that users can forge: `what` may not depend on it."""
     remedies = {"job_name": "", "qos": ""}
     if policy.trust.account != "enforced":
         remedies["account"] = ", or set trust.account: enforced where slurmctld enforces associations"
     for key, remedy in remedies.items():
         if getattr(match, key) is not None:
-            problem = f"{what} may not depend on a claimed attribute; match on {better}{remedy}"
+            problem = f"{what} may not depend on a claimed attribute; match on user, group or partition{remedy}"
             yield Fault(("match", key), problem, at_key=True)
+
+
+def of_prefixes(policy: Policy, section: str, given: Sequence[str]) -> Iterator[Fault]:
+    """Yield the `prefixes` of a section that are the system's, or warmstart's: jobs see copies below them."""
+    prefix, below, _ = wing.FOLDER.partition("/lib/warmstart/")
+    at = Installation(prefix)
+    own = (at.etc, at.var, at.lib, at.libexec) if below and prefix != "/usr" else ()
+    for number, path in enumerate(given):
+        loc = (section, "prefixes", number)
+        if bad := [bad for bad in (*_NEVER_BELOW, *_OF_THE_SYSTEM, *own) if _overlap(path, bad)]:
+            yield Fault(loc, f"may be neither below {bad[0]} nor above it")
+        yield from apart(loc, path, policy, ("store", "workspace", "cache", "audit"))
+
+
+def of_shared(rule: Rule, policy: Policy, key: str) -> Iterator[Fault]:
+    """Yield faults of a rule's `key`: a path below no prefix of the section of that name, a claimed attribute."""
+    shared = wire.decode(list[SharedPath], rule.own.get(key, []))
+    for number, item in enumerate(shared):
+        if not is_below(item.path, policy.own[key]["prefixes"]):
+            yield Fault((key, number, "path"), f"{item.path} is below none of {key}.prefixes")
+        if item.scope == "account" and policy.trust.account != "enforced":
+            yield Fault((key, number, "scope"), _NEEDS_ENFORCED)
+    if shared:
+        yield from claimed(policy, rule.match, key)

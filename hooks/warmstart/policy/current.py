@@ -25,8 +25,7 @@ class CurrentPolicy(NamedTuple):
     """The policy that the next hook will use."""
 
     policy: Policy
-    origin: str  # the file from which it was read
-    changed: bool  # whether the site's files are newer than the readable compiled form
+    origin: str  # the file from which it was read: the compiled form, or policy.yaml, which is newer
     problem: PolicyError | DiskFailed | None  # why newer files are not in force, or hooks compile them each time
 
 
@@ -38,7 +37,7 @@ def current_policy(installation: Installation, *, keep: bool = False) -> Current
     """
     last = keys.read(installation.compiled_policy)
     if last is not None and keys.is_current(last):
-        current = CurrentPolicy(last, installation.compiled_policy, changed=False, problem=None)
+        current = CurrentPolicy(last, installation.compiled_policy, None)
     else:
         current = _compiled(installation, last, keep)
     if current.policy.trust.account == "claimed":
@@ -48,29 +47,16 @@ def current_policy(installation: Installation, *, keep: bool = False) -> Current
     return current._replace(policy=trust.proven(current.policy, installation.enforcement))
 
 
-def hint_for(error: PolicyError) -> str:
-    """Return the hint for a policy that could not be read. Users get another one than root."""
-    from warmstart.policy.invalid import PolicyUnreadable
-
-    if isinstance(error, PolicyUnreadable) and os.geteuid() != 0:
-        return (
-            "ask the administrators for the cluster's policy on this host, readable for all; or run the command as root"
-        )
-    return error.hint
-
-
 def _compiled(installation: Installation, last: Policy | None, keep: bool) -> CurrentPolicy:
     from warmstart.policy import load
 
     try:
-        # Other users may compile a policy of their own. Root trusts only root's files.
-        policy = load.compile_policy(installation.policy, owners={0, os.geteuid()})
+        policy = load.compile_policy(installation.policy)
     except PolicyError as error:
         if last is None:
             raise
-        return CurrentPolicy(last, installation.compiled_policy, changed=True, problem=error)
-    unsaved = _kept(installation, policy) if keep else None
-    return CurrentPolicy(policy, installation.policy, changed=last is not None, problem=unsaved)
+        return CurrentPolicy(last, installation.compiled_policy, error)
+    return CurrentPolicy(policy, installation.policy, _kept(installation, policy) if keep else None)
 
 
 def _kept(installation: Installation, policy: Policy) -> DiskFailed | None:

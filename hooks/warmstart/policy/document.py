@@ -10,15 +10,16 @@ A `loc` is the path to a value: `("rules", 0, "match", "user")`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
-from warmstart.policy.invalid import Problem, invalid
+from warmstart.errors import PolicyError
 
 _DEEPEST = 8
+_MOST_LISTED = 20  # problems of a policy
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _PLAIN = {"": None, "~": None, "null": None, "true": True, "false": False}
 
@@ -33,6 +34,38 @@ class Fault(NamedTuple):
     loc: Loc
     problem: str
     at_key: bool = False
+
+
+class Problem(NamedTuple):
+    """One problem and its position. Line and column count from 1."""
+
+    path: str
+    line: int
+    column: int
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}:{self.column}: {self.problem}"
+
+
+class PolicyInvalid(PolicyError):
+    """The policy's text is invalid. `listing` has the problems, one per line."""
+
+    code = "policy-invalid"
+    template = "{listing}"
+    hint = "correct it; `warmstart policy check` lists the problems, docs/reference/policy.md every key"
+    problems: tuple[Problem, ...] = ()  # all of them, in file order
+
+
+def invalid(problems: Iterable[Problem]) -> PolicyInvalid:
+    """Return the error for one or more problems. Its position is that of the first one in file order."""
+    ordered = sorted(set(problems))
+    listing = [str(problem) for problem in ordered[:_MOST_LISTED]]
+    if len(ordered) > _MOST_LISTED:
+        listing.append(f"and {len(ordered) - _MOST_LISTED} more")
+    error = PolicyInvalid(**ordered[0]._asdict(), listing="\n".join(listing))
+    error.problems = tuple(ordered)
+    return error
 
 
 class Document:
@@ -54,6 +87,10 @@ class Document:
         if at_key and loc in self._keys:
             return self._keys[loc]
         return next(self._values[loc[:depth]] for depth in range(len(loc), -1, -1) if loc[:depth] in self._values)
+
+    def problem(self, fault: Fault) -> Problem:
+        """Return a fault with its position."""
+        return Problem(*self.position(fault.loc, fault.at_key), fault.problem)
 
     def _add_rules(self, path: str, node: yaml.Node | None) -> None:
         """Append the rules of one file in conf.d."""
@@ -125,36 +162,20 @@ def _compose(path: str, text: str) -> yaml.Node | None:
         loader = _Composer(text)
         node: yaml.Node | None = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
-        position, problem = _position(path, error.problem_mark or error.context_mark), _one_line(error)
+        position, problem = _position(path, error.problem_mark or error.context_mark), ascii(error.problem)[1:-1]
+        if error.context in ("while scanning an alias", "while scanning an anchor"):
+            mark = "*" if "alias" in error.context else "&"
+            problem = f"a value cannot begin with {mark} unless it is in quotes: '{mark}'"
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         position = (path, before.count("\n") + 1, error.position - before.rfind("\n"))
-        problem = _character(error.character)
+        # Of a byte that is not UTF-8 `load.text_of` makes a lone surrogate.
+        problem = f"character {ord(text[error.position]):#x} is not allowed; save the file as UTF-8"
     except (ValueError, OverflowError) as error:  # PyYAML converts "\UFFFFFFFF" and %YAML unchecked
         position, problem = _position(path, loader and loader.get_mark()), str(error)
     else:
         return node
     raise invalid([Problem(*position, f"not YAML: {problem}")])
-
-
-def _one_line(error: yaml.MarkedYAMLError) -> str:
-    message = error.problem or error.context or "unreadable"
-    if "'\\t'" in message:
-        return "a tab where YAML allows spaces only; indent with spaces"
-    if error.context in ("while scanning an alias", "while scanning an anchor"):
-        mark = "*" if "alias" in error.context else "&"
-        return f"a value cannot begin with {mark} unless it is in quotes: '{mark}'"
-    if found := re.fullmatch(r"found character ['\"](.)['\"] that cannot start any token", message):
-        return f"a value cannot begin with {found[1]} unless it is in quotes"
-    return ascii(message)[1:-1]
-
-
-def _character(code: object) -> str:
-    """Describe a character that YAML does not allow; an undecodable byte is a lone surrogate (`source`)."""
-    number = code if isinstance(code, int) else ord(str(code))
-    if 0xDC80 <= number <= 0xDCFF:
-        return f"byte 0x{number - 0xDC00:02x} is not UTF-8; save the file in that encoding"
-    return f"character {number:#x} is not allowed"
 
 
 def _position(path: str, mark: Any) -> SourcePosition:  # noqa: ANN401 - yaml's Mark, of the C or the Python kind

@@ -2,7 +2,7 @@
 
 A key is a field with a sentence below it, or with a mapping of keys: its name, type, default and meaning stand here and
 nowhere else. `policy.model` makes of them what checks a site's YAML, policies/schema.json, and the tables of
-docs/reference/policy.md. A type's name stands for its check in `policy.values`. Other fields are made when a policy is
+docs/reference/policy.md. A type's name stands for its check in `policy.types`. Other fields are made when a policy is
 compiled. Sentences cost hooks nothing: Python's compiler drops them.
 
 `policy.current` keeps the compiled policy in root's directory and checks with a few stat calls that the site's files
@@ -125,7 +125,8 @@ class Keep(NamedTuple):
     low: Percent = 70
     """Share in use at which eviction ends. Least recently used images go first."""
     lease: Duration = 7 * DAY
-    """How long a node's last use protects an image from eviction. Set it longer than your longest job."""
+    """How long a node's last use protects an image from eviction, at least a day. Set it longer than your longest
+    job."""
 
 
 class PrivateRepository(NamedTuple):
@@ -297,7 +298,6 @@ class Rule(NamedTuple):
     """Environment variables of the job. A later rule's value replaces an earlier one's."""
     override: tuple[Variable, ...] = ()
     """Variables that users cannot change in these jobs: warmstart's value wins. Several rules add up."""
-    place: str = ""  # FILE:LINE
     own: dict[str, Json] = {}  # noqa: RUF012 - what wings read of it, by key; never mutated
 
 

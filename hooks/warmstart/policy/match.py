@@ -10,7 +10,7 @@ from warmstart import request
 from warmstart.host.wire import Json
 from warmstart.job import Job
 from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, Sequence, fnmatchcase
-from warmstart.policy.keys import Match, Policy, Rule
+from warmstart.policy.keys import Match, Policy, PrivateRepository, Rule
 from warmstart.slurm import nodes
 
 if TYPE_CHECKING:
@@ -130,18 +130,17 @@ def private_repository(policy: Policy, job: Job, groups: Groups, repository: str
 
     Returns "" if none does or the job may not read them; then the site's credentials are not used.
     """
-    for item in policy.images.credentials.repositories if policy.images.credentials else ():
-        fits = fnmatchcase(repository, item.repository)
+    for item in including(policy, repository):
         conditions = (_condition(*condition, job, groups, bool(policy.doubt)) for condition in _conditions(item.match))
-        if fits and all(matched is True for matched, _ in conditions):
+        if all(matched is True for matched, _ in conditions):
             return item.name
     return ""
 
 
-def serves_repository(policy: Policy, name: str, repository: str) -> bool:
-    """Return whether the policy's private repositories called `name` include `repository` (REGISTRY/REPOSITORY)."""
+def including(policy: Policy, repository: str) -> list[PrivateRepository]:
+    """Return the policy's private repositories that include `repository` (REGISTRY/REPOSITORY)."""
     known = policy.images.credentials.repositories if policy.images.credentials else ()
-    return any(item.name == name and fnmatchcase(repository, item.repository) for item in known)
+    return [item for item in known if fnmatchcase(repository, item.repository)]
 
 
 def scope_of(policy: Policy, scope: str, job: Job) -> str:

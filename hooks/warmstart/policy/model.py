@@ -13,13 +13,10 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from warmstart import wing
-from warmstart.host import wire
 from warmstart.host.wire import Json
-from warmstart.lean import dumps
 from warmstart.policy.document import Fault, Plain, nearest
 from warmstart.policy.keys import Policy, Rule
-from warmstart.policy.types import At, FindUser, Type, mapping
-from warmstart.policy.values import TYPES, WRITTEN
+from warmstart.policy.types import TYPES, At, FindUser, Type, as_json, mapping
 from warmstart.profiles.contract import Profile
 
 _DECLARED: list[Any] = []  # the classes of NamedTuples whose keys were asked for
@@ -63,11 +60,6 @@ def _schema(declared: Any) -> Json:  # noqa: ANN401 - a NamedTuple's class
     return schema
 
 
-def as_json(value: Any) -> Json:  # noqa: ANN401 - a section, or a rule's key
-    """Return what wings read of a checked value: a section as an object, NamedTuples below it as arrays (`wire`)."""
-    return wire.parse(dumps(value._asdict() if hasattr(value, "_asdict") else value))
-
-
 @cache
 def _section(declared: Any) -> Type:  # noqa: ANN401 - a NamedTuple's class
     """Return the type of a mapping with the keys that a NamedTuple declares; it is one then."""
@@ -91,15 +83,16 @@ def _section(declared: Any) -> Type:  # noqa: ANN401 - a NamedTuple's class
 
 
 def _made(declared: Any, given: dict[str, Any]) -> Any:  # noqa: ANN401 - a NamedTuple's class, and one of it
+    """Return a section; what wings read of the policy and its rules becomes JSON."""
     own = {key: given.pop(key) for key in [*given] if key not in declared._fields}
     if declared is Rule:
-        given["own"] = {key: as_json(_of_rule(value, given["name"])) for key, value in own.items() if value}
+        given["own"] = {key: as_json(_with_rule(value, given["name"])) for key, value in own.items() if value}
     elif declared is Policy:
         given["own"] = {key: as_json(value) for key, value in own.items()}
     return declared(**given)
 
 
-def _of_rule(value: Any, name: str) -> Any:  # noqa: ANN401 - of a wing's key
+def _with_rule(value: Any, name: str) -> Any:  # noqa: ANN401 - of a wing's key
     """Return a value in which items that want to know their rule do so."""
     has_rule = isinstance(value, tuple) and all("rule" in getattr(item, "_fields", ()) for item in value)
     return [item._replace(rule=name) for item in value] if has_rule else value
@@ -114,12 +107,11 @@ def _keys(declared: Any) -> dict[str, _Key]:  # noqa: ANN401 - a NamedTuple's cl
         text = getattr(annotation, "__forward_arg__", annotation)  # as typing.NamedTuple keeps it
         is_section = text not in TYPES and hasattr(module.get(text), "_fields")
         if key in sentences or is_section:
+            kind = eval(text, {}, names)  # noqa: S307 - our own source
             default = declared._field_defaults.get(key, ...)
-            kind = text.partition(" ")[0]
             if default is not ...:
-                as_written = WRITTEN[kind](default) if kind in WRITTEN and default is not None else as_json(default)
-                default = {} if is_section else as_written
-            keys[key] = _Key(eval(text, {}, names), sentences.get(key, ""), default)  # noqa: S307 - our own source
+                default = {} if is_section else kind.written(default)
+            keys[key] = _Key(kind, sentences.get(key, ""), default)
     for part in map(wing.load, wing.with_part("policy")):
         if declared is Rule and part.RULE_KEYS is not None:
             keys |= _keys(part.RULE_KEYS)
@@ -129,7 +121,7 @@ def _keys(declared: Any) -> dict[str, _Key]:  # noqa: ANN401 - a NamedTuple's cl
 
 
 class _Names(dict[str, Any]):
-    """What names in a key's type stand for: types of `values`, else a mapping, else what the module has."""
+    """What names in a key's type stand for: types of `types`, else a mapping, else what the module has."""
 
     def __init__(self, module: dict[str, Any]) -> None:
         super().__init__(TYPES)
@@ -138,7 +130,7 @@ class _Names(dict[str, Any]):
     def __missing__(self, name: str) -> Type:
         if name == "Profiles":
             named = mapping(TYPES["ProfileName"], _section(Profile))
-            return Type(named.schema, lambda value, at: _named(named.check(value, at) or {}))
+            return Type(named.schema, lambda value, at: _named(named.check(value, at) or {}), lambda _: {})
         return _section(self._module[name])
 
 

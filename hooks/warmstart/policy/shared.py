@@ -6,7 +6,7 @@ Each rule may list some under the key of a wing. Hot path of jobs that ask for o
 from __future__ import annotations
 
 from warmstart.host import wire
-from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, Sequence, fnmatchcase
+from warmstart.lean import TYPE_CHECKING, NamedTuple, Sequence, fnmatchcase
 from warmstart.policy.keys import Users
 from warmstart.policy.match import scope_of
 
@@ -44,14 +44,9 @@ class SharedPath(NamedTuple):
 
 def granted(policy: Policy, job: Job, grant: Grant, key: str) -> tuple[SharedPath, ...]:
     """Return what a job shares with others by a wing's `key`; of those that cover a path the last one counts."""
-    return tuple(_granted(policy, job, grant, key))
-
-
-def _granted(policy: Policy, job: Job, grant: Grant, key: str) -> Iterator[SharedPath]:
-    for of_rule in grant.own.get(key, ()):
-        for item in wire.decode(list[SharedPath], of_rule):
-            if scope := scope_of(policy, item.scope, job):
-                yield item._replace(scope=scope)
+    found = [item for of_rule in grant.own.get(key, ()) for item in wire.decode(list[SharedPath], of_rule)]
+    scopes = (scope_of(policy, item.scope, job) for item in found)
+    return tuple(item._replace(scope=scope) for item, scope in zip(found, scopes, strict=True) if scope)
 
 
 def covering(path: str, shared: Sequence[SharedPath]) -> SharedPath | None:

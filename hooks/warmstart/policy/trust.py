@@ -52,9 +52,11 @@ def problem(policy: Policy) -> TrustUnproven | None:
     return TrustUnproven(problem=policy.doubt) if policy.doubt else None
 
 
-def refuted(policy: Policy, words: list[str] | None) -> TrustUnproven | None:
-    """Return an error if an answer of slurmctld does not confirm what is declared; `words` is None without one."""
-    return problem(policy._replace(doubt=_doubt(time.time(), words))) if is_declared(policy) else None
+def asked(policy: Policy, installation: Installation, slurm_conf: str) -> Policy:
+    """Return the policy with its `doubt`, by what the running slurmctld says now. `slurm_conf` as in `remember`."""
+    if not is_declared(policy):
+        return policy
+    return policy._replace(doubt=_doubt(time.time(), enforced(policy, installation, slurm_conf)))
 
 
 def remember(policy: Policy, installation: Installation, slurm_conf: str) -> None:

@@ -20,18 +20,24 @@ _LOWEST_PORT, _HIGHEST_PORT = 1024, 65535  # only root may bind lower ones (ip(7
 
 def parse_duration(text: object) -> int:
     """Return the seconds of `30s`, `4m`, `24h` or `7d`. Raises `ValueError` that says what to write instead."""
-    if not isinstance(text, str) or not re.fullmatch(DURATION, text):
-        raise ValueError(f"{text!a} is not a duration; write a number and s, m, h or d: 30s, 4m")
-    return int(text[:-1]) * SECONDS[text[-1]]
+    return _number(text, SECONDS, DURATION, "duration", "30s, 4m")
 
 
 def parse_size(text: object) -> int:
     """Return the bytes of `512MiB` or `1GiB`. Raises `ValueError` that says what to write instead."""
-    if not isinstance(text, str) or not re.fullmatch(SIZE, text):
-        units = ", ".join(BYTES)
-        raise ValueError(f"{text!a} is not a size; write a number and one of {units}: 1GiB")
-    number = text.rstrip("BKMGTi")
-    return int(number) * BYTES[text[len(number) :]]
+    return _number(text, BYTES, SIZE, "size", "1GiB")
+
+
+def parse_percent(text: object) -> int:
+    """Return 85 for `85%`, 0 to 99. Raises `ValueError` that says what to write instead."""
+    return _number(text, {"%": 1}, PERCENT, "share", "85%")
+
+
+def _number(text: object, units: dict[str, int], pattern: str, what: str, example: str) -> int:
+    if not isinstance(text, str) or not re.fullmatch(pattern, text):
+        raise ValueError(f"{text!a} is not a {what}; write a number and its unit ({', '.join(units)}): {example}")
+    number = re.split("[^0-9]", text, maxsplit=1)[0]
+    return int(number) * units[text.removeprefix(number)]
 
 
 def format_size(count: float) -> str:
@@ -42,13 +48,6 @@ def format_size(count: float) -> str:
 def format_duration(seconds: float) -> str:
     """Return seconds as `30s` or `1.5h`; less than one as `31ms`."""
     return f"{seconds * 1000:.0f}ms" if 0 < seconds < 1 else _scaled(seconds, SECONDS)
-
-
-def parse_percent(text: object) -> int:
-    """Return 85 for `85%`, 0 to 99. Raises `ValueError` that says what to write instead."""
-    if not isinstance(text, str) or not re.fullmatch(PERCENT, text):
-        raise ValueError(f"{text!a} is not a share; write a number from 0 to 99 and %: 85%")
-    return int(text[:-1])
 
 
 def parse_ports(text: object) -> tuple[int, int]:

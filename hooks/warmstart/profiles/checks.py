@@ -10,7 +10,7 @@ from warmstart.profiles import formats, naming
 from warmstart.profiles.contract import Profile
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 
-# `Record.run_directory`: a job that did not see its cache at the constant path, e.g. because a plugin was missing, has
+# `Run.directory`: a job that did not see its cache at the constant path, e.g. because a plugin was missing, has
 # written down its run's own path, which no other job has.
 _OF_A_RUN = re.compile(rb"/[0-9]{1,10}\.[0-9a-f]{8}/cache/")
 _TEXTS = ("json", "text")

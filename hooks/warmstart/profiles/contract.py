@@ -30,7 +30,7 @@ WHOLE = "whole-"
 OWNERS = "owners"  # the fact of a whole that may leave its user's scope: the uids of whom the policy names
 
 
-# Types of the policy's values (`policy.values`), as they are once they are checked.
+# Types of the policy's values (`policy.types`), as they are once they are checked.
 Entries = dict[str, Sequence[str]]  # pattern of paths → patterns of names: an entry of this kind has a file for each
 Facts = tuple[Fact, ...]
 Formats = dict[str, str]  # pattern of names, or of paths if it has a `/` → a check of `formats`; the first one counts

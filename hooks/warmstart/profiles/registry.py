@@ -11,7 +11,7 @@ from warmstart.profiles.contract import Profile
 
 
 class ProfileUnknown(PolicyError):
-    """No profile has this name. The policy loader refuses such names, so it is from a record or an older policy."""
+    """No profile has this name. The policy loader refuses such names, so it is from a run or an older policy."""
 
     code = "profile-unknown"
     template = "there is no profile {name}; there are: {known}"

@@ -11,22 +11,21 @@ from typing import NamedTuple
 from warmstart.audit import values
 from warmstart.audit.line import HARVEST_FINISHED, HOOK_FINISHED, HOOK_STARTED, Line, timestamp
 
-PROLOG, EPILOG = "prolog", "epilog"
+PROLOG = "prolog"
 IMPORTED = "imported"
-REFUSED, DRAINED, FAILED = "refused", "drained", "failed"  # degrees of a failure
+REFUSED = "refused"  # degree of a failure
 KILLED, UNFINISHED = "killed", "has not finished"  # outcomes of programs that wrote no last line
 LONGEST_S = 600.0  # a hook that wrote no last line for so long was killed
 
 Item = Mapping[str, object]  # an object in a line
-Cache = tuple[str, Item]  # profile, and its item of `caches`
 _JobOfNode = tuple[str, str, int]  # cluster, node, job
+_Run = tuple[str, str]  # hook, run id
 
 
 class ImageUse(NamedTuple):
     """How a program got one image."""
 
     reference: str
-    digest: str
     how: str
     size: int  # bytes
     seconds: float
@@ -36,32 +35,34 @@ class ImageUse(NamedTuple):
 class Failure(NamedTuple):
     """An error, and what came of it for the job or the node."""
 
-    degree: str  # REFUSED, DRAINED or FAILED
+    degree: str  # REFUSED, or drained; "" of one that only cost the job something
     step: str
     code: str
     reason: str
     hint: str
 
+    @property
+    def what(self) -> str:
+        """By what it is counted: its degree, else its step."""
+        return self.degree or self.step
+
 
 class Hook(NamedTuple):
     """One run of a program, from its last line; from its first one, if it has written no last one."""
 
-    line: Line  # for what is only told: asked, rules, facts, remarks, …
+    line: Line  # for what only the story or the summary has: asked, rules, steps, remarks, …
     name: str
     node: str
-    cluster: str
     job: int  # 0: of no job
     user: str
     began: str  # `ts`
     seconds: float
     outcome: str
     head: bool  # whether a job began with it
-    steps: dict[str, float]  # seconds
     images: list[ImageUse]
-    starts: list[Cache]  # how caches began
-    harvests: list[Cache]  # what came of them
+    starts: list[tuple[str, Item]]  # how caches began, by profile
+    harvests: list[tuple[str, Item]]  # what came of them
     failures: list[Failure]
-    counts: dict[str, int]  # of wings: a line of reports → n
 
     @property
     def done_by(self) -> str:
@@ -72,36 +73,49 @@ class Hook(NamedTuple):
 
 
 class Hooks:
-    """Pairs first and last lines of programs, in the order of a log."""
+    """Pairs first and last lines of hooks, in the order of a log."""
 
     def __init__(self, begun: Iterable[Line] = ()) -> None:
         """Begin with first lines whose hooks had not finished when reading ended (`begun`)."""
-        self._begun = {_job_of_node(line): line for line in begun}
+        self._begun: dict[_JobOfNode, dict[_Run, Line]] = {}
+        for line in begun:
+            self._await(line)
 
     @property
     def begun(self) -> list[Line]:
         """First lines of hooks that have not finished."""
-        return [*self._begun.values()]
+        return [line for runs in self._begun.values() for line in runs.values()]
 
     def add(self, line: Line) -> Iterator[Hook]:
         """Yield what is known to be over by this line."""
-        event, job = line.get("event"), _job_of_node(line)
-        if event == HOOK_STARTED and job[2]:
-            if killed := self._begun.pop(job, None):  # a job's hooks do not run at once on a node
-                yield hook_of(killed, KILLED)
-            self._begun[job] = line
-        elif event in (HOOK_FINISHED, HARVEST_FINISHED):
-            began = ""
-            if event == HOOK_FINISHED and _run_of(self._begun.get(job, {})) == _run_of(line):
-                began = values.text(self._begun.pop(job), "ts")
-            yield hook_of(line, values.text(line, "outcome") or (UNFINISHED if event == HOOK_FINISHED else ""), began)
+        event = line.get("event")
+        if event == HOOK_STARTED and values.count(line, "job_id"):
+            for other in [*self._begun.get(_job_of_node(line), {}).values()]:
+                if other.get("hook") != line.get("hook"):  # a job's prolog and epilog do not run at once on a node
+                    yield hook_of(self._over(other), KILLED)
+            self._await(line)
+        elif event == HOOK_FINISHED:
+            yield hook_of(line, values.text(line, "outcome") or UNFINISHED, values.text(self._over(line), "ts"))
+        elif event == HARVEST_FINISHED:
+            yield hook_of(line, values.text(line, "outcome"))
 
     def killed(self, now: float) -> Iterator[Hook]:
         """Yield what has written no last line for `LONGEST_S`; it is not awaited any more."""
         before = timestamp(now - LONGEST_S)
-        for job, line in [*self._begun.items()]:
+        for line in self.begun:
             if values.text(line, "ts") < before:
-                yield hook_of(self._begun.pop(job), KILLED)
+                yield hook_of(self._over(line), KILLED)
+
+    def _await(self, line: Line) -> None:
+        self._begun.setdefault(_job_of_node(line), {})[_run_of(line)] = line
+
+    def _over(self, line: Line) -> Line:
+        """Await no last line of this run any more; return its first one, empty where that is not known."""
+        runs = self._begun.get(job := _job_of_node(line), {})
+        first = runs.pop(_run_of(line), {})
+        if not runs:
+            self._begun.pop(job, None)
+        return first
 
 
 def hooks(lines: Iterable[Line], now: float) -> list[Hook]:
@@ -115,24 +129,20 @@ def hook_of(line: Line, outcome: str, began: str = "") -> Hook:
     """Return a run of a program by its last line, or its first; `began` is the time of the first one."""
     caches = values.mapping(line, "caches")
     items = [(name.partition("@")[0], values.mapping(caches, name)) for name in caches]
-    steps = values.mapping(line, "steps")
     return Hook(
         line=line,
         name=values.text(line, "hook"),
         node=values.text(line, "node"),
-        cluster=values.text(line, "cluster"),
         job=values.count(line, "job_id"),
         user=values.text(line, "user"),
         began=began or values.text(line, "ts"),
         seconds=values.seconds(line, "duration_ms"),
         outcome=outcome,
         head=line.get("head") is True and line.get("observed") is not True,
-        steps={step: values.seconds(steps, step) for step in steps},
         images=[image_of(image) for image in values.mappings(line, "images")],
         starts=[(name, item) for name, item in items if "warm" in item],
         harvests=[(name, item) for name, item in items if "warm" not in item],
-        failures=[failure_of(failure) for failure in values.mappings(line, "failures")],
-        counts=values.counts(line, "counts"),
+        failures=[_failure(failure) for failure in values.mappings(line, "failures")],
     )
 
 
@@ -140,7 +150,6 @@ def image_of(item: Item) -> ImageUse:
     """Read an item of `images`, or an `image.imported`."""
     return ImageUse(
         reference=values.text(item, "image"),
-        digest=values.text(item, "digest"),
         how=values.text(item, "how") or IMPORTED,
         size=values.count(item, "bytes"),
         seconds=values.seconds(item, "ms") or values.seconds(item, "duration_ms"),
@@ -148,30 +157,31 @@ def image_of(item: Item) -> ImageUse:
     )
 
 
-def failure_of(item: Item, step: str = "") -> Failure:
-    """Read an item of `failures`, or the `error` of another line."""
+def act_failure(line: Line) -> Failure | None:
+    """Read the error of an act that has a line of its own, None of one that did not fail. Its step is the event."""
+    event = values.text(line, "event")
+    return _failure({**values.mapping(line, "error"), "step": event}) if event.endswith("failed") else None
+
+
+def _failure(item: Item) -> Failure:
     return Failure(
-        degree=degree if (degree := values.text(item, "degree")) in (REFUSED, DRAINED) else FAILED,
-        step=values.text(item, "step") or step,
+        degree=values.text(item, "degree"),
+        step=values.text(item, "step"),
         code=values.text(item, "code"),
         reason=values.text(item, "reason"),
         hint=values.text(item, "hint"),
     )
 
 
-def why_cold(start: Item) -> str:
-    """Return why a cache began cold, "" of a warm one. Details may follow a colon."""
-    return "" if start.get("warm") is True else values.text(start, "cold") or "unknown"
-
-
-def kind_of(reason: str) -> str:
-    """Return why a cache began cold, without the details."""
-    return reason.partition(":")[0]
+def why_cold(start: Item) -> tuple[str, str]:
+    """Return why a cache began cold, and the details; nothing of a warm one."""
+    reason, _, details = (values.text(start, "cold") or "unknown").partition(": ")
+    return ("", "") if start.get("warm") is True else (reason, details)
 
 
 def _job_of_node(line: Line) -> _JobOfNode:
     return values.text(line, "cluster"), values.text(line, "node"), values.count(line, "job_id")
 
 
-def _run_of(line: Line) -> tuple[str, str]:
+def _run_of(line: Line) -> _Run:
     return values.text(line, "hook"), values.text(line, "run_id")

@@ -1,32 +1,20 @@
 """Counters of what the audit log says: the catalogue of metrics, and what each line adds to it.
 
-Names and units follow Prometheus's conventions. Labels are profiles, hooks, steps, codes and reasons, of which there
-are few; never jobs, users or images.
+The report adds up the same ones. Names and units follow Prometheus's conventions. Labels are profiles, hooks, steps,
+codes and reasons, of which there are few; never jobs, users or images.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.audit.line import Line
-from warmstart.audit.values import count, counts, mapping, text
+from warmstart.audit.values import count, counts, text
 from warmstart.profiles import contract
-from warmstart.report.lines import (
-    FAILED,
-    IMPORTED,
-    KILLED,
-    PROLOG,
-    REFUSED,
-    UNFINISHED,
-    Hook,
-    ImageUse,
-    failure_of,
-    image_of,
-    kind_of,
-    why_cold,
-)
+from warmstart.report.lines import IMPORTED, KILLED, PROLOG, UNFINISHED, Hook, ImageUse, act_failure, image_of, why_cold
 
 HOOK_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)  # seconds
 IMPORT_BOUNDS = (1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0)
@@ -54,8 +42,7 @@ HOOK_RUNS = Metric(
     zeros=tuple((hook, outcome) for hook in ("prolog", "epilog") for outcome in ("crashed", "drained", "killed")),
 )
 HOOK_SECONDS = Metric("warmstart_hook_duration_seconds", "Durations of hooks.", ("hook",), HOOK_BOUNDS)
-FAILURES = Metric("warmstart_step_failures", "Failures, by step or event and the error's code.", ("step", "code"))
-JOBS_REFUSED = Metric("warmstart_jobs_refused", "Jobs that failed with a verdict.", ("code",))
+FAILURES = Metric("warmstart_step_failures", "Failures, by what they cost, or where.", ("step", "code"))
 IMAGE_USES = Metric("warmstart_image_uses", "Images of jobs, by how a prolog got them.", ("outcome",))
 IMPORTS = Metric("warmstart_image_imports", "Imports.", ("outcome",), zeros=(("ok",), ("failed",)))
 IMPORT_SECONDS = Metric("warmstart_image_import_duration_seconds", "Durations of imports.", (), IMPORT_BOUNDS)
@@ -70,9 +57,8 @@ DAMAGED = Metric(
 LOST = Metric("warmstart_lost", "What jobs compiled, and was lost.", ("what",), zeros=(("harvest",), ("bundle",)))
 
 CATALOGUE = tuple(value for value in globals().values() if isinstance(value, Metric))
-_BY_NAME = {metric.name: metric for metric in CATALOGUE}
 # Acts that are counted one by one.
-_ACTS: dict[str, tuple[Metric, str]] = {
+_ACTS: dict[object, tuple[Metric, str]] = {
     events.IMAGE_DAMAGED: (DAMAGED, "image"),
     events.BUNDLE_QUARANTINED: (DAMAGED, "bundle"),
     events.HARVEST_DROPPED: (LOST, "harvest"),
@@ -96,13 +82,23 @@ class Sample(NamedTuple):
 class Counters:
     """Counters that lines and runs of programs add to."""
 
-    def __init__(self, kept: list[Sample]) -> None:
+    def __init__(self, kept: Iterable[Sample] = ()) -> None:
         """Begin with earlier `samples`, less what the catalogue does not have any more."""
-        self._found: dict[str, dict[tuple[str, ...], list[float]]] = {metric.name: {} for metric in CATALOGUE}
+        self._found: dict[str, dict[tuple[str, ...], list[float]]] = {
+            metric.name: {labels: [0.0] * metric.length for labels in metric.zeros} for metric in CATALOGUE
+        }
+        lengths = {metric.name: (len(metric.labels), metric.length) for metric in CATALOGUE}
         for sample in kept:
-            metric = _BY_NAME.get(sample.metric)
-            if metric and (len(sample.labels), len(sample.values)) == (len(metric.labels), metric.length):
-                self._found[metric.name][tuple(sample.labels)] = sample.values
+            if lengths.get(sample.metric) == (len(sample.labels), len(sample.values)):
+                self._found[sample.metric][tuple(sample.labels)] = sample.values
+
+    def __getitem__(self, metric: Metric) -> Mapping[tuple[str, ...], list[float]]:
+        """Return the values of a metric's samples, by their labels."""
+        return self._found[metric.name]
+
+    def samples(self, metric: Metric) -> list[Sample]:
+        """Return a metric's samples."""
+        return [Sample(metric.name, [*labels], values) for labels, values in sorted(self[metric].items())]
 
     def _values(self, metric: Metric, labels: tuple[str, ...]) -> list[float]:
         return self._found[metric.name].setdefault(labels, [0.0] * metric.length)
@@ -119,13 +115,12 @@ class Counters:
 
     def add_line(self, line: Line) -> None:
         """Add an act that has a line of its own."""
-        event = text(line, "event")
-        if event in _ACTS:
-            self.add(*_ACTS[event])
-        if event.endswith("failed"):
-            self.add(FAILURES, event, failure_of(mapping(line, "error")).code)
-        elif event == events.IMAGE_IMPORTED:
-            self._add_image(image_of(line))
+        if act := _ACTS.get(line.get("event")):
+            self.add(*act)
+        if failure := act_failure(line):
+            self.add(FAILURES, failure.what, failure.code)
+        elif line.get("event") == events.IMAGE_IMPORTED:
+            self._add_import(image_of(line))
 
     def add_hook(self, hook: Hook) -> None:
         """Add what a run of a program did."""
@@ -134,35 +129,26 @@ class Counters:
             if hook.outcome != KILLED:
                 self.observe(HOOK_SECONDS, hook.name, seconds=hook.seconds)
         for failure in hook.failures:
-            if failure.degree == REFUSED:
-                self.add(JOBS_REFUSED, failure.code)
-            elif failure.degree == FAILED:
-                self.add(FAILURES, failure.step, failure.code)
+            self.add(FAILURES, failure.what, failure.code)
         for image in hook.images:
-            self._add_image(image, is_use=hook.name == PROLOG)
+            if image.how == IMPORTED:
+                self._add_import(image)
+            if hook.name == PROLOG:
+                self.add(IMAGE_USES, image.how)
+                if image.waited:
+                    self.observe(WAIT_SECONDS, seconds=image.waited)
         self._add_caches(hook)
 
-    def _add_image(self, image: ImageUse, *, is_use: bool = False) -> None:
-        if image.how == IMPORTED:
-            self.add(IMPORTS, "ok")
-            self.observe(IMPORT_SECONDS, seconds=max(image.seconds - image.waited, 0.0))
-        if is_use:
-            self.add(IMAGE_USES, image.how)
-        if is_use and image.waited:
-            self.observe(WAIT_SECONDS, seconds=image.waited)
+    def _add_import(self, image: ImageUse) -> None:
+        self.add(IMPORTS, "ok")
+        self.observe(IMPORT_SECONDS, seconds=max(image.seconds - image.waited, 0.0))
 
     def _add_caches(self, hook: Hook) -> None:
         for profile, start in hook.starts:
-            self.add(CACHE_STARTS, profile, kind_of(why_cold(start)) or "warm")
+            self.add(CACHE_STARTS, profile, why_cold(start)[0] or "warm")
         for profile, harvest in hook.harvests:
             self.add(HARVESTED, profile, value=count(harvest, "entries"))
             if (use := text(harvest, "use")) in contract.USES:
                 self.add(CACHE_USES, profile, use)
             for reason, entries in counts(harvest, "rejected").items():
                 self.add(REJECTED, reason, value=entries)
-
-    def samples(self, metric: Metric) -> list[Sample]:
-        """Return a metric's values; a counter without labels has one from the start."""
-        zeros = metric.zeros if metric.labels or metric.bounds else ((),)
-        found = {**{labels: [0.0] for labels in zeros}, **self._found[metric.name]}
-        return [Sample(metric.name, [*labels], values) for labels, values in sorted(found.items())]

@@ -17,7 +17,7 @@ import time
 
 from warmstart.host.deadline import Deadline, after, looks
 from warmstart.lean import Mapping, NamedTuple, partial
-from warmstart.record import Record
+from warmstart.run.state import Caches, Run
 from warmstart.slurm.nodes import expand, first
 from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient
@@ -74,12 +74,14 @@ class Settled(NamedTuple):
 class Together:
     """One node's part. Call `proposal`, then `settle`."""
 
-    def __init__(self, store: StoreClient, record: Record, meeting: Meeting, budget_s: float) -> None:
+    def __init__(self, store: StoreClient, run: Run, caches: Caches, meeting: Meeting, budget_s: float) -> None:
         """`budget_s` is the time for fetching bundles."""
         self._store = store
-        self._record = record
+        self._node = run.node
+        self._is_head = run.leads(caches)
+        self._scopes = caches.read_scopes
         self._nodelist = meeting.nodelist
-        self._board = meeting.joined(store, record)
+        self._board = meeting.joined(store, run)
         self._budget_s = budget_s
         self._proposed: list[str] = []  # profiles
         self._chosen_by = Deadline(0.0)  # when the choice must be there
@@ -90,15 +92,11 @@ class Together:
         On the head node that is `own`, unless an earlier prolog of this run has proposed something. Raises
         `StoreError`, on other nodes also `HeadSilent`.
         """
-        scopes = self._record.read_scopes
-        if self._record.head:
-            made = self._board.begin(_PROPOSAL, Proposal(dict(own)), deadline)
-        else:
-            made = self._heard(deadline)
+        made = self._board.begin(_PROPOSAL, Proposal(dict(own)), deadline) if self._is_head else self._heard(deadline)
         for profile in made.profiles.values():
             for offer in profile.offers:
-                self._store.check_offer(offer, scopes)
-        self._chosen_by = after(self._budget_s + VOTES_S + (0.0 if self._record.head else MARGIN_S))
+                self._store.check_offer(offer, self._scopes)
+        self._chosen_by = after(self._budget_s + VOTES_S + (0.0 if self._is_head else MARGIN_S))
         self._proposed = [*made.profiles]
         return made.profiles
 
@@ -121,10 +119,10 @@ class Together:
         """
         began = time.monotonic()
         until = deadline.within(self._chosen_by.left())
-        if self._record.head:
+        if self._is_head:
             choice = self._board.say(_CHOICE, self._counted(cold, until), deadline)
         else:
-            self._board.say(_VOTE + self._record.node, Vote(cold), deadline)
+            self._board.say(_VOTE + self._node, Vote(cold), deadline)
             choice = self._chosen(Deadline(until.at - SAYING_S))
         return Settled(choice.cold, round(time.monotonic() - began, 3))
 
@@ -141,8 +139,8 @@ class Together:
 
     def _counted(self, own: dict[str, str], until: Deadline) -> Choice:
         """Return the choice of the head node by the votes of all nodes; a profile without a vote is cold."""
-        votes = {self._record.node: own}
-        missing = {*expand(self._nodelist)} - {self._record.node}
+        votes = {self._node: own}
+        missing = {*expand(self._nodelist)} - {self._node}
         with self._board.waiting():
             for _ in looks(until):
                 if until.expired():  # the others give up soon

@@ -1,8 +1,8 @@
 """The interface of a step: a module with `NAME`, an options type and `run(context, options) -> Outcome`.
 
 A step is idempotent, undoes itself on failure, and does not print, exit or read the environment. It returns its results
-in an `Outcome`: the runner merges `record` into the record that later steps and the epilog read, and adds `environment`
-to the job's variables. Steps share results only through the record and never import each other.
+in an `Outcome`: later steps and the epilog get its `run`, and the runner adds `environment` to the job's variables.
+Steps share results only through the run and never import each other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.lean import NamedTuple
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy
-from warmstart.record import Record, RecordChange
+from warmstart.run.state import Run
 from warmstart.store.client import StoreClient
 
 
@@ -26,11 +26,11 @@ class CacheFailed(ResourceError):
 
 
 class Context(NamedTuple):
-    """What a step may use. Only the record changes between steps."""
+    """What a step may use. Only the run changes between steps."""
 
     policy: Policy
     paths: NodePaths
-    record: Record
+    run: Run
     audit: Log
     deadline: Deadline
     store: StoreClient
@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
 
     state: str  # "changed" | "unchanged" | "skipped"
     detail: dict[str, object] = {}  # noqa: RUF012 - what `told` says of the step; never mutated
-    record: RecordChange = {}  # noqa: RUF012 - fields of Record that it sets
+    run: Run | None = None  # with what the step has added, None: nothing
     environment: dict[str, str] = {}  # noqa: RUF012 - variables for the job
     degraded: list[WarmstartError] = []  # noqa: RUF012 - non-fatal errors; the step otherwise succeeded
     lost: bool = False  # whether something that the job made was lost

@@ -28,7 +28,7 @@ import stat
 from warmstart import view
 from warmstart.lean import Iterator, NamedTuple, suppress
 from warmstart.paths import NOTHING, Shown
-from warmstart.record import CLAIMED
+from warmstart.run.state import CLAIMED
 from warmstart.steps.contract import Context, Outcome
 
 NAME = "environment"
@@ -51,28 +51,29 @@ class Options(NamedTuple):
 
 def run(context: Context, options: Options) -> Outcome:
     """Write the job's view."""
-    record = context.record
-    cache = {"WARMSTART_CACHE": record.cache} if record.cache else {}
-    variables = {**cache, **record.environment, **options.profiles, **options.policy}
+    run = context.run
+    cache = {"WARMSTART_CACHE": run.own.path} if run.own.path else {}
+    variables = {**cache, **run.environment, **options.profiles, **options.policy}
     if cache and context.policy.constant_path == "containers":
         variables = {**_for_apptainer(context, variables), **variables}
-    paths = [record.workspace, context.policy.paths.cache, f"{record.run_directory}/cache"]
+    paths = [run.workspace, context.policy.paths.cache, f"{run.directory}/cache"]
     if variables:
-        variables[OWN] = _own(record.view_id, variables, paths[:2])
+        variables[OWN] = _own(run.view_id, variables, paths[:2])
     lines = paths.copy()
     for name in sorted(variables):
         if name in options.defaults and name not in options.policy:
             lines.append(f"={name}={options.defaults[name]}")
         lines.append(_line(name, variables[name], options.override))
+    context.audit.say(notices=options.notices)
     files = {"environment": "\n".join(lines) + "\n", view.EVENTS: context.audit.shown(outcome="ok")}
-    if record.image:
-        left = {record.image.removeprefix(CLAIMED): ""} if record.image.startswith(CLAIMED) else {}
-        files["images"] = "".join(f"{name} {path}\n" for name, path in {**left, **record.images}.items())
+    if image := run.own.image:
+        left = {image.removeprefix(CLAIMED): ""} if image.startswith(CLAIMED) else {}
+        files["images"] = "".join(f"{name} {path}\n" for name, path in {**left, **run.images}.items())
     if options.notices:
         files[view.NOTICE] = "".join(f"{line}\n" for line in options.notices)
     if context.policy.constant_path == "link" and _is_roots(os.path.dirname(context.policy.paths.cache)):
         files["link"] = ""
-    view.publish(context.paths.view, record, files)
+    view.publish(context.paths.view, run, files)
     return Outcome("changed")
 
 
@@ -103,11 +104,11 @@ def _for_apptainer(context: Context, variables: dict[str, str]) -> dict[str, str
     """
     constant = context.policy.paths.cache
     led = (name for name, value in variables.items() if f"{value}/".startswith(f"{constant}/"))
-    binds = ",".join(_binds(context.record.run_directory))
+    binds = ",".join(_binds(context.run.directory))
     return {
         **({BIND: binds} if binds else {}),
         "APPTAINER_ENV_FILE": f"{context.paths.programs}/apptainer-environment",
-        "APPTAINER_MOUNT": f"source={context.record.run_directory}/cache,destination={constant}",
+        "APPTAINER_MOUNT": f"source={context.run.directory}/cache,destination={constant}",
         "WARMSTART_CACHE_VARIABLES": " ".join(sorted(led)),  # WARMSTART_CACHE is one
     }
 
@@ -144,7 +145,7 @@ def _line(name: str, value: str, override: frozenset[str]) -> str:
     elif len(value.encode()) > LONGEST_VALUE:
         problem = "longer than 64 KiB"
     if problem:
-        from warmstart.policy.invalid import PolicyInvalid
+        from warmstart.policy.document import PolicyInvalid
 
         raise PolicyInvalid(listing=f"environment variable {name!r}: {problem}")
     prefix = "!" if name.startswith("WARMSTART_") or name in override else ""

@@ -1,9 +1,9 @@
 """Step `harvest`: publish what the job compiled (docs/architecture.md, An epilog; docs/threats.md, rows 5, 7, 13).
 
-For each profile of each of the run's sets of caches, the first set first, root copies the new entries into its stage, a
+For each profile of the run's caches, those of the job's own image first, root copies the new entries into its stage, a
 process with the validator's uid judges them there, root packs the valid ones, and the store's owner publishes the
 bundle. A bundle that the store does not accept is spooled on the node. Invalid entries are dropped, with a reason in
-the audit. Profiles for which there is no time are listed in the set's `deferred`, and in `judged` how far they came;
+the audit. Profiles for which there is no time are listed in `Caches.left`, and in `judged` how far they came;
 `release` then leaves the caches to maintenance.
 
 Of a run on several nodes each node hands its bundles in (`store.parts`), and says so when it has no more. The last one
@@ -48,7 +48,7 @@ from warmstart.lean import (
 )
 from warmstart.profiles import contract, naming, registry
 from warmstart.profiles.client import Validator
-from warmstart.record import Record, RecordChange, SeededBundle, incarnation
+from warmstart.run.state import Caches, SeededBundle, incarnation
 from warmstart.seed import node_cache
 from warmstart.seed.overlay import opened_overlay, was_shown
 from warmstart.steps.contract import CacheFailed, Context, Outcome
@@ -105,35 +105,30 @@ class _Harvested(NamedTuple):
 
 
 def run(context: Context, options: Options) -> Outcome:
-    """Harvest the profiles of each set, or only the deferred ones if there are any.
+    """Harvest the profiles of all caches, or only those that are left if there are any.
 
-    Each failed profile is an error in the outcome's `degraded`. Unfinished profiles are listed in their set's
-    `deferred`, and so are those for which the stage's disk has no room.
+    Each failed profile is an error in the outcome's `degraded`. Unfinished profiles are left, and so are those for
+    which the stage's disk has no room.
     """
-    record = context.record
-    if record.live:
+    run = context.run
+    if run.live:
         from warmstart.harvest import live
 
-        live.end(context.paths, record)
+        live.end(context.paths, run)
         if place := _place(context):
             with suppress(StoreError):  # then maintenance of the store does it
                 context.store.run(context.deadline.within(STORE_SECONDS + 1), parts.end_rounds, place.name)
     deadline = context.deadline.within(options.budget)
     chosen = _to_harvest(context, options, deadline)
     total = _Total()
-    left: dict[str, _Left] = {}
-    for one, names in chosen:
-        left[one.key] = _harvest(context._replace(record=one), options, deadline, names, total)
-    if record.nodelist and not any(of_set.deferred for of_set in left.values()):
+    own, *others = [_harvest(context, caches, options, deadline, names, total) for caches, names in chosen]
+    run = run._replace(own=own, others=others)
+    if run.nodelist and not run.left:
         total.degraded += _finish(context, options)
-    if record.seeded and not any(names for _, names in chosen):
+    if own.seeded and not any(names for _, names in chosen):
         return Outcome("skipped", degraded=total.degraded)
     state = "changed" if total.entries else "unchanged"
-    change: RecordChange = {"deferred": left[""].deferred, "judged": left[""].judged}
-    if record.sets:
-        others = [(other, left.get(other.key, _Left([], {}))) for other in record.sets]
-        change["sets"] = [other._replace(deferred=of_set.deferred, judged=of_set.judged) for other, of_set in others]
-    return Outcome(state, record=change, degraded=total.degraded, lost=total.lost)
+    return Outcome(state, run=run, degraded=total.degraded, lost=total.lost)
 
 
 def run_live(context: Context, options: Options) -> Outcome:
@@ -141,25 +136,17 @@ def run_live(context: Context, options: Options) -> Outcome:
     from warmstart.harvest import live  # most jobs are harvested at their end alone
 
     deadline, total, is_late = context.deadline.within(options.budget), _Total(), False
-    for one in context.record.each():
-        names = live.profiles(context.policy, one)
-        left = _harvest(context._replace(record=one), options, deadline, names, total)
-        is_late = is_late or bool(left.deferred)
-    if context.record.nodelist and not (is_late or total.degraded):  # else the round lacks this node, and is dropped
+    for caches in context.run.caches:
+        names = live.profiles(context.policy, caches)
+        is_late = bool(_harvest(context, caches, options, deadline, names, total).left) or is_late
+    if context.run.nodelist and not (is_late or total.degraded):  # else the round lacks this node, and is dropped
         total.degraded += _finish(context, options)
     state = "changed" if total.entries else "unchanged"
     return Outcome(state, degraded=total.degraded)
 
 
-class _Left(NamedTuple):
-    """What of a set is left to do: see `Record`."""
-
-    deferred: list[str]
-    judged: dict[str, str]
-
-
 class _Given(NamedTuple):
-    """What is known of a set before its profiles are harvested."""
+    """What is known of caches before their profiles are harvested."""
 
     own: frozenset[str]  # variables that the job set itself, by its word
     is_same_boot: bool  # as when the job began
@@ -167,7 +154,7 @@ class _Given(NamedTuple):
 
 
 class _Total:
-    """What was harvested so far, of all sets."""
+    """What was harvested so far, of all caches."""
 
     def __init__(self) -> None:
         self.entries = 0
@@ -176,31 +163,33 @@ class _Total:
         self.lost = False
 
 
-def _harvest(context: Context, options: Options, deadline: Deadline, profile_names: list[str], total: _Total) -> _Left:
-    """Harvest one set, within what the others have left."""
-    deferred: list[str] = []
+def _harvest(  # noqa: PLR0917 - caches of a run, and what is left for them
+    context: Context, caches: Caches, options: Options, deadline: Deadline, profile_names: list[str], total: _Total
+) -> Caches:
+    """Harvest caches, within what the others have left; return them with what is left to do."""
+    left: list[str] = []
     judged: dict[str, str] = {}
-    is_same_boot = context.record.boot_id == incarnation()
-    given = _Given(_own_variables(context.record), is_same_boot, _place(context, options.number))
+    is_same_boot = context.run.boot_id == incarnation()
+    given = _Given(_own_variables(context.run.directory_of(caches)), is_same_boot, _place(context, options.number))
     whole: set[str] = set()
     for profile_name in profile_names:
-        if options.settled_ns and not _may_refer(context, profile_name, whole):
+        if options.settled_ns and not _may_refer(context, caches, profile_name, whole):
             continue
         # The harvest of a profile is one bundle. If it were larger than a job may fetch, nobody would get its entries.
         max_size = min(options.max_size - total.size, bundles.MOST_BYTES)
-        before = context.record.judged.get(profile_name, "")
+        before = caches.judged.get(profile_name, "")
         limits = HarvestLimits(max_size, MOST_ENTRIES - total.entries, deadline, before, options.settled_ns)
         try:
-            harvested = _ProfileHarvest(context, profile_name, limits, given, total.degraded).run()
+            harvested = _ProfileHarvest(context, caches, profile_name, limits, given, total.degraded).run()
         except _Late:
-            deferred.append(profile_name)
+            left.append(profile_name)
             judged |= {profile_name: before} if before else {}
         except WarmstartError as error:
             total.degraded.append(error)
             total.lost = True
         except OSError as error:
             if error.errno in FULL:
-                deferred.append(profile_name)
+                left.append(profile_name)
                 judged |= {profile_name: before} if before else {}
                 continue
             where = f"{error.filename}: " if error.filename else ""
@@ -211,28 +200,28 @@ def _harvest(context: Context, options: Options, deadline: Deadline, profile_nam
             total.entries += harvested.entries
             total.size += harvested.size
             if harvested.late:
-                deferred.append(profile_name)
+                left.append(profile_name)
                 judged |= {profile_name: harvested.judged} if harvested.judged else {}
             total.degraded += [harvested.failed] if harvested.failed else []
             if harvested.is_whole and not (harvested.late or harvested.failed):
                 whole.add(profile_name)
-    return _Left(deferred, judged)
+    return caches._replace(left=left, judged=judged)
 
 
-def _may_refer(context: Context, name: str, whole: set[str]) -> bool:
-    """Return whether all was taken of the set's other profiles to which entries of this one refer."""
+def _may_refer(context: Context, caches: Caches, name: str, whole: set[str]) -> bool:
+    """Return whether all was taken of the other profiles to which entries of this one refer."""
     others = {*registry.get(name, context.policy.profiles).refers_to} - {name}
-    return whole.issuperset(others & context.record.seeded.keys())
+    return whole.issuperset(others & caches.seeded.keys())
 
 
-def _own_variables(record: Record) -> frozenset[str]:
+def _own_variables(directory: str) -> frozenset[str]:
     """Return the variables of which a job says that they had a value of its own. It is its user's word, and no more.
 
     The directory is the job's: of one with too many names only the first are looked at.
     """
     with (
         suppress(OSError),
-        opened_dir(record.set_directory) as base,
+        opened_dir(directory) as base,
         opened_of_job("cache", base) as fd,
         os.scandir(fd) as found,
     ):
@@ -241,42 +230,41 @@ def _own_variables(record: Record) -> frozenset[str]:
     return frozenset()
 
 
-def _to_harvest(context: Context, options: Options, deadline: Deadline) -> list[tuple[Record, list[str]]]:
-    """Return the profiles to harvest, by set. If the job failed, leaves out those that require success."""
-    record = context.record
-    is_left = bool(record.left)
-    names = {one.key: one.deferred if is_left else list(one.seeded) for one in context.record.each()}
-    for one in context.record.each():
-        if not one.head:
-            names[one.key] = [name for name in names[one.key] if name not in options.of_head]
+def _to_harvest(context: Context, options: Options, deadline: Deadline) -> list[tuple[Caches, list[str]]]:
+    """Return the profiles to harvest of all caches. If the job failed, leaves out those that require success."""
+    run = context.run
+    names = {caches.key: caches.left if run.left else [*caches.seeded] for caches in run.caches}
+    for caches in run.caches:
+        if not run.leads(caches):
+            names[caches.key] = [name for name in names[caches.key] if name not in options.of_head]
     if options.failure and (reason := options.failure(deadline.within(CONTROLLER_SECONDS))):
-        every = dict.fromkeys(name for of_set in names.values() for name in of_set)
+        every = dict.fromkeys(name for of_image in names.values() for name in of_image)
         left_out = [name for name in every if options.after_success is None or name in options.after_success]
         for name in left_out:
             context.audit.put("caches", name, left_out=reason)
-        names = {key: [name for name in of_set if name not in left_out] for key, of_set in names.items()}
-    return [(one, names[one.key]) for one in context.record.each()]
+        names = {key: [name for name in of_image if name not in left_out] for key, of_image in names.items()}
+    return [(caches, names[caches.key]) for caches in run.caches]
 
 
 def _place(context: Context, number: int = 0) -> RunParts | None:
     """Return where the nodes of the run hand in, in a round or at its end; None if there is only one node."""
-    record = context.record
-    if not record.nodelist:
+    run = context.run
+    if not run.nodelist:
         return None
-    name = parts.name_of(record.uid, record.cluster, record.job_id, record.restarts, number)
+    name = parts.name_of(run.uid, run.cluster, run.job_id, run.restarts, number)
     return RunParts(context.store.path, name)
 
 
 def _finish(context: Context, options: Options) -> list[WarmstartError]:
     """Say that this node hands in nothing more, after what it has spooled. If it is the last, start the merge."""
-    record, place = context.record, _place(context, options.number)
+    run, place = context.run, _place(context, options.number)
     if place is None:
         return []
     degraded: list[WarmstartError] = []
-    if options.number or not spool.holds(context.paths.spool, record.run_name):
+    if options.number or not spool.holds(context.paths.spool, run.name):
         try:
             deadline = context.deadline.within(STORE_SECONDS)
-            standing = context.store.run_in(deadline, parts.finish, place, record.node, record.nodelist)
+            standing = context.store.run_in(deadline, parts.finish, place, run.node, run.nodelist)
         except (StoreFull, StoreFailed, WorkerSilent) as error:
             degraded.append(error)
         else:
@@ -286,9 +274,9 @@ def _finish(context: Context, options: Options) -> list[WarmstartError]:
                 errand.start(context.paths, parts.PARTS)
         if options.number or not degraded:
             return degraded
-    producer = Producer(record.job_id, record.user, record.uid, record.node, record.cluster)
-    run = f"{record.run_name}.{_LAST}"
-    last = Spooled(record.publish_scope, "", "", Draft(producer, {}, {}), run, "", place.name, record.nodelist)
+    producer = Producer(run.job_id, run.user, run.uid, run.node, run.cluster)
+    name, scope = f"{run.name}.{_LAST}", run.own.publish_scope
+    last = Spooled(scope, "", "", Draft(producer, {}, {}), name, "", place.name, run.nodelist)
     try:
         with _staged(context, _LAST, degraded) as (stage, _):
             os.close(os.open(f"{stage}/{spool.BUNDLE}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
@@ -330,33 +318,38 @@ class KnownEntries:
 class _ProfileHarvest:
     """The harvest of one profile of one run, from the job's cache to the store."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - what is harvested, and the bounds
         self,
         context: Context,
+        caches: Caches,
         profile_name: str,
         limits: HarvestLimits,
         given: _Given,
         degraded: list[WarmstartError],
     ) -> None:
         """`degraded` gets the errors that do not change the result."""
-        policy, record = context.policy, context.record
-        seeded = record.seeded[profile_name]
+        policy, run = context.policy, context.run
+        seeded = caches.seeded[profile_name]
         self._context = context
+        self._caches = caches
+        self._directory = run.directory_of(caches)
+        self._name = f"{caches.key}.{profile_name}" if caches.key else profile_name
         self._limits = limits
         self._profile = registry.get(profile_name, policy.profiles)
         led = [name for name, value in self._profile.variables.items() if "{home}" not in value]
         self._own = [name for name in led if name in given.own]
         self._is_same_boot = given.is_same_boot
-        self._namespace = Namespace(policy.paths.store, record.publish_scope, profile_name, seeded.namespace)
-        self._quota = bundles.quota(record.publish_scope, policy.maintenance)
+        self._namespace = Namespace(policy.paths.store, caches.publish_scope, profile_name, seeded.namespace)
+        self._quota = bundles.quota(caches.publish_scope, policy.maintenance)
         self._place = given.place
         # What the nodes of a job find stale is the head node's word alone, but for what they have handed in themselves.
-        self._is_heard = record.head or self._place is None
+        self._leads = run.leads(caches)
+        self._is_heard = self._leads or self._place is None
         bundles_heard = self._replaceable(seeded.bundles) if self._is_heard else []
         self._is_live = bool(limits.settled_ns)
-        self._taken = self._taken_so_far() if record.live else None
+        self._taken = self._taken_so_far() if run.live else None
         if self._taken and self._is_same_boot:
-            own = SeededBundle(record.publish_scope, "", "", [*self._taken.entries])
+            own = SeededBundle(caches.publish_scope, "", "", [*self._taken.entries])
             bundles_heard = [*bundles_heard, own]
         self._all_seeded = SeededEntries(seeded.bundles, self._entries_of)
         self._seeded = self._all_seeded
@@ -404,8 +397,7 @@ class _ProfileHarvest:
         if deadline.expired():
             raise _Late
         collecting = self._limits._replace(deadline=deadline.within(deadline.left() / 2))
-        name = self._profile.name
-        stage = _staged(self._context, f"live.{name}" if self._is_live else name, self._degraded)
+        stage = _staged(self._context, f"live.{self._name}" if self._is_live else self._name, self._degraded)
         with stage as (path, entries_fd), Reservation(entries_fd) as space:
             collected = self._collect(Stage(entries_fd, space), collecting)
             is_whole = not (collected.unsettled or collected.truncated)
@@ -449,7 +441,7 @@ class _ProfileHarvest:
         """Return what was taken while the job ran, None if nothing was."""
         from warmstart.harvest import live
 
-        taken, there = live.taken(self._context.record, self._profile.name), []
+        taken, there = live.taken(self._directory, self._profile.name), []
         if taken.pending:
             digests = {entry: content_digest(files) for entry, files in taken.pending.items()}
             with suppress(StoreFailed, WorkerSilent):
@@ -466,7 +458,7 @@ class _ProfileHarvest:
         before = self._taken or live.Taken()
         pending = {**before.pending, **entries}
         taken = live.Taken(bundle, {**before.entries, **entries}) if bundle else before._replace(pending=pending)
-        live.note(self._context.record, self._profile.name, taken)
+        live.note(self._directory, self._profile.name, taken)
 
     def _absorbed(self, bundle: str) -> str:
         """Make one bundle of what was taken now and before: an overlay has few layers. Return the last one's id."""
@@ -490,10 +482,10 @@ class _ProfileHarvest:
 
     def _collect(self, stage: Stage, limits: HarvestLimits) -> Collected:
         """Copy new entries into the stage."""
-        record, profile = self._context.record, self._profile
-        entry_of, owner = partial(naming.entry_of, profile), record.uid
+        run, profile = self._context.run, self._profile
+        entry_of, owner = partial(naming.entry_of, profile), run.uid
         freeze = None if self._is_live else limits.deadline.within(BUSY_SECONDS)
-        with opened_dir(record.set_directory) as base, opened_overlay(base, profile.name, freeze) as overlay:
+        with opened_dir(self._directory) as base, opened_overlay(base, profile.name, freeze) as overlay:
             self._is_overlaid = overlay is not None
             if overlay:
                 collected = collect_overlay(
@@ -559,15 +551,15 @@ class _ProfileHarvest:
 
         With those that other nodes of the run have handed in, but not on the head node: its version counts.
         """
-        record, store = self._context.record, self._context.store
+        run, store = self._context.run, self._context.store
         answer_by = self._limits.deadline.within(STORE_SECONDS)
         known: list[str] = []
         with suppress(StoreFailed, WorkerSilent):
             known += store.run_in(
-                answer_by, bundles.known_entries, self._namespace, record.user, record.uid,
-                quota=self._quota, fresh=record.fresh,
+                answer_by, bundles.known_entries, self._namespace, run.user, run.uid,
+                quota=self._quota, fresh=run.fresh,
             )  # fmt: skip
-            if self._place and not record.head:
+            if self._place and not self._leads:
                 known += store.worker.run(answer_by, parts.entries, self._place, self._namespace)
         return known
 
@@ -637,23 +629,23 @@ class _ProfileHarvest:
         return published.bundle
 
     def _hand_in(self, place: RunParts, fd: int, draft: Draft) -> str:
-        nodelist, deadline = self._context.record.nodelist, self._limits.deadline
+        nodelist, deadline = self._context.run.nodelist, self._limits.deadline
         part = self._context.store.hand_in(place, self._namespace, fd, draft, nodelist, deadline, quota=self._quota)
         self._tell(handed_in=len(draft.entries))
         return part
 
     def _draft(self, entries: Entries) -> Draft:
         """Return the content of the manifest, all of it known to root itself (docs/architecture.md, rule 3)."""
-        record = self._context.record
-        producer = Producer(record.job_id, record.user, record.uid, record.node, record.cluster)
+        run = self._context.run
+        producer = Producer(run.job_id, run.user, run.uid, run.node, run.cluster)
         based_on = {entry: self._seeded.base(entry) for entry in self._changed}
-        return Draft(producer, record.facts, entries, based_on=based_on, fresh=record.fresh)
+        return Draft(producer, self._caches.facts, entries, based_on=based_on, fresh=run.fresh)
 
     def _spool(self, stage: str, draft: Draft, error: StoreError) -> None:
         """Move the bundle into this node's spool. A later epilog or maintenance publishes it."""
-        context, profile = self._context, self._profile.name
-        place, nodelist = self._place, context.record.nodelist
-        run = f"{context.record.set_name}.{profile}"
+        context, place = self._context, self._place
+        nodelist = context.run.nodelist
+        run = f"{context.run.name}.{self._name}"
         spooled = Spooled(*self._namespace[1:], draft, run, "", place.name if place else "", nodelist)
         _add_to_spool(context, stage, spooled)
         self._tell(spooled=len(draft.entries), why=str(error))
@@ -672,9 +664,9 @@ class _ProfileHarvest:
 
     def _tell(self, **fields: object) -> None:
         """Add to what the log says of this cache."""
-        record, where = self._context.record, self._namespace
-        name = f"{where.profile}@{record.key}" if record.key else where.profile
-        image = {"image": record.image} if record.key else {}
+        caches, where = self._caches, self._namespace
+        name = f"{where.profile}@{caches.key}" if caches.key else where.profile
+        image = {"image": caches.image} if caches.key else {}
         self._context.audit.put("caches", name, **image, namespace=where.name, scope=where.scope, **fields)
 
 
@@ -692,7 +684,7 @@ def _staged(context: Context, what: str, degraded: list[WarmstartError]) -> Iter
     too long. `degraded` gets the error if it cannot be removed.
     """
     directory = context.paths.stage
-    name = f"{context.record.set_name}.{what}"
+    name = f"{context.run.name}.{what}"
     ensure_dir(directory, 0o700)
     with opened_dir(directory) as parent:
         try:

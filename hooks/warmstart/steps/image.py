@@ -14,7 +14,7 @@ from warmstart.images.single_flight import STORE_FAILED
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, Charged
 from warmstart.lean import TYPE_CHECKING, Callable, Mapping, NamedTuple, partial, suppress
-from warmstart.record import CLAIMED, RecordChange
+from warmstart.run.state import CLAIMED
 from warmstart.steps.contract import Context, Outcome
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ def run(context: Context, options: Options) -> Outcome:
         return job.obtain()
     from warmstart.images.agreed import Heads
 
-    heads = Heads(context.store, context.record, options.meeting)
+    heads = Heads(context.store, context.run, options.meeting)
     if options.of_step:
         return _as_first(context, options, heads)
-    if not context.record.head:
+    if not context.run.head:
         image = next(reference.canonical() for reference in options.references if reference in options.agreed)
         try:
             said = heads.word(image, partial(_job_end, context, options), job.deadline)
@@ -98,7 +98,7 @@ def _as_head(context: Context, options: Options, heads: Heads) -> Outcome:
     except WarmstartError as error:
         if failure is not None:
             raise failure from None
-        if error.code == STORE_FAILED and outcome.record.get("image", "").startswith(CLAIMED):
+        if error.code == STORE_FAILED and outcome.run and outcome.run.own.image.startswith(CLAIMED):
             return outcome  # the others cannot hear of it either, and leave it to pyxis, too
         raise
     if first_said != said:  # by an earlier prolog of this run
@@ -135,15 +135,15 @@ class _Job:
     """The images of one job, as this node obtains them."""
 
     def __init__(self, context: Context, options: Options) -> None:
-        policy, record = context.policy, context.record
-        requester = Requester(record.node, record.run_id, record.job_id, record.cluster)
+        policy, run = context.policy, context.run
+        requester = Requester(run.node, run.run_id, run.job_id, run.cluster)
         store = ImageStoreClient(context.store.worker, policy.paths.store)
         site = Site.of(policy, context.paths, store, requester)._replace(job_end=partial(_job_end, context, options))
         if options.refresh:
             site = site._replace(rules=site.rules._replace(tag_ttl=min(site.rules.tag_ttl, REFRESH_S)))
         self._context = context
         self._options = options
-        self._site = site._replace(charged=Charged(record.user, record.uid))
+        self._site = site._replace(charged=Charged(run.user, run.uid))
         self.deadline = Deadline(context.deadline.at - options.later).within(policy.images.wait)
         self.images: dict[str, Obtained] = {}  # by canonical reference
         self.failures: dict[str, WarmstartError] = {}  # the same
@@ -168,15 +168,14 @@ class _Job:
                 if not (is_pyxis and _is_pyxis_turn(error)):
                     raise
                 left = str(error)
-        outcome = self._outcome()
-        return _left_to_pyxis(pyxis, left, outcome) if pyxis and left else outcome
+        return self._left_to_pyxis(pyxis, left) if pyxis and left else self._outcome()
 
     def without_heads(self, error: WarmstartError) -> Outcome:
         """Leave pyxis's image to pyxis where the head node's word cannot be read; raise the error for other images."""
         pyxis = self._options.pyxis
         if pyxis is None or {*self._options.references} != {pyxis.reference} or not _is_pyxis_turn(error):
             raise error
-        return _left_to_pyxis(pyxis, str(error), self._outcome())
+        return self._left_to_pyxis(pyxis, str(error))
 
     def _obtain(self, reference: Reference, find: Find, patience_s: float) -> Obtained:
         context, started = self._context, time.monotonic()
@@ -192,18 +191,27 @@ class _Job:
 
         image = find(reference, private.site_of(site, scope, self.deadline), self.deadline)
         tell(context.audit, reference.canonical(), image, time.monotonic() - started)
-        owner = private.JobOwner(context.record.run_directory, context.record.uid, context.record.gid)
+        owner = private.JobOwner(context.run.directory, context.run.uid, context.run.gid)
         return image._replace(path=private.hand_over(image, reference, owner, site, self.deadline))
+
+    def _left_to_pyxis(self, image: PyxisImage, reason: str) -> Outcome:
+        """Return the outcome of a job whose container pyxis imports as the user.
+
+        Nobody but the user vouches for what is in it. So its caches lie in the user's own scope, below the reference.
+        """
+        name, scope, outcome = image.reference.canonical(), image.user_scope, self._outcome()
+        why = f"left to pyxis, which imports it as you ({reason}); caches made in it stay yours alone"
+        run = outcome.run or self._context.run
+        own = run.own._replace(image=f"{CLAIMED}{name}", read_scopes=[scope], publish_scope=scope)
+        return outcome._replace(run=run._replace(own=own), notices=(*outcome.notices, f"image {name} is {why}"))
 
     def _outcome(self) -> Outcome:
         images = self.images.values()
         paths = [image.path for image in images]
+        run, first = self._context.run, next((image.digest for image in images), "")
         return Outcome(
             "changed" if any(image.how == "imported" for image in images) else "unchanged",
-            record={
-                "image": next((image.digest for image in images), ""),
-                "images": {name: image.path for name, image in self.images.items()},
-            },
+            run=run._replace(images=dict(zip(self.images, paths, strict=True)), own=run.own._replace(image=first)),
             environment={"WARMSTART_IMAGE": paths[0], "WARMSTART_IMAGES": ":".join(paths)} if paths else {},
             notices=tuple(
                 f"image {name} is what its tag meant last, {image.digest}, and may be out of date: {image.reason}"
@@ -222,24 +230,9 @@ def _job_end(context: Context, options: Options) -> Callable[[Deadline], bool]:
     from warmstart.images.imports.job_end import JobEnd
     from warmstart.slurm import nodes
 
-    scontrol, record = context.policy.paths.scontrol, context.record
-    second = options.meeting is not None and nodes.expand(record.nodelist)[1:2] == [record.node]
-    return JobEnd(record, context.store, scontrol, stands_in=second).is_known
-
-
-def _left_to_pyxis(image: PyxisImage, reason: str, outcome: Outcome) -> Outcome:
-    """Return the outcome of a job whose container pyxis imports as the user.
-
-    Nobody but the user vouches for what is in it. So its caches lie in the user's own scope, below the reference.
-    """
-    name = image.reference.canonical()
-    notice = f"image {name} is left to pyxis, which imports it as you ({reason}); caches made in it stay yours alone"
-    own: RecordChange = {
-        "image": f"{CLAIMED}{name}",
-        "read_scopes": [image.user_scope],
-        "publish_scope": image.user_scope,
-    }
-    return outcome._replace(record={**outcome.record, **own}, notices=(*outcome.notices, notice))
+    scontrol, run = context.policy.paths.scontrol, context.run
+    second = options.meeting is not None and nodes.expand(run.nodelist)[1:2] == [run.node]
+    return JobEnd(run, context.store, scontrol, stands_in=second).is_known
 
 
 def tell(audit: Log, name: str, image: Obtained, seconds: float) -> None:

@@ -23,7 +23,7 @@ from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contex
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
-from warmstart.record import RecordChange, Seeded, SeededBundle, uptime_s
+from warmstart.run.state import Caches, Run, Seeded, SeededBundle, uptime_s
 from warmstart.steps.contract import CacheFailed, Context, Outcome
 from warmstart.store import bundles
 from warmstart.store.bundles import FetchOverBudget, Offer, Offers
@@ -117,11 +117,41 @@ class _Source(NamedTuple):
         return [entry for bundle in self.bundles for entry in bundle.entries]
 
 
+class Filled(NamedTuple):
+    """Caches that were filled, as far as they could be."""
+
+    caches: Caches  # without a path if the job gets none
+    degraded: list[WarmstartError]  # of each profile that failed
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether there is an entry in them."""
+        return any(seeded.number for seeded in self.caches.seeded.values())
+
+
 def run(context: Context, options: Options) -> Outcome:
     """Seed every profile. Each profile that fails is an error in the outcome's `degraded`."""
-    seeding = _Seeding(context, options.meeting)
+    filled = fill(context, context.run.own, options)
+    run = context.run._replace(fresh=options.fresh, own=filled.caches)
+    if not run.own.path:  # The empty value replaces one that the job may have inherited.
+        return Outcome("changed", run=run, environment={"WARMSTART_CACHE": ""}, degraded=filled.degraded)
+    topics: tuple[str, ...] = (options.meeting.path,) if options.meeting and run.head else ()
+    if context.policy.harvest.while_running is not None:
+        from warmstart.harvest import live
+
+        watched = live.watch(context.policy, context.paths, run)
+        context.audit.say(**watched)
+        run = run._replace(live="look" in watched)
+        topics += (live.meeting(run).path,) if run.live and run.nodelist and run.head else ()
+    state = "changed" if filled.is_warm else "unchanged"
+    return Outcome(state, run=run._replace(began=time.time()), degraded=filled.degraded, topics=topics)
+
+
+def fill(context: Context, caches: Caches, options: Options) -> Filled:
+    """Seed every profile of caches whose directory is there."""
+    seeding = _Seeding(context, caches, options.meeting)
     try:
-        facts = _facts(context, options)
+        facts = _facts(context, caches, options)
         profiles = _profiles(context, options)
         seeding.seeded = {profile.name: Seeded(host_facts.namespace(profile, facts)) for profile in profiles}
         if options.fresh:
@@ -133,33 +163,21 @@ def run(context: Context, options: Options) -> Outcome:
             if options.attach:
                 seeding.attach(options.attach)
     finally:
-        withheld = _give_away(context)
+        withheld = _give_away(context.run, context.run.directory_of(caches))
     if withheld:
-        # The empty value replaces one that the job may have inherited.
         for name in options.profiles:
             context.audit.put("caches", name, warm=False, cold=withheld.code)
-        return Outcome("changed", record={"cache": ""}, environment={"WARMSTART_CACHE": ""}, degraded=[withheld])
+        return Filled(caches._replace(path=""), [withheld])
     seeding.extract()
     seeding.settle()
     for name, reason in seeding.cold.items():
         context.audit.put("caches", name, warm=False, cold=reason)
     context.audit.say(facts=facts)
-    record: RecordChange = {"facts": facts, "seeded": seeding.seeded, "fresh": options.fresh, "began": time.time()}
-    topics: tuple[str, ...] = (options.meeting.path,) if options.meeting and context.record.head else ()
-    if context.policy.harvest.while_running is not None and not context.record.key:
-        from warmstart.harvest import live
-
-        run = context.record._replace(fresh=options.fresh)
-        watched = live.watch(context.policy, context.paths, run)
-        context.audit.say(**watched)
-        record["live"] = "look" in watched
-        topics += (live.meeting(run).path,) if record["live"] and run.nodelist and run.head else ()
-    warm = any(seeded.number for seeded in seeding.seeded.values())
-    return Outcome("changed" if warm else "unchanged", record=record, degraded=seeding.degraded, topics=topics)
+    return Filled(caches._replace(facts=facts, seeded=seeding.seeded), seeding.degraded)
 
 
-def _facts(context: Context, options: Options) -> dict[str, str]:
-    image = context.record.image or f"label:{context.policy.site_label}"
+def _facts(context: Context, caches: Caches, options: Options) -> dict[str, str]:
+    image = caches.image or f"label:{context.policy.site_label}"
     facts = host_facts.derive(_profiles(context, options), image, options.declared, options.cache)
     if context.policy.constant_cache:
         facts["path"] = context.policy.constant_cache
@@ -173,13 +191,16 @@ def _profiles(context: Context, options: Options) -> list[Profile]:
 class _Seeding:
     """One run of the step: fetch all bundles, mount all overlays, then extract into the job's cache."""
 
-    def __init__(self, context: Context, meeting: Meeting | None) -> None:
+    def __init__(self, context: Context, caches: Caches, meeting: Meeting | None) -> None:
         self.seeded: dict[str, Seeded] = {}
         self.degraded: list[WarmstartError] = []
         self.cold: dict[str, str] = {}  # profile → why it is without entries
         self._context = context
+        self._is_head = context.run.leads(caches)
+        self._directory = context.run.directory_of(caches)
+        self._scopes = caches.read_scopes
         self._budget = _Budget(context)
-        self._identity = Identity(context.record.user, context.record.uid, context.record.gid)
+        self._identity = Identity(context.run.user, context.run.uid, context.run.gid)
         self._offers: list[tuple[_Target, list[Offer]]] = []
         self._sources: list[_Source] = []
         self._together: Together | None = None
@@ -187,7 +208,7 @@ class _Seeding:
             from warmstart.seed.together import Together
 
             budget = context.policy.seed.fetch_budget
-            self._together = Together(context.store, context.record, meeting, budget)
+            self._together = Together(context.store, context.run, caches, meeting, budget)
         self._agreed: list[str] = []  # profiles of which the head node proposed something
         self._shown: list[_Source] = []  # that this node can show
 
@@ -204,16 +225,24 @@ class _Seeding:
         ]
         agreed = [target for target in targets if self._together and target.profile.in_step]
         for target in targets:
-            if target not in agreed or self._context.record.head:
+            if target not in agreed or self._is_head:
                 self._list(target)
         if self._together and agreed:
             self._agree(self._together, agreed)
 
     def _list(self, target: _Target) -> None:
         with self._cold_on_failure(target.profile):
-            offers = _offered(self._context, target.profile, target.namespace, self._budget)
+            offers = self._offered(target)
             self.cold[target.profile.name] = _why_cold(offers)
             self._offers.append((target, offers.offers))
+
+    def _offered(self, target: _Target) -> Offers:
+        """Return the store's offers. The log tells of bundles that the store refuses to offer."""
+        store, until = self._context.store, self._budget.fetching
+        offers = store.offers(self._scopes, target.profile.name, target.namespace, until, named=False)
+        for bundle, why in offers.refused.items():
+            self._context.audit.remark(f"a bundle was refused: {why}", target.profile.name, bundle=bundle)
+        return offers
 
     def _agree(self, together: Together, agreed: list[_Target]) -> None:
         """Take what the head node proposes of these profiles in place of what this node has listed."""
@@ -294,7 +323,7 @@ class _Seeding:
 
             why = OverlayUnavailable(profile=", ".join(mounted), problem=error.strerror or str(error))
             self._context.audit.remark(str(why), ", ".join(mounted))
-            with opened_dir(self._context.record.set_directory) as base, opened_dir("cache", base) as cache:
+            with opened_dir(self._directory) as base, opened_dir("cache", base) as cache:
                 for name in mounted:
                     discard(base, name)
                     os.rmdir(name, dir_fd=cache)  # where it was seen, it is seen no more
@@ -348,7 +377,7 @@ class _Seeding:
 
         context, profile = self._context, source.profile
         deadline = context.deadline.within(MOUNTING_SECONDS)
-        with opened_dir(context.record.set_directory) as base:
+        with opened_dir(self._directory) as base:
             try:
                 shown = overlay.show(base, profile.name, context.paths.layers, source.copies, ids, deadline)
             except OverlayUnavailable as error:
@@ -361,7 +390,7 @@ class _Seeding:
         if source.way:
             from warmstart.seed.overlay import discard
 
-            with opened_dir(self._context.record.set_directory) as base:
+            with opened_dir(self._directory) as base:
                 discard(base, source.profile.name)
         deadline = after(REMOVAL_SECONDS)
         remove_tree(cache, source.profile.name, deadline)
@@ -391,7 +420,7 @@ class _Seeding:
     @contextmanager
     def _opened_cache(self, profile: Profile) -> Iterator[int]:
         """Open the cache below root's directory. Raises `CacheFailed` if the job's user has replaced it."""
-        with opened_dir(self._context.record.set_directory) as base:
+        with opened_dir(self._directory) as base:
             try:
                 cache = open_directory("cache", base, mount_id(base))
             except TurnedAway as turned:
@@ -413,14 +442,6 @@ class _Seeding:
     def _failed(self, profile: Profile, error: WarmstartError) -> None:
         self.degraded.append(error)
         self.cold[profile.name] = error.code
-
-
-def _offered(context: Context, profile: Profile, namespace: str, budget: _Budget) -> Offers:
-    """Return the store's offers. The log tells of bundles that the store refuses to offer."""
-    offers = context.store.offers(context.record.read_scopes, profile.name, namespace, budget.fetching, named=False)
-    for bundle, why in offers.refused.items():
-        context.audit.remark(f"a bundle was refused: {why}", profile.name, bundle=bundle)
-    return offers
 
 
 def _why_cold(offers: Offers) -> str:
@@ -475,14 +496,13 @@ def _copied(
     return copies, left_out
 
 
-def _give_away(context: Context) -> DiskFailed | None:
-    """Make the job's user the owner of the cache and its directories, the cache itself last."""
-    record = context.record
+def _give_away(run: Run, directory: str) -> DiskFailed | None:
+    """Make the job's user the owner of the cache in a directory, and of its directories; the cache itself last."""
     try:
-        with opened_dir(record.set_directory) as base, opened_dir("cache", base) as cache:
+        with opened_dir(directory) as base, opened_dir("cache", base) as cache:
             for name in os.listdir(cache):
-                os.chown(name, record.uid, record.gid, dir_fd=cache, follow_symlinks=False)
-            os.fchown(cache, record.uid, record.gid)
+                os.chown(name, run.uid, run.gid, dir_fd=cache, follow_symlinks=False)
+            os.fchown(cache, run.uid, run.gid)
     except OSError as error:
         return DiskFailed(what="the job gets no cache", problem=error.strerror or str(error))
     return None

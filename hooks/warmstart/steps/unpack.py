@@ -10,7 +10,7 @@ from warmstart.images.reference import Reference
 from warmstart.images.store.layout import UNPACK_S, image_name
 from warmstart.images.unpacked import ImageKey, shelf_of, take
 from warmstart.lean import TYPE_CHECKING, NamedTuple
-from warmstart.record import CLAIMED
+from warmstart.run.state import CLAIMED
 from warmstart.steps.contract import Context, Outcome
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ class Options(NamedTuple):
 
 def run(context: Context, options: Options) -> Outcome:
     """Take the tree. Without it the job starts as on a node without a shelf, so no failure concerns it."""
-    record, policy = context.record, context.policy
-    if not record.image or record.image.startswith(CLAIMED):
+    run, policy, image = context.run, context.policy, context.run.own.image
+    if not image or image.startswith(CLAIMED):
         return Outcome("skipped", detail={"reason": "the store has not its image"})
     kind = query_by_rules(options.reference, policy.images, recipe(policy.images.importer)).kind
-    key = ImageKey(image_name(record.image, kind), options.private)
+    key = ImageKey(image_name(image, kind), options.private)
     deadline = Deadline(context.deadline.at - options.later).within(UNPACK_S)
     problem = ""
     try:
@@ -51,11 +51,11 @@ def run(context: Context, options: Options) -> Outcome:
             part: UnpackPart = wing.load(module)
             if problem := part.problem(policy, context.paths):
                 return Outcome("skipped", detail={"reason": problem})
-        if tree := take(shelf_of(policy, record.node), key, context.paths, record, deadline):
+        if tree := take(shelf_of(policy, run.node), key, context.paths, run, deadline):
             return Outcome("unchanged", detail={"tree": tree.name})
         from warmstart.images import unpacks
 
-        tree_or_why = unpacks.obtain(policy, key, options.reference.canonical(), context.paths, record, deadline)
+        tree_or_why = unpacks.obtain(policy, key, options.reference.canonical(), context.paths, run, deadline)
         if not isinstance(tree_or_why, str):
             return Outcome("changed", detail={"tree": tree_or_why.name})
         problem = tree_or_why

@@ -1,13 +1,13 @@
 """Step `workspace`: the job's private directory tree on this node (docs/architecture.md, On a node).
 
-    <root>/<jobid>.<restarts>/ root, 0711; the same path on all nodes of the job (`Record.place`)
-        .of-<jobid>.<run>      whose directory it is, there being one of that name only: `Record.mark`, made first
+    <root>/<jobid>.<restarts>/ root, 0711; the same path on all nodes of the job (`Run.place`)
+        .of-<jobid>.<run>      whose directory it is, there being one of that name only: `Run.mark`, made first
         tmp/  cache/           the job's uid and gid, 0700
         shown                  the list of what the job sees (`paths.Shown`); its cache, to begin with
 
 Root builds the whole tree and changes its owner last, so the job's user cannot interfere with the construction
 (docs/threats.md, row 4). A cache with directories for profiles still belongs to root after this step: `seed` mounts
-overlays in it and then changes its owner. `release` computes the same name from the record and removes the tree.
+overlays in it and then changes its owner. `release` computes the same name from the run and removes the tree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from warmstart.host.files import (
 )
 from warmstart.lean import NamedTuple, suppress
 from warmstart.paths import NOTHING, SHOWN, Shown
-from warmstart.record import Record, RecordChange
+from warmstart.run.state import Run
 from warmstart.steps.contract import Context, Outcome
 
 NAME = "workspace"
@@ -42,26 +42,26 @@ class Options(NamedTuple):
 
 def run(context: Context, options: Options) -> Outcome:
     """Build the whole tree, or nothing. Raises `FileSystemBroken`, `DiskFailed` or `WorkspaceNotRoots`."""
-    record = context.record
+    run = context.run
     try:
-        ensure_path(record.workspace, 0o755, sticky=False)
-        with opened_dir(record.workspace) as root:
+        ensure_path(run.workspace, 0o755, sticky=False)
+        with opened_dir(run.workspace) as root:
             _require_room(root)
-            record = _make(root, record)
-            _build(root, record, options.profiles, context.policy.paths.cache)
+            run = _make(root, run)
+            _build(root, run, options.profiles, context.policy.paths.cache)
     except OSError as error:
         from warmstart.images.scratch import WorkspaceNotRoots  # slow to import
 
         if isinstance(error, Untrusted) or error.errno in {errno.ELOOP, errno.ENOTDIR}:
-            raise WorkspaceNotRoots.of(record.workspace, error) from error
+            raise WorkspaceNotRoots.of(run.workspace, error) from error
         problem = error.strerror or str(error)
         if error.errno in NODE_FAULTS:
-            raise FileSystemBroken(path=record.workspace, problem=problem) from error
-        raise DiskFailed(what=f"no workspace below {record.workspace}", problem=problem) from error
-    path = record.run_directory
+            raise FileSystemBroken(path=run.workspace, problem=problem) from error
+        raise DiskFailed(what=f"no workspace below {run.workspace}", problem=problem) from error
+    path = run.directory
     cache = context.policy.constant_cache or f"{path}/cache"
-    change: RecordChange = {"cache": cache, "apart": record.apart}
-    return Outcome("changed", record=change, environment={"TMPDIR": f"{path}/tmp"})
+    run = run._replace(own=run.own._replace(path=cache))
+    return Outcome("changed", run=run, environment={"TMPDIR": f"{path}/tmp"})
 
 
 def _require_room(root: int) -> None:
@@ -74,51 +74,51 @@ def _require_room(root: int) -> None:
             raise OSError(errno.ENOSPC, "its disk has less than 1 GiB, or a twentieth of its space or inodes, free")
 
 
-def _make(root: int, record: Record) -> Record:
-    """Make the run's directory, and mark it; return the record with its name."""
+def _make(root: int, run: Run) -> Run:
+    """Make the run's directory, and mark it; return the run with its name."""
     try:
-        os.mkdir(record.place, 0o711, dir_fd=root)
+        os.mkdir(run.place, 0o711, dir_fd=root)
     except FileExistsError:
-        record = record._replace(apart=True)
-        os.mkdir(record.place, 0o711, dir_fd=root)
+        run = run._replace(apart=True)
+        os.mkdir(run.place, 0o711, dir_fd=root)
     try:
-        with opened_dir(record.place, root) as run_fd:
-            os.close(os.open(record.mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=run_fd))
+        with opened_dir(run.place, root) as run_fd:
+            os.close(os.open(run.mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=run_fd))
     except OSError:
-        os.rmdir(record.place, dir_fd=root)
+        os.rmdir(run.place, dir_fd=root)
         raise
-    return record
+    return run
 
 
-def _build(root: int, record: Record, profiles: tuple[str, ...], constant: str) -> None:
+def _build(root: int, run: Run, profiles: tuple[str, ...], constant: str) -> None:
     to_be_seeded = ["cache", *(f"cache/{name}" for name in profiles)] if profiles else []
     own = ["tmp", *([] if profiles else ["cache"])]
     made: list[str] = []
     try:
-        with opened_dir(record.place, root) as run_fd:
+        with opened_dir(run.place, root) as run_fd:
             os.fchmod(run_fd, 0o711)
             for name in (*own, *to_be_seeded):
                 os.mkdir(name, 0o700, dir_fd=run_fd)
                 made.append(name)
             for name in own:
-                os.chown(name, record.uid, record.gid, dir_fd=run_fd, follow_symlinks=False)
+                os.chown(name, run.uid, run.gid, dir_fd=run_fd, follow_symlinks=False)
             try:
-                view.show(run_fd, Shown("rw", "root", "cache", NOTHING, constant, NOTHING), record.uid)
+                view.show(run_fd, Shown("rw", "root", "cache", NOTHING, constant, NOTHING), run.uid)
             except OSError as error:
                 # All else takes only inodes. The job has its cache, at the cache's own path; its containers have none.
                 if error.errno not in FULL:
                     raise
     except OSError:
-        _unbuild(root, record, made)
+        _unbuild(root, run, made)
         raise
 
 
-def _unbuild(root: int, record: Record, made: list[str]) -> None:
-    with suppress(OSError), opened_dir(record.place, root) as run_fd:
+def _unbuild(root: int, run: Run, made: list[str]) -> None:
+    with suppress(OSError), opened_dir(run.place, root) as run_fd:
         unlink_if_there(SHOWN, run_fd)
         for name in reversed(made):
             with suppress(OSError):
                 os.rmdir(name, dir_fd=run_fd)
-        unlink_if_there(record.mark, run_fd)
+        unlink_if_there(run.mark, run_fd)
     with suppress(OSError):
-        os.rmdir(record.place, dir_fd=root)
+        os.rmdir(run.place, dir_fd=root)

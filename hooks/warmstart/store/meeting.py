@@ -11,7 +11,7 @@ from warmstart.errors import StoreError
 from warmstart.host import wire
 from warmstart.host.deadline import Deadline, after, looks
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, dumps, suppress
-from warmstart.record import Record
+from warmstart.run.state import Run
 from warmstart.slurm.nodes import first
 from warmstart.store import board
 from warmstart.store.board import Topic, Whose
@@ -51,9 +51,9 @@ class Meeting(NamedTuple):
     nodelist: str  # of those who meet: the job's, the component's, or a step's
     waits: Callable[[bool], object] = _nobody  # is told when this node begins to wait for others, and when it goes on
 
-    def joined(self, store: StoreClient, record: Record) -> Board:
+    def joined(self, store: StoreClient, run: Run) -> Board:
         """Return this node's side of it."""
-        whose = Whose(record.uid, record.cluster, self.nodelist)
+        whose = Whose(run.uid, run.cluster, self.nodelist)
         return Board(store, Topic(self.run, self.topic, store.writer, whose), self.waits)
 
     @property

@@ -26,9 +26,9 @@ from tests.lib.bundles import draft
 from tests.lib.fuzz import layers
 from tests.lib.numba_entries import numba_entry
 from tests.lib.policy_site import defaults
-from tests.lib.runs import a_job, a_record
+from tests.lib.runs import a_job, a_run
 from tests.lib.superblocks import image
-from warmstart import record, request, wing
+from warmstart import request, wing
 from warmstart.audit import line
 from warmstart.doctor import installed, slurm_files
 from warmstart.errand import Errand
@@ -47,12 +47,13 @@ from warmstart.images.store import layout, published
 from warmstart.job import from_environment
 from warmstart.maintenance import metrics
 from warmstart.paths import NodePaths
-from warmstart.policy import keys, source, units
+from warmstart.policy import keys, load, units
 from warmstart.policy.document import Document
 from warmstart.profiles import checks, elf, facts, naming
 from warmstart.profiles import registry as profiles
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import FORMATS
+from warmstart.run import state as record
 from warmstart.seed import together
 from warmstart.slurm import commands, nodes
 from warmstart.store import board, bundles, index, parts
@@ -206,7 +207,7 @@ def _proposal(text: str) -> object:
     meeting = Meeting("c.7.0", "caches", "n[1-2]")
     store = StoreClient(ROOT, "/s", "n1")
     store.worker = cast(worker.Worker, _Told(text))
-    return meeting.joined(store, a_record()).hear("proposal", together.Proposal, after(5))
+    return meeting.joined(store, a_run()).hear("proposal", together.Proposal, after(5))
 
 
 def _parts(store: str) -> None:
@@ -305,7 +306,7 @@ PARSERS: dict[str, Parser] = {
         _file(_left, "errands/harvests/0,1,0,7.0a1b2c3d"),
         (),
         ("errand.py:Errands.read",),
-        (_json({"since": 1.5, "record": record.encode(a_record()).decode()}),),
+        (_json({"since": 1.5, "record": record.encode(a_run()).decode()}),),
     ),
     "driver": Parser(
         _file(lambda path: facts.driver(os.path.dirname(path)), "nvidia/version"),
@@ -392,7 +393,7 @@ PARSERS: dict[str, Parser] = {
         ),
     ),
     "policy": Parser(
-        lambda data: Document([source.read_draft("policy.yaml", data)]),
+        lambda data: Document([("policy.yaml", load.text_of("policy.yaml", data))]),
         _REFUSED,
         ("policy/document.py:_compose",),
         (_FILE.read_bytes(), b"version: 1\nrules: [{name: a, match: {user: [a, b*]}}]\n"),
@@ -407,7 +408,7 @@ PARSERS: dict[str, Parser] = {
         (_json(_PRODUCER),),
     ),
     "proposal": Parser(_text(_proposal), _REFUSED, ("store/meeting.py:_read",), (_json(_PROPOSAL._asdict()),)),
-    "record": Parser(partial(record.decode, "x"), _REFUSED, ("record.py:decode",), (record.encode(a_record()),)),
+    "record": Parser(partial(record.decode, "x"), _REFUSED, ("run/state.py:decode",), (record.encode(a_run()),)),
     "registry-manifest": Parser(
         _text(lambda text: manifest.read(text, "x86_64")),
         (),

@@ -12,8 +12,7 @@ import pytest
 
 from tests.lib import mounts
 from tests.lib.left_runs import runs_left
-from tests.lib.runs import a_record
-from warmstart import record as records
+from tests.lib.runs import a_run, changed
 from warmstart import view
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS
@@ -21,7 +20,8 @@ from warmstart.host import reserve
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.paths import NodePaths
-from warmstart.record import Seeded, SeededBundle, StateFull
+from warmstart.run import state as runs
+from warmstart.run.state import Seeded, SeededBundle, StateFull
 
 pytestmark = pytest.mark.threat(12)
 
@@ -101,21 +101,21 @@ FULL = pytest.mark.parametrize("fill", [fill_bytes, fill_inodes])
 def test_records_and_views_of_a_full_disk(node: NodePaths, fill: Callable[[NodePaths], None]) -> None:
     """They are written as ever, and read as ever; the job's user can read the view."""
     fill(node)
-    record = a_record(uid=USER, gid=USER)
-    long = record._replace(seeded={"numba": Seeded("ab", [SeededBundle("site", "b", "ab", ["x" * 60] * 200)])})
-    with records.job_lock(node.state, 7, after(1)):
+    record = a_run(uid=USER, gid=USER)
+    long = changed(record, seeded={"numba": Seeded("ab", [SeededBundle("site", "b", "ab", ["x" * 60] * 200)])})
+    with runs.job_lock(node.state, 7, after(1)):
         for number in range(10):
-            records.save(node.state, long._replace(facts={"n": str(number)}))
-    found = records.load(node.state, 7)
+            runs.save(node.state, changed(long, facts={"n": str(number)}))
+    found = runs.load(node.state, 7)
     assert found is not None
-    assert found.facts == {"n": "9"}
+    assert found.own.facts == {"n": "9"}
     view.publish(node.view, record, {"verdict": "warmstart: no\n"})
     assert Path(node.view, "7/verdict").read_text() == "warmstart: no\n"
     cat = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "cat", f"{node.view}/7/verdict"]
     assert subprocess.run(cat, check=True, capture_output=True).stdout == b"warmstart: no\n"
     deferred.defer(node, HARVESTS, record, 1.5)
-    assert [item.name for item in runs_left(node, HARVESTS)] == [record.run_name]
-    records.forget(node.state, 7)
+    assert [item.name for item in runs_left(node, HARVESTS)] == [record.name]
+    runs.forget(node.state, 7)
     view.remove(node.view, record)
     assert os.listdir(node.view) == []
 
@@ -130,12 +130,12 @@ def test_a_reserve_that_is_used_up(
     fill(node)
     with (
         pytest.raises(StateFull, match="the reserve is used up"),
-        records.job_lock(node.state, 7, after(1)),  # tmpfs makes directories without bytes
+        runs.job_lock(node.state, 7, after(1)),  # tmpfs makes directories without bytes
     ):
-        records.save(node.state, a_record())
+        runs.save(node.state, a_run())
     with mounts.tmpfs(base / "run"):
         monkeypatch.setattr(view, "SPARE", f"{base}/run")
-        record = a_record(uid=USER, gid=USER)
+        record = a_run(uid=USER, gid=USER)
         for text in ("one", "two"):
             view.publish(node.view, record, {"verdict": text})
         assert Path(f"{base}/run{node.view}/7/verdict").read_text() == "two"

@@ -15,13 +15,13 @@ import pytest
 
 from tests.lib.node import NODE
 from tests.lib.shelf_site import ShelfSite
-from warmstart import record as records
 from warmstart.host import process
 from warmstart.host.client import hashed_in_child, sync_in_child
 from warmstart.host.deadline import Deadline
 from warmstart.images import unpacking
 from warmstart.images.store.published import Recorded
 from warmstart.images.unpacked import Unpacked
+from warmstart.run import state as runs
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +169,7 @@ def test_what_cannot_be_written_to_the_disk_gets_no_name(
     assert (site.trees() == []) is had
     assert site.command("maintain", "--node", NODE).exit_code == 0
     assert site.left() == left
-    records.forget(site.paths.state, 7)
+    runs.forget(site.paths.state, 7)
     assert site.command("maintain", "--node", NODE).exit_code == 0
     assert site.left() == []
 

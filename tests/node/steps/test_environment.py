@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.runs import a_context, a_record
+from tests.lib.runs import a_context, a_run, changed
 from warmstart.steps import environment
 from warmstart.steps.environment import Options
 
@@ -44,14 +44,14 @@ def printed(base: Path, mounts: str = "", more: str = "", **inherited: str) -> l
 @pytest.fixture
 def run(base: Path) -> Path:
     made = a_context(base)
-    record = a_record(workspace=f"{base}/workspace", uid=JOB, gid=JOB)
-    run = Path(record.run_directory)
+    record = a_run(workspace=f"{base}/workspace", uid=JOB, gid=JOB)
+    run = Path(record.directory)
     for name in ("cache", "tmp"):
         (run / name).mkdir(parents=True)
         os.chown(run / name, JOB, JOB)
-    record = record._replace(cache=f"{run}/cache", environment={"TMPDIR": f"{run}/tmp"})
+    record = changed(record, path=f"{run}/cache", environment={"TMPDIR": f"{run}/tmp"})
     made = made._replace(policy=made.policy._replace(paths=made.policy.paths._replace(cache=f"{base}/constant")))
-    environment.run(made._replace(record=record), Options({"A": f"{base}/constant/a", "B": "x"}, {}, ("cold today",)))
+    environment.run(made._replace(run=record), Options({"A": f"{base}/constant/a", "B": "x"}, {}, ("cold today",)))
     made.store.close()
     return run
 

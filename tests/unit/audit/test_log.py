@@ -66,8 +66,6 @@ def test_the_last_line_has_all_that_was_done(log: Path) -> None:
     step.remark("a bundle was refused", "triton", bundle="b")
     step.failed(error := Missing(what="room"))
     audit.failed(error, degree="refused")  # is told by whoever decides on it, too
-    audit.count(x=1)
-    audit.count(x=2, y=1)
     audit.say(head=True)
     audit.finish(outcome="ok", status=0, duration_ms=1.5)
     begun, ended = lines(log)
@@ -94,7 +92,6 @@ def test_the_last_line_has_all_that_was_done(log: Path) -> None:
     assert ended["remarks"] == [{"step": "seed", "about": "triton", "text": "a bundle was refused", "bundle": "b"}]
     (failure,) = ended["failures"]
     assert failure == {"step": "seed", **error.as_audit(), "degree": "refused"}
-    assert ended["counts"] == {"x": 3, "y": 1}
     assert "step" not in ended
 
 

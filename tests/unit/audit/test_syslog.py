@@ -37,8 +37,9 @@ def test_a_service_that_does_not_read_delays_nothing(
         ({"event": "hook.finished", "outcome": "ok", "failures": [{"kind": "store"}]}, "warning"),
         ({"event": "hook.finished", "outcome": "drained", "failures": [{"kind": "node"}]}, "error"),
         ({"event": "image.import-failed", "error": {"kind": "user"}}, "warning"),
-        ({"event": "record.damaged"}, "warning"),
-        ({"event": "node.drained"}, "error"),
+        ({"event": "image.damaged"}, "warning"),
+        ({"event": "hook.finished", "outcome": "ended"}, "info"),
+        ({"event": "node.drained", "error": {"kind": "node"}}, "error"),
     ],
 )
 def test_the_level_says_what_an_operator_must_see(line: dict[str, object], expected: str) -> None:

@@ -11,7 +11,6 @@ import pytest
 from tests.lib.bundles import ASKER
 from tests.lib.node import NODE, Node
 from tests.lib.superblocks import image
-from warmstart import record as records
 from warmstart.cli import unpacked as command
 from warmstart.errand import Errands
 from warmstart.images import unpacks
@@ -19,6 +18,7 @@ from warmstart.images.choice import recipe
 from warmstart.images.unpacked import ImageKey, shelf_of
 from warmstart.images.unpacking import About
 from warmstart.images.unpacks import UNPACKS, UnpackRequest
+from warmstart.run import state as runs
 
 HEX = "ab" * 32
 
@@ -58,7 +58,7 @@ def test_what_lies_on_the_node_is_listed(site: Node) -> None:
     errands.add("5001", "failed", UnpackRequest("reg.io/c:1", "c", "team", ASKER, "too large"))
     there, waiting, failed = sorted(site.json("images", "unpacked"), key=lambda row: str(row["reference"]))
     assert (there["state"], there["user"], there["bytes"], there["jobs"]) == ("unpacked", "ws-alice", 99, "")
-    records.note_held(site.paths.state, 7, key(site).tree)
+    runs.note_held(site.paths.state, 7, key(site).tree)
     (there, *_) = site.json("images", "unpacked")
     assert (there["state"], there["jobs"]) == ("in use", "7")
     assert "in use" in site.command("images", "unpacked").stdout

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lib.privileges import make_removable
-from tests.lib.runs import a_context
+from tests.lib.runs import a_context, changed
 from warmstart import view
 from warmstart.host.files import opened_dir
 from warmstart.images.user import own_images
@@ -51,7 +51,7 @@ class Container:
 def context(tmp_path: Path) -> Context:
     context = a_context(tmp_path)
     for name in ("cache", "tmp"):
-        os.makedirs(f"{context.record.run_directory}/{name}")
+        os.makedirs(f"{context.run.directory}/{name}")
     show(context, Shown("rw", "root", "cache", NOTHING, CONSTANT, NOTHING))
     return context
 
@@ -69,19 +69,19 @@ def rendered(
     **found: str,
 ) -> None:
     """Render the job's view; its caches belong to an `image`, or with "" to the host."""
-    record = context.record._replace(environment=found, image=image)
-    environment.run(context._replace(record=record), Options(profiles, {}, (), defaults=dict(defaults)))
+    record = changed(context.run, environment=found, image=image)
+    environment.run(context._replace(run=record), Options(profiles, {}, (), defaults=dict(defaults)))
 
 
 @pytest.mark.parametrize("where", ["constant", "own"])
 def test_the_cache_is_at_the_constant_path(context: Context, container: Container, where: str) -> None:
-    run = context.record.run_directory
+    run = context.run.directory
     cache = CONSTANT if where == "constant" else f"{run}/cache"
     rendered(context, {"NUMBA_CACHE_DIR": f"{cache}/numba"}, WARMSTART_CACHE=cache, TMPDIR=f"{run}/tmp")
     done = container.start(NUMBA_CACHE_DIR=f"{run}/cache/numba", WARMSTART_CACHE="forged")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert container.mounts.read_text().splitlines() == [
-        f"tmpfs {context.record.workspace} tmpfs x-create=dir,size=64k,mode=755,nosuid,nodev,nofail,silent",
+        f"tmpfs {context.run.workspace} tmpfs x-create=dir,size=64k,mode=755,nosuid,nodev,nofail,silent",
         f"{run}/tmp {run}/tmp {FLAGS}",
         f"{run}/cache {CONSTANT} {FLAGS}",
     ]
@@ -108,7 +108,7 @@ def test_a_container_that_the_caches_are_not_for_has_the_tools_own_places(
     context: Context, container: Container, why: str
 ) -> None:
     """As the tool finds them without us; the plugin and the task prolog unset what it would not have."""
-    run, away = context.record.run_directory, f"{context.record.workspace}/n9/6.00000000/cache"
+    run, away = context.run.directory, f"{context.run.workspace}/n9/6.00000000/cache"
     profiles = {name: f"{CONSTANT}/{name.lower()}" for name in DEFAULTS} | {"FLAG": "0"}
     image = "" if why == "the host's" else "sha256:1"
     if why == "not listed":  # the workspace's disk was full
@@ -178,13 +178,13 @@ READ_ONLY = "rbind,ro,nosuid,nodev,rslave,nofail,silent"
 
 def show(context: Context, *shown: Shown) -> None:
     """Write what steps of the prolog add to the run's list."""
-    with opened_dir(context.record.run_directory) as fd:
+    with opened_dir(context.run.directory) as fd:
         for item in shown:
-            view.show(fd, item, context.record.uid)
+            view.show(fd, item, context.run.uid)
 
 
 def test_a_file_is_at_its_own_path(context: Context, container: Container) -> None:
-    source = f"{context.record.run_directory}/mounted/model-0/tree/0"
+    source = f"{context.run.directory}/mounted/model-0/tree/0"
     os.makedirs(os.path.dirname(source))
     Path(source).touch()
     rendered(context, {})
@@ -196,7 +196,7 @@ def test_a_file_is_at_its_own_path(context: Context, container: Container) -> No
 @pytest.mark.parametrize("source", [NOTHING, "mounted/tree/tree"])
 def test_a_directory_is_at_its_own_path(context: Context, container: Container, tmp_path: Path, source: str) -> None:
     """Outside of the container, too: a user's mount of a directory above it comes later."""
-    run, programs, target = context.record.run_directory, tmp_path / "programs", "/lustre/envs/train"
+    run, programs, target = context.run.directory, tmp_path / "programs", "/lustre/envs/train"
     programs.mkdir()
     (programs / "enroot-mount").write_text(f"#!/bin/sh\n/bin/cat >{tmp_path}/outside\n")
     (programs / "enroot-mount").chmod(0o755)
@@ -212,7 +212,7 @@ def test_a_directory_is_at_its_own_path(context: Context, container: Container, 
 @pytest.mark.parametrize("path", ["/lustre/my env", "relative", "/a/../etc"])
 def test_a_path_of_another_shape_is_not_mounted(context: Context, container: Container, path: str) -> None:
     """A line of the fstab is never made of it, and no variable leads there."""
-    rendered(context, {}, WARMSTART_TREE=f"{context.record.run_directory}/mounted/tree/tree")
+    rendered(context, {}, WARMSTART_TREE=f"{context.run.directory}/mounted/tree/tree")
     show(context, Shown("ro", "job", "mounted/tree/tree", NOTHING, path, NOTHING))
     assert container.start().returncode == 0
     assert "rbind,ro" not in container.mounts.read_text()
@@ -234,7 +234,7 @@ def test_what_stays_is_named_for_root(context: Context, container: Container, im
     container.environ.write_text(f"A=image\nC={CONSTANT}/old\n")
     container.start(B="user's", D="ours", F="user's")
     left = [".own-A", ".own-B"] if image else []
-    assert sorted(os.listdir(f"{context.record.run_directory}/cache")) == left
+    assert sorted(os.listdir(f"{context.run.directory}/cache")) == left
 
 
 def test_what_the_policy_overrides_is_neither_the_users_nor_the_images(context: Context, container: Container) -> None:
@@ -251,7 +251,7 @@ INHERITED, THEIRS = {"MASTER_ADDR": "n9", "MASTER_PORT": "29999"}, "/w\t/c\tMAST
 def test_what_belongs_to_another_job_is_not_the_users(context: Context, container: Container) -> None:
     """It was inherited by a job that was submitted from inside; what the user set himself stays."""
     rendered(context, {"MASTER_ADDR": "n1", "MASTER_PORT": "20001"})
-    own = f"WARMSTART_OWN=7\t{context.record.workspace}\t{CONSTANT}\tMASTER_ADDR=n1\tMASTER_PORT=20001"
+    own = f"WARMSTART_OWN=7\t{context.run.workspace}\t{CONSTANT}\tMASTER_ADDR=n1\tMASTER_PORT=20001"
     container.start(**INHERITED)
     assert container.variables() == []
     assert container.environ.read_text() == f"{own}\n"
@@ -306,7 +306,7 @@ def test_a_job_that_warmstart_does_not_know(context: Context, container: Contain
     Nor of what the batch host passes on: task prolog and plugin unset that, and tools stumble over empty values.
     """
     rendered(context, {"A": "ours"})
-    led = {"WARMSTART_OWN": f"7\t{context.record.workspace}\t{CONSTANT}\tA", "A": f"{CONSTANT}/a"}
+    led = {"WARMSTART_OWN": f"7\t{context.run.workspace}\t{CONSTANT}\tA", "A": f"{CONSTANT}/a"}
     assert container.start(job="8", **led).returncode == 0
     for done in (container.start(job="8"), container.start(job=""), container.start(job="../x")):
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
@@ -315,7 +315,7 @@ def test_a_job_that_warmstart_does_not_know(context: Context, container: Contain
 
 def test_a_verdict_ends_the_container(context: Context, container: Container) -> None:
     """Where no task prolog runs, the user reads here why."""
-    view.publish(context.paths.view, context.record, {"verdict": "image refused\nask your admin\n"})
+    view.publish(context.paths.view, context.run, {"verdict": "image refused\nask your admin\n"})
     done = container.start()
     assert (done.returncode, done.stderr) == (1, b"image refused\nask your admin\n")
 
@@ -336,7 +336,7 @@ def test_a_verdict_ends_the_container(context: Context, container: Container) ->
 )
 def test_a_view_of_another_shape_mounts_nothing(context: Context, container: Container, paths: str) -> None:
     """Its owner can write anything there; a line of the fstab is never made of it."""
-    view.publish(context.paths.view, context.record, {"environment": f"{paths}\n"})
+    view.publish(context.paths.view, context.run, {"environment": f"{paths}\n"})
     done = container.start()
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert container.mounts.read_text() == ""
@@ -349,9 +349,9 @@ VALUES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["C
 @settings(max_examples=30)
 def test_values_arrive_byte_for_byte_and_are_never_run(context: Context, container: Container, value: str) -> None:
     rendered(context, {"X": value})
-    make_removable(f"{context.paths.view}/{context.record.view_id}")  # for the next example
+    make_removable(f"{context.paths.view}/{context.run.view_id}")  # for the next example
     container.environ.write_text("")
     container.start()
     own = "" if "\t" in value else f"\tX={value}"
-    places = f"{context.record.workspace}\t{CONSTANT}"
+    places = f"{context.run.workspace}\t{CONSTANT}"
     assert container.environ.read_bytes() == f"WARMSTART_OWN=7\t{places}{own}\nX={value}\n".encode()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.lib.runs import a_context
+from tests.lib.runs import a_context, changed
 from warmstart.entry.pyxis_importer import parse_uri
 from warmstart.images.user import own_images
 from warmstart.steps import environment
@@ -45,8 +45,8 @@ def place(tmp_path: Path) -> Path:
 def knows(place: Path, *numbers: int) -> None:
     """Write the view of job 7 with these images; the job's caches belong to the first one."""
     context, images = a_context(place), {SERVED[number]: str(place / f"{number}.sqsh") for number in numbers}
-    record = context.record._replace(image=f"sha256:{'ab' * 32}", images=images)
-    environment.run(context._replace(record=record), Options({}, {}, ()))
+    record = changed(context.run, image=f"sha256:{'ab' * 32}", images=images)
+    environment.run(context._replace(run=record), Options({}, {}, ()))
 
 
 def run(place: Path, *arguments: str, job: str = "7", step: str = "0") -> str:

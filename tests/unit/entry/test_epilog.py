@@ -11,23 +11,23 @@ import pytest
 from tests.lib.cache_files import numba_files
 from tests.lib.node import SCOPE, Node
 from tests.lib.privileges import make_removable
-from warmstart import record as records
 from warmstart.cli import own
 from warmstart.entry import epilog, prolog
 from warmstart.host.files import FileSystemBroken
-from warmstart.record import Record
+from warmstart.run import state as runs
+from warmstart.run.state import Run
 from warmstart.slurm import commands
 from warmstart.steps import release
 
 
 @pytest.fixture
-def record(node: Node) -> Record:
+def record(node: Node) -> Run:
     """Give the record of a job that has compiled something."""
     assert prolog.main(node.installation.prefix) == 0
-    found = records.load(node.paths.state, 7)
+    found = runs.load(node.paths.state, 7)
     assert found
     for name, content in numba_files().items():
-        path = Path(found.run_directory, "cache/numba", name)
+        path = Path(found.directory, "cache/numba", name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     make_removable(f"{node.paths.view}/7")
@@ -38,14 +38,14 @@ def left(site: Node) -> list[str]:
     return [*os.listdir(site.base / "workspace"), *os.listdir(site.paths.view)]
 
 
-def test_what_the_job_compiled_is_there_for_the_next(node: Node, record: Record) -> None:
+def test_what_the_job_compiled_is_there_for_the_next(node: Node, record: Run) -> None:
     assert epilog.main(node.installation.prefix) == 0
-    assert len(node.offered(SCOPE, record.seeded["numba"].namespace)) == 1
-    assert (left(node), records.load(node.paths.state, 7)) == ([], None)
+    assert len(node.offered(SCOPE, record.own.seeded["numba"].namespace)) == 1
+    assert (left(node), runs.load(node.paths.state, 7)) == ([], None)
     assert {event["hook"] for event in node.events("hook.finished")} == {"prolog", "epilog"}
 
 
-def test_slurm_may_run_it_twice(node: Node, record: Record) -> None:
+def test_slurm_may_run_it_twice(node: Node, record: Run) -> None:
     """The second one has no record, which is normal."""
     for _ in range(2):
         assert epilog.main(node.installation.prefix) == 0
@@ -53,22 +53,22 @@ def test_slurm_may_run_it_twice(node: Node, record: Record) -> None:
     assert ends == ["ok"] * 2
 
 
-def test_a_store_that_is_away_keeps_the_work_on_the_node(node: Node, record: Record) -> None:
+def test_a_store_that_is_away_keeps_the_work_on_the_node(node: Node, record: Run) -> None:
     shutil.rmtree(node.store)
     assert epilog.main(node.installation.prefix) == 0
     assert (left(node), len(os.listdir(node.paths.spool))) == ([], 1)
-    assert record.run_name in os.listdir(node.paths.spool)[0]
+    assert record.name in os.listdir(node.paths.spool)[0]
     assert ["the report for the job's user is lost" in remark for remark in node.remarks(7)] == [True]
 
 
-def test_the_environment_is_not_believed(node: Node, record: Record) -> None:
+def test_the_environment_is_not_believed(node: Node, record: Run) -> None:
     node.environ(SLURM_JOB_USER="ws-eve", SLURM_JOB_UID="12345", SLURM_JOB_PARTITION="other")
     assert epilog.main(node.installation.prefix) == 0
-    assert len(node.offered(SCOPE, record.seeded["numba"].namespace)) == 1
+    assert len(node.offered(SCOPE, record.own.seeded["numba"].namespace)) == 1
 
 
 @pytest.mark.report
-def test_the_audit_has_the_records_user(node: Node, record: Record) -> None:
+def test_the_audit_has_the_records_user(node: Node, record: Run) -> None:
     """With nss_slurm slurmd does not know the user when the job is over, and says `nobody`."""
     node.environ(SLURM_JOB_USER="nobody")
     assert epilog.main(node.installation.prefix) == 0
@@ -76,8 +76,8 @@ def test_the_audit_has_the_records_user(node: Node, record: Record) -> None:
     assert (ended["user"], ended["uid"]) == (record.user, record.uid)
 
 
-def test_a_harvest_that_is_lost_is_no_success(node: Node, record: Record) -> None:
-    shutil.rmtree(record.run_directory)
+def test_a_harvest_that_is_lost_is_no_success(node: Node, record: Run) -> None:
+    shutil.rmtree(record.directory)
     assert epilog.main(node.installation.prefix) == 0
     outcomes = {event["hook"]: event["outcome"] for event in node.events("hook.finished")}
     assert outcomes == {"prolog": "ok", "epilog": "failed"}
@@ -85,14 +85,14 @@ def test_a_harvest_that_is_lost_is_no_success(node: Node, record: Record) -> Non
     assert left(node) == []
 
 
-def test_only_a_broken_node_drains(node: Node, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_broken_node_drains(node: Node, record: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise FileSystemBroken(path="/var", problem="read-only")
 
     monkeypatch.setattr(release, "run", broken)
     monkeypatch.setattr(commands, "drain_node", lambda *_: True)
     assert epilog.main(node.installation.prefix) == 1
-    assert len(node.offered(SCOPE, record.seeded["numba"].namespace)) == 1
+    assert len(node.offered(SCOPE, record.own.seeded["numba"].namespace)) == 1
     assert len(node.events("node.drained")) == 1
 
 
@@ -114,7 +114,7 @@ def test_only_a_broken_node_drains(node: Node, record: Record, monkeypatch: pyte
     ],
 )
 def test_whether_a_job_has_died(
-    record: Record, codes: tuple[str | None, str | None], changes: dict[str, str | None], died: bool
+    record: Run, codes: tuple[str | None, str | None], changes: dict[str, str | None], died: bool
 ) -> None:
     """As Slurm's own codes say, of which some say nothing of what the job did."""
     batch = {"SLURM_JOB_STDIN": "/dev/null", "SLURM_JOB_RESTART_COUNT": "0"}
@@ -133,6 +133,5 @@ def test_an_early_death_after_a_warm_start_is_explained(node: Node, monkeypatch:
         assert epilog.main(node.installation.prefix) == 0
         for has_only_own in (False, True):
             monkeypatch.setattr(own, "has_only_own", lambda _, is_so=has_only_own: is_so)
-            advice = node.json("explain", job)["advice"]
-            told[job, has_only_own] = any("the job began warm and died after" in line for line in advice)
+            told[job, has_only_own] = "the job began warm and died after" in node.command("explain", job).stdout
     assert told == {("7", False): False, ("7", True): False, ("8", False): True, ("8", True): True}

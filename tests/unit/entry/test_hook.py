@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.lib.node import Node
-from warmstart import record as records
 from warmstart.audit import syslog
 from warmstart.entry.hook import DRAINS, OK, Hook, run_hook
 from warmstart.errors import NodeError, ResourceError, WarmstartError
 from warmstart.host.deadline import after
-from warmstart.record import JobBusy
+from warmstart.run import state as runs
+from warmstart.run.state import JobBusy
 from warmstart.slurm import commands
 from warmstart.store.layout import StoreFailed
 
@@ -121,7 +121,7 @@ def test_the_view_of_an_earlier_run_goes_where_nothing_replaces_it(node: Node, c
     """The tasks of this run would take it for theirs. It has the id that they see."""
     paths, site = node.paths, node.installation
     view = Path(paths.view, "5" if case == "heterogeneous" else "7")
-    record = Path(paths.state, "7", "record.json")
+    record = Path(paths.state, "7", "run.json")
     for directory in (view, record.parent):
         directory.mkdir(parents=True)
     record.write_text('{"format": 99}' if case == "another release" else "{")
@@ -131,7 +131,7 @@ def test_the_view_of_an_earlier_run_goes_where_nothing_replaces_it(node: Node, c
         Path(site.off_switch).touch()
     if case == "no policy":
         os.unlink(site.compiled_policy)
-    assert run_hook("prolog", site.prefix, lambda hook: str(hook.earlier_record())) == 0
+    assert run_hook("prolog", site.prefix, lambda hook: str(hook.earlier_run())) == 0
     assert os.listdir(paths.view) == []
 
 
@@ -174,15 +174,15 @@ def test_a_damaged_record_is_told_and_forgotten(node: Node) -> None:
     seen: list[object] = []
 
     def look(hook: Hook) -> str:
-        seen.append(hook.earlier_record())
+        seen.append(hook.earlier_run())
         return OK
 
     os.makedirs(f"{node.paths.state}/7")
     os.chmod(node.paths.root, 0o755)
-    Path(node.paths.state, "7", "record.json").write_text("{")
+    Path(node.paths.state, "7", "run.json").write_text("{")
     assert run_hook("prolog", node.installation.prefix, look) == 0
     assert seen == [None]
-    assert len(node.events("record.damaged")) == 1
+    assert len(node.events("run.damaged")) == 1
 
 
 @pytest.mark.parametrize("name", ["prolog", "epilog"])
@@ -190,17 +190,17 @@ def test_a_record_of_another_release_stays(node: Node, name: str, capsys: pytest
     """That release ends the run; meanwhile the hook does nothing, and the node stays in service."""
     os.makedirs(f"{node.paths.state}/7")
     os.chmod(node.paths.root, 0o755)
-    record = Path(node.paths.state, "7", "record.json")
+    record = Path(node.paths.state, "7", "run.json")
     record.write_text('{"format": 2}')
     seen: list[object] = []
 
     def look(hook: Hook) -> str:
-        seen.append(hook.earlier_record())
+        seen.append(hook.earlier_run())
         return OK
 
     assert run_hook(name, node.installation.prefix, look) == 0
     assert (seen, record.read_text()) == ([], '{"format": 2}')
-    assert "record.json has format 2, known is 1" in capsys.readouterr().err
+    assert "run.json has format 2, known is 1" in capsys.readouterr().err
 
 
 def test_an_audit_that_can_not_be_written_fails_no_job(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,7 +212,7 @@ def test_an_audit_that_can_not_be_written_fails_no_job(node: Node, capsys: pytes
 
 def test_what_a_step_may_use(node: Node) -> None:
     def work(hook: Hook) -> str:
-        record = records.load(hook.paths.state, 7)
+        record = runs.load(hook.paths.state, 7)
         assert record is None
         context = hook.context(None, after(5.0))  # type: ignore[arg-type]
         assert (context.policy, context.paths, context.store) == (hook.policy, hook.paths, hook.store)

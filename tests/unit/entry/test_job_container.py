@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.node import Node
-from tests.lib.runs import a_record
-from warmstart import record as records
+from tests.lib.runs import a_run
 from warmstart import view
 from warmstart.entry import job_container
 from warmstart.errors import WarmstartError
@@ -17,6 +16,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.paths import NOTHING, Shown
+from warmstart.run import state as runs
 
 Call = tuple[str, str, int, list[Shown]]
 CACHE = Shown("rw", "root", "cache", NOTHING, "/var/cache/warmstart", NOTHING)
@@ -27,10 +27,10 @@ def shown(node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[C
     """Give a job with a cache, and collect what would be mounted where."""
     node.write(node.policy._replace(constant_path="namespace"))
     node.environ(SLURM_NS="/run/ns")
-    record = a_record(workspace=str(tmp_path / "w"), cache="/var/cache/warmstart")
+    record = a_run(workspace=str(tmp_path / "w"), path="/var/cache/warmstart")
     save(node, record)
-    os.makedirs(record.run_directory)
-    show_in(record.run_directory, CACHE)
+    os.makedirs(record.directory)
+    show_in(record.directory, CACHE)
     calls: list[Call] = []
 
     def show(namespace: str, run: str, owner: Identity, items: list[Shown], deadline: Deadline) -> dict[str, str]:
@@ -42,10 +42,10 @@ def shown(node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[C
     return calls
 
 
-def save(site: Node, record: records.Record) -> None:
+def save(site: Node, record: runs.Run) -> None:
     os.makedirs(f"{site.paths.state}/7", mode=0o700, exist_ok=True)
     os.chmod(site.paths.root, 0o755)
-    records.save(site.paths.state, record)
+    runs.save(site.paths.state, record)
 
 
 def show_in(run: str, *items: Shown) -> None:
@@ -85,11 +85,11 @@ def test_what_has_none_is_left_alone(node: Node, shown: list[Call], monkeypatch:
     elif case == "no namespace":
         monkeypatch.delenv("SLURM_NS")
     elif case == "no record":
-        records.forget(node.paths.state, 7)
+        runs.forget(node.paths.state, 7)
     elif case == "another user":
-        save(node, a_record(uid=os.getuid() + 1, cache="/c"))
+        save(node, a_run(uid=os.getuid() + 1, path="/c"))
     else:
-        save(node, a_record(cache=""))
+        save(node, a_run(path=""))
     assert job_container.main(node.installation.prefix) == 0
     assert shown == []
     assert node.failures() == []

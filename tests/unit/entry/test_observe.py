@@ -10,11 +10,11 @@ import pytest
 from tests.lib.node import NUMBA, Node
 from tests.lib.observing import files, run
 from warmstart import plan
-from warmstart import record as records
 from warmstart.entry import epilog, prolog
 from warmstart.host.files import FileSystemBroken
 from warmstart.policy.keys import Match
-from warmstart.record import Record
+from warmstart.run import state as runs
+from warmstart.run.state import Run
 from warmstart.slurm import commands
 
 
@@ -64,7 +64,7 @@ def test_a_broken_node_is_not_drained(observed: Node, monkeypatch: pytest.Monkey
     if early:
         monkeypatch.setattr("warmstart.entry.hook.ensure_path", broken)
     else:
-        monkeypatch.setattr(records, "job_lock", broken)
+        monkeypatch.setattr(runs, "job_lock", broken)
     for hook in (prolog, epilog):
         assert hook.main(observed.installation.prefix) == 0
     codes = [failure["code"] for failure in observed.failures()]
@@ -74,12 +74,12 @@ def test_a_broken_node_is_not_drained(observed: Node, monkeypatch: pytest.Monkey
 def test_a_job_that_began_before_is_ended(node: Node) -> None:
     """With the epilog that its record asks for, whatever the mode is by now. One that was observed has none."""
     assert prolog.main(node.installation.prefix) == 0
-    record: Record | None = records.load(node.paths.state, 7)
+    record: Run | None = runs.load(node.paths.state, 7)
     assert record
     node.write(node.policy._replace(mode="observe"))
     assert epilog.main(node.installation.prefix) == 0
     assert [*node.result("epilog")["steps"]] == ["harvest", "release", "spool"]
-    assert not Path(record.run_directory).exists()
+    assert not Path(record.directory).exists()
     assert (os.listdir(node.paths.view), os.listdir(node.paths.state)) == ([], [])
     before = files(node)
     assert epilog.main(node.installation.prefix) == 0
@@ -94,4 +94,4 @@ def test_one_node_enforces(observed: Node) -> None:
     run(observed)
     observed.environ(SLURM_JOB_NODELIST="n1")
     assert prolog.main(observed.installation.prefix) == 0
-    assert records.load(observed.paths.state, 7)
+    assert runs.load(observed.paths.state, 7)

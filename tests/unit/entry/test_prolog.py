@@ -13,7 +13,6 @@ import pytest
 from tests.lib import packed
 from tests.lib.node import NUMBA, SCOPE, Node
 from warmstart import plan, run_end, runner, view, wing
-from warmstart import record as records
 from warmstart.entry import epilog, prolog
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import FileSystemBroken
@@ -21,7 +20,8 @@ from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.job import Job
 from warmstart.policy.keys import Match, Policy, Wing
 from warmstart.profiles import facts, registry
-from warmstart.record import Record, StateFull
+from warmstart.run import state as runs
+from warmstart.run.state import Run, StateFull
 from warmstart.run_end import Ending
 from warmstart.runner import Prepared
 from warmstart.slurm import commands
@@ -31,9 +31,9 @@ from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, StoreFailed
 
 
-def run(site: Node) -> Record | None:
+def run(site: Node) -> Run | None:
     assert prolog.main(site.installation.prefix) == 0
-    return records.load(site.paths.state, 7)
+    return runs.load(site.paths.state, 7)
 
 
 def environment(site: Node) -> str:
@@ -46,10 +46,15 @@ def test_a_job_finds_its_cache(node: Node) -> None:
     packed.publish(node.base, where, {"m/f": {"m/f.nbi": b"index"}})
     record = run(node)
     assert record
-    assert (record.job_id, record.user, record.publish_scope, record.read_scopes) == (7, "ws-alice", SCOPE, [SCOPE])
-    assert record.seeded["numba"].entries == ["m/f"]
-    assert Path(record.run_directory, "cache/numba/m/f.nbi").read_bytes() == b"index"
-    assert f"NUMBA_CACHE_DIR={record.run_directory}/cache/numba" in environment(node)
+    assert (record.job_id, record.user, record.own.publish_scope, record.own.read_scopes) == (
+        7,
+        "ws-alice",
+        SCOPE,
+        [SCOPE],
+    )
+    assert record.own.seeded["numba"].entries == ["m/f"]
+    assert Path(record.directory, "cache/numba/m/f.nbi").read_bytes() == b"index"
+    assert f"NUMBA_CACHE_DIR={record.directory}/cache/numba" in environment(node)
 
 
 @pytest.mark.parametrize(
@@ -98,8 +103,8 @@ def unwritable(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     def full(*_: object) -> None:
         raise StateFull(path="/var", problem="No space left on device")
 
-    monkeypatch.setattr(records, "job_lock", full)
-    monkeypatch.setattr(records, "save", full)
+    monkeypatch.setattr(runs, "job_lock", full)
+    monkeypatch.setattr(runs, "save", full)
     monkeypatch.setattr(view, "publish_spare", lambda _directory, _record, files: spare.append(files))
     return spare
 
@@ -159,7 +164,7 @@ def test_a_job_that_no_rule_matches_is_told_so_if_it_asks(node: Node) -> None:
     node.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers nonsense")
     record = run(node)
     assert record
-    assert (record.workspace, record.verdict, record.publish_scope) == ("", "", "")
+    assert (record.workspace, record.verdict, record.own.publish_scope) == ("", "", "")
     assert sorted(os.listdir(f"{node.paths.view}/7")) == ["events", "notice"]
     assert "no rule of this cluster matches this job on node n1" in Path(node.paths.view, "7/notice").read_text()
     assert node.result("prolog")["excluded"] == "no rule matches it on this node"
@@ -182,7 +187,7 @@ def test_a_store_that_is_away_leaves_the_job_cold(node: Node) -> None:
     node.store.rmdir()
     record = run(node)
     assert record
-    assert record.seeded["numba"].entries == []
+    assert record.own.seeded["numba"].entries == []
     assert "NUMBA_CACHE_DIR" in environment(node)
 
 
@@ -194,7 +199,7 @@ def test_a_failure_leaves_nothing_half_applied(node: Node, monkeypatch: pytest.M
     monkeypatch.setattr(seed, "run", fail)
     monkeypatch.setattr(commands, "drain_node", lambda *_: True)
     assert prolog.main(node.installation.prefix) == (0 if bug else 1)
-    assert records.load(node.paths.state, 7) is None
+    assert runs.load(node.paths.state, 7) is None
     assert os.listdir(node.base / "workspace") == []
     assert os.listdir(node.paths.view) == []
     assert node.result("prolog")["outcome"] == ("crashed" if bug else "drained")
@@ -208,7 +213,7 @@ def test_a_requeued_job_begins_anew(node: Node) -> None:
     assert second
     assert first.run_id != second.run_id
     assert os.listdir(node.base / "workspace") == [second.place]
-    assert second.mark in os.listdir(second.run_directory)
+    assert second.mark in os.listdir(second.directory)
     assert node.remarks() == [f"{first.run_id}: an earlier run of the job was removed: the job was requeued"]
 
 

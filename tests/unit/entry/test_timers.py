@@ -15,7 +15,7 @@ import pytest
 from tests.lib.processes import wait_until
 from warmstart import session
 from warmstart.paths import Installation
-from warmstart.record import incarnation
+from warmstart.run.state import incarnation
 from warmstart.session import NodeOfAnotherPod, keep, require_keeper
 
 # Its pauses are short here; the last maintenance may take as long as it takes.

@@ -11,7 +11,7 @@ import pytest
 
 from tests.lib.left_runs import damage
 from tests.lib.node import NODE, Node
-from tests.lib.runs import a_record
+from tests.lib.runs import a_run
 from warmstart import run_end
 from warmstart.entry import background
 from warmstart.errand import Errands
@@ -21,7 +21,7 @@ from warmstart.harvest.deferred import REMOVALS
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.paths import NodePaths
-from warmstart.record import Record
+from warmstart.run.state import Run
 from warmstart.run_end import WorkspaceBusy
 
 
@@ -39,7 +39,7 @@ def run(site: Node) -> int:
 
 def left(site: Node, number: int, *files: str, uid: int = 0) -> Path:
     """Leave a run of which its epilog could not remove these files; return where they are."""
-    record = a_record(job_id=number, run_id=f"{number:08x}", uid=uid, workspace=str(site.base / "workspace"))
+    record = a_run(job_id=number, run_id=f"{number:08x}", uid=uid, workspace=str(site.base / "workspace"))
     tree = site.base / "workspace" / record.going
     for name in files:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -65,11 +65,11 @@ def test_users_take_turns(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, slices = [0.0], {"1.00000001": 3, "2.00000002": 1, "3.00000003": 2}
     order: list[str] = []
 
-    def finish(_paths: object, record: Record, _deadline: object) -> bool:
+    def finish(_paths: object, record: Run, _deadline: object) -> bool:
         clock[0] += removals.SLICE_S
-        order.append(record.run_name)
-        slices[record.run_name] -= 1
-        return not slices[record.run_name]
+        order.append(record.name)
+        slices[record.name] -= 1
+        return not slices[record.name]
 
     monkeypatch.setattr(run_end, "finish_removal", finish)
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock[0]))
@@ -83,9 +83,9 @@ def test_a_run_that_cannot_be_removed_keeps_no_other(site: Node, monkeypatch: py
     damage(site.paths, REMOVALS, "4.00000004")
     real, times = run_end.finish_removal, []
 
-    def finish(paths: NodePaths, record: Record, deadline: Deadline) -> bool:
+    def finish(paths: NodePaths, record: Run, deadline: Deadline) -> bool:
         if record.job_id == 1:
-            raise WorkspaceBusy(path=record.run_directory, problem="busy")
+            raise WorkspaceBusy(path=record.directory, problem="busy")
         if record.job_id == 2:
             times.append(1)
             return False

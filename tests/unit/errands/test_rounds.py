@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.node import NODE, Node
-from tests.lib.runs import a_record
-from warmstart import record as records
+from tests.lib.runs import a_run, changed
 from warmstart import run_end
 from warmstart.audit.log import Log
 from warmstart.entry import background
@@ -24,7 +23,8 @@ from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, try_flock
 from warmstart.paths import Installation
-from warmstart.record import Record
+from warmstart.run import state as run_state
+from warmstart.run.state import Run
 from warmstart.session import Session, open_session
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome
@@ -43,29 +43,29 @@ class Runs:
         self.rounds: list[tuple[str, int]] = []  # node and number
 
         def run_live(context: Context, options: Options) -> Outcome:
-            with opened_dir(context.record.run_directory) as fd:
+            with opened_dir(context.run.directory) as fd:
                 assert not try_flock(fd)  # so that whoever ends the run ends the harvest
-            self.rounds.append((context.record.node, options.number))
-            self.looked.append((context.record.job_id, time.time() - options.settled_ns / 1e9))
+            self.rounds.append((context.run.node, options.number))
+            self.looked.append((context.run.job_id, time.time() - options.settled_ns / 1e9))
             return Outcome("changed", {"entries": 1})
 
         monkeypatch.setattr(harvest, "run_live", run_live)
         monkeypatch.setattr(process, "be_idle", lambda: None)
 
-    def begin(self, job: int, first_s: int = FIRST_S, **changes: object) -> Record:
+    def begin(self, job: int, first_s: int = FIRST_S, **changes: object) -> Run:
         """Have a job's prolog leave its record and the errand."""
         given = {"publish_scope": "user-1-a", "live": True, "node": NODE, **changes}
         given["workspace"] = f"{self.site.base}/workspace/{given['node']}"
-        record = a_record(job_id=job, view_id=job, run_id=f"{job:08x}", **given)
+        record = a_run(job_id=job, view_id=job, run_id=f"{job:08x}", **given)
         paths = self.site.installation.node(record.node)
-        os.makedirs(f"{record.run_directory}/cache")
-        Path(record.run_directory, record.mark).touch()
+        os.makedirs(f"{record.directory}/cache")
+        Path(record.directory, record.mark).touch()
         os.makedirs(f"{paths.state}/{job}", mode=0o700)
-        records.save(paths.state, record)
+        run_state.save(paths.state, record)
         policy = self.site.policy
         policy = policy._replace(harvest=policy.harvest._replace(while_running=first_s))
         if "look" not in live.watch(policy, paths, record):  # it was left while the policy had another rule
-            live.watch(policy, paths, record._replace(fresh=False, publish_scope="site"))
+            live.watch(policy, paths, changed(record, fresh=False, publish_scope="site"))
         return record
 
     def program(self) -> list[int]:
@@ -110,7 +110,7 @@ def test_a_round_is_put_off_twice_as_far_each_time(runs: Runs) -> None:
 @pytest.mark.parametrize("place", ["cache", "sets/c0ffee00/cache"])
 def test_a_job_says_itself_that_it_is_time(runs: Runs, place: str) -> None:
     record = runs.begin(7)
-    cache = Path(record.run_directory, place)
+    cache = Path(record.directory, place)
     cache.mkdir(parents=True, exist_ok=True)
     (cache / WORD).symlink_to("/etc/passwd")
     assert runs.program() == []
@@ -125,7 +125,7 @@ def test_the_head_node_of_a_job_numbers_its_rounds(runs: Runs) -> None:
     """The others wait for it, and take part in the youngest; all have the next one at the same time."""
     first_s, both = {"n1": 900, "n2": -1}, {"nodelist": "n[1-2]"}
     for node, after_s in first_s.items():
-        runs.begin(7, first_s=after_s, node=node, head=node == "n1", **both)
+        runs.begin(7, first_s=after_s, node=node, **both)
     runs.program()
     assert runs.rounds == []
     for number in (1, 2):
@@ -152,12 +152,12 @@ def test_what_is_harvested_at_its_end_alone_waits_for_it(runs: Runs, changes: di
 def test_the_end_of_a_run_ends_its_harvest(runs: Runs) -> None:
     record = runs.begin(7, first_s=-1)
     stage = Path(runs.paths.stage)
-    for name in (f"{record.run_name}.live.numba", f"{record.run_name}.key.live.numba", "8.0a1b2c3d.live.numba"):
+    for name in (f"{record.name}.live.numba", f"{record.name}.key.live.numba", "8.0a1b2c3d.live.numba"):
         (stage / name / "entries").mkdir(parents=True)
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        with opened_dir(record.run_directory) as fd:
+        with opened_dir(record.directory) as fd:
             try_flock(fd)
             os.write(writing, b"x")
             time.sleep(60)
@@ -169,7 +169,7 @@ def test_the_end_of_a_run_ends_its_harvest(runs: Runs) -> None:
         ending = run_end.Ending(runs.site.policy, runs.paths, record, audit, store)
         run_end.supersede(ending, after(10), rebooted=False)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
-    assert (runs.waiting(), os.path.lexists(record.run_directory)) == ([], False)
+    assert (runs.waiting(), os.path.lexists(record.directory)) == ([], False)
     assert os.listdir(stage) == ["8.0a1b2c3d.live.numba"]
 
 

@@ -21,7 +21,7 @@ from warmstart.host import files, untrusted
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import mount_id, opened_dir
 from warmstart.host.untrusted import Tree, TurnedAway
-from warmstart.record import SeededBundle
+from warmstart.run.state import SeededBundle
 from warmstart.store.manifest import Entries, File
 
 PLENTY = 1 << 30

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.lib.left_runs import damage, runs_left
-from tests.lib.runs import a_record
+from tests.lib.runs import a_run, changed
 from warmstart.errand import Errands
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS, REMOVALS, DeferredHarvest
@@ -28,8 +28,8 @@ def paths(tmp_path: Path) -> NodePaths:
 def test_the_oldest_comes_first_and_one_whose_harvest_took_long_after_all_that_nobody_has_begun(
     paths: NodePaths,
 ) -> None:
-    records = [a_record(run_id=f"{number:08x}", deferred=["numba"]) for number in range(3)]
-    records[1] = records[1]._replace(judged={"numba": "x"})
+    records = [a_run(run_id=f"{number:08x}", left=["numba"]) for number in range(3)]
+    records[1] = changed(records[1], judged={"numba": "x"})
     for record, since in zip(records, (5.5, 2.0, 2.0), strict=True):
         deferred.defer(paths, HARVESTS, record, since)
     found = Errands(paths, HARVESTS).due()
@@ -41,15 +41,15 @@ def test_the_oldest_comes_first_and_one_whose_harvest_took_long_after_all_that_n
 
 @given(st.binary(max_size=60) | st.sampled_from([b"{}", b"[]", b'{"since": 1}', b'{"since": 1, "record": "{}"}']))
 def test_a_damaged_one_is_told_as_such_and_hides_no_other(paths: NodePaths, content: bytes) -> None:
-    deferred.defer(paths, HARVESTS, a_record(run_id="ffffffff"), 1.0)
+    deferred.defer(paths, HARVESTS, a_run(run_id="ffffffff"), 1.0)
     damage(paths, HARVESTS, NAME, content)
     first, second = runs_left(paths, HARVESTS)
     assert first == DeferredHarvest(NAME, 0.0, None)
-    assert second.record
+    assert second.run
 
 
 def test_a_record_of_another_run_and_one_that_is_too_long_are_damage(paths: NodePaths) -> None:
-    deferred.defer(paths, HARVESTS, a_record(), 1.0)
+    deferred.defer(paths, HARVESTS, a_run(), 1.0)
     errands = Errands(paths, HARVESTS)
     (item,) = errands.all()
     os.rename(f"{errands.directory}/{item.name}", f"{errands.directory}/{item._replace(key='8.0a1b2c3d').name}")

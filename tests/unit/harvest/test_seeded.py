@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from warmstart.harvest.seeded import SeededEntries
-from warmstart.record import SeededBundle
+from warmstart.run.state import SeededBundle
 from warmstart.store.manifest import Entries, File
 
 FILE, OTHER = File(1, "ab" * 32, 17), File(1, "cd" * 32, 17)

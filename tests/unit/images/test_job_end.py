@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from tests.lib.runs import a_policy, a_record
+from tests.lib.runs import a_policy, a_run
 from warmstart.host.deadline import Deadline
 from warmstart.images.imports.job_end import JobEnd
 from warmstart.slurm.facts import JobFacts
@@ -62,7 +62,7 @@ def store(tmp_path: Path) -> Iterator[StoreClient]:
 
 
 def watch(store: StoreClient, node: int = 1, nodelist: str = NODES) -> JobEnd:
-    return JobEnd(a_record(node=f"n{node}", head=node == 1, nodelist=nodelist), store, "/nowhere/scontrol")
+    return JobEnd(a_run(node=f"n{node}", nodelist=nodelist), store, "/nowhere/scontrol")
 
 
 def seconds_until_known(watches: list[JobEnd], clock: Clock, most: float) -> float:
@@ -77,8 +77,8 @@ def seconds_until_known(watches: list[JobEnd], clock: Clock, most: float) -> flo
 def test_the_second_node_asks_where_the_head_node_may_be_gone(
     store: StoreClient, clock: Clock, controller: Controller
 ) -> None:
-    record = a_record(node="n2", head=False, nodelist=NODES)
-    stand_in = JobEnd(record, store, "/nowhere/scontrol", stands_in=True)
+    run = a_run(node="n2", nodelist=NODES)
+    stand_in = JobEnd(run, store, "/nowhere/scontrol", stands_in=True)
     assert seconds_until_known([stand_in], clock, 240) == 240
     assert 4 <= controller.asked <= 12
     controller.state = "COMPLETING"

@@ -40,7 +40,7 @@ from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.eviction import ImageQuotaExceeded
 from warmstart.images.store.layout import Charged, Found, ImageQuery, key_of
 from warmstart.images.store.published import ImageProducer, RememberedFailure
-from warmstart.record import StateFull
+from warmstart.run.state import StateFull
 from warmstart.store.layout import StoreFailed, StoreFull
 
 WANTED = parse(f"reg.io/a@sha256:{HEX}")

@@ -21,7 +21,7 @@ from warmstart.host import files
 from warmstart.host.files import DiskFailed
 from warmstart.maintenance import metrics
 from warmstart.policy.current import CurrentPolicy
-from warmstart.policy.invalid import PolicyUnreadable
+from warmstart.policy.load import PolicyUnreadable
 from warmstart.session import open_session
 from warmstart.store.layout import Namespace
 
@@ -43,9 +43,7 @@ class Host:
 
     def write(self, *, problem: bool = False) -> dict[str, float]:
         """Write the host's metrics; return them."""
-        found = CurrentPolicy(
-            self.site.policy, "", changed=problem, problem=PolicyUnreadable(path="p", problem="x") if problem else None
-        )
+        found = CurrentPolicy(self.site.policy, "", PolicyUnreadable(path="p", problem="x") if problem else None)
         metrics.write_host(self.site.installation, found)
         return self.read(metrics.HOST_FILE)
 
@@ -136,10 +134,10 @@ def test_the_store(host: Host) -> None:
 def test_without_a_directory_or_while_another_run_counts_nothing_is_written(host: Host, node: Node) -> None:
     with files.opened_lock(node.installation.metrics, "lock") as lock:
         assert files.try_flock(lock)
-        metrics.write_host(node.installation, CurrentPolicy(node.policy, "", changed=False, problem=None))
+        metrics.write_host(node.installation, CurrentPolicy(node.policy, "", None))
     assert os.listdir(host.directory) == []
     node.write(node.policy._replace(paths=node.policy.paths._replace(metrics=None)))
-    metrics.write_host(node.installation, CurrentPolicy(node.policy, "", changed=False, problem=None))
+    metrics.write_host(node.installation, CurrentPolicy(node.policy, "", None))
     with open_session(node.installation, "maintain") as session:
         metrics.write_store(session)
     assert os.listdir(host.directory) == []

@@ -13,8 +13,7 @@ from tests.lib.bundles import draft
 from tests.lib.cache_files import numba_files
 from tests.lib.left_runs import damage, runs_left
 from tests.lib.node import NODE, SCOPE, Node
-from tests.lib.runs import a_record
-from warmstart import record as records
+from tests.lib.runs import a_run, changed
 from warmstart import run_end
 from warmstart.errands import harvests, registry
 from warmstart.harvest import deferred, spool
@@ -22,7 +21,8 @@ from warmstart.harvest.deferred import HARVESTS
 from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import Deadline, after
 from warmstart.maintenance.node import Report, maintain_node
-from warmstart.record import CacheSet, Record, Seeded
+from warmstart.run import state as runs
+from warmstart.run.state import Caches, Run, Seeded
 from warmstart.seed import node_cache
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access, JobFacts
@@ -53,23 +53,23 @@ class Host:
             raise ValueError("squeue: Unable to contact slurm controller")
         return JobFacts(job_id, "COMPLETED" if over else "COMPLETING", "", "", 0)
 
-    def run(self, job_id: int = 7, **changes: object) -> Record:
+    def run(self, job_id: int = 7, **changes: object) -> Run:
         """Have a run of a job on the node, with a function that numba compiled."""
-        record = a_record(
-            job_id=job_id, view_id=job_id, boot_id=records.incarnation(), workspace=str(self.site.base / "workspace"),
-            publish_scope=SCOPE, seeded={"numba": Seeded("ns", [])}, cache="/c",
+        record = a_run(
+            job_id=job_id, view_id=job_id, boot_id=runs.incarnation(), workspace=str(self.site.base / "workspace"),
+            publish_scope=SCOPE, seeded={"numba": Seeded("ns", [])}, path="/c",
         )  # fmt: skip
-        record = record._replace(**changes)  # type: ignore[arg-type]
+        record = changed(record, **changes)
         for name, content in numba_files().items():
-            path = Path(record.run_directory, "cache/numba", name)
+            path = Path(record.directory, "cache/numba", name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        Path(record.run_directory, record.mark).touch()
+        Path(record.directory, record.mark).touch()
         return record
 
-    def recorded(self, record: Record) -> None:
+    def recorded(self, record: Run) -> None:
         os.makedirs(f"{self.site.paths.state}/{record.job_id}", mode=0o700, exist_ok=True)
-        records.save(self.site.paths.state, record)
+        runs.save(self.site.paths.state, record)
 
     def maintain(self) -> Report:
         return maintain_node(self.site.installation, NODE, "")
@@ -114,8 +114,8 @@ def test_the_board_of_a_long_job_stays(node: Host) -> None:
     began = max(path.stat().st_ctime for path in node.site.store.glob("runs/*"))
     run = node.run(topics=[topics[0].path, "c.9.0/gone"])
     node.recorded(run)
-    steps = CacheSet(run.run_id, "0a1b2c3d", "sha256:a", topics=[topics[2].path])
-    records.save_set(node.site.paths.state, run.job_id, steps)
+    steps = Caches("0a1b2c3d", "sha256:a", topics=[topics[2].path])
+    runs.save_caches(node.site.paths.state, run, steps)
     while time.time() < began + 0.1:
         time.sleep(0.01)
     node.maintain()
@@ -169,11 +169,11 @@ def test_trees_that_nothing_names_go(node: Host) -> None:
 @pytest.mark.parametrize("case", ["done", "rebooted", "old", "damaged", "fails"])
 def test_deferred_harvests_are_finished_or_dropped(node: Host, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     """What can't be finished any more is dropped with its reason; what fails is tried again."""
-    record = node.run(deferred=["numba"], boot_id="another" if case == "rebooted" else records.incarnation())
+    record = node.run(left=["numba"], boot_id="another" if case == "rebooted" else runs.incarnation())
     since = time.time() - (deferred.LONGEST_SECONDS + 60 if case == "old" else 0)
     deferred.defer(node.site.paths, HARVESTS, record, since)
     if case == "damaged":
-        damage(node.site.paths, HARVESTS, record.run_name)
+        damage(node.site.paths, HARVESTS, record.name)
     if case == "fails":
 
         def fail(*_: object, **__: object) -> None:
@@ -184,7 +184,7 @@ def test_deferred_harvests_are_finished_or_dropped(node: Host, monkeypatch: pyte
     assert (report.harvested, bool(report.failed)) == (int(case != "fails"), case == "fails")
     assert len(node.site.offered()) == (case == "done")
     left = [item.name for item in runs_left(node.site.paths, HARVESTS)]
-    assert left == ([record.run_name] if case == "fails" else [])
+    assert left == ([record.name] if case == "fails" else [])
     reasons = {"rebooted": deferred.REBOOTED, "old": deferred.TOO_OLD, "damaged": deferred.DAMAGED}
     dropped = [event["reason"] for event in node.site.events("harvest.dropped")]
     assert dropped == ([reasons[case]] if case in reasons else [])
@@ -200,22 +200,22 @@ def test_no_users_harvests_keep_other_work_waiting(node: Host, monkeypatch: pyte
     kept = {"numba": "1a"}
     runs = [
         *(
-            node.run(1, deferred=["numba"], judged=kept),
-            node.run(2, deferred=["numba"]),
-            node.run(3, deferred=["numba"]),
+            node.run(1, left=["numba"], judged=kept),
+            node.run(2, left=["numba"]),
+            node.run(3, left=["numba"]),
         ),
-        node.run(4, uid=64299, deferred=["numba"]), node.run(5, uid=64298, deferred=["numba"]),
+        node.run(4, uid=64299, left=["numba"]), node.run(5, uid=64298, left=["numba"]),
     ]  # fmt: skip
     for age, record in enumerate(runs):
         deferred.defer(node.site.paths, HARVESTS, record, time.time() - 100 + age)
     tried = []
 
     def slow(context: Context, options: harvest.Options) -> Outcome:
-        tried.append(context.record.job_id)
-        assert not os.path.exists(orphan.run_directory)
-        if context.record.uid == os.getuid():
+        tried.append(context.run.job_id)
+        assert not os.path.exists(orphan.directory)
+        if context.run.uid == os.getuid():
             time.sleep(options.budget)
-        return Outcome("unchanged", record={"deferred": ["numba"], "judged": kept})
+        return Outcome("unchanged", run=changed(context.run, left=["numba"], judged=kept))
 
     monkeypatch.setattr(harvest, "run", slow)
     work = registry.load(HARVESTS.name)
@@ -223,8 +223,8 @@ def test_no_users_harvests_keep_other_work_waiting(node: Host, monkeypatch: pyte
     report = node.maintain()
     assert (tried, report.harvested, report.removed, report.failed) == ([2, 4, 5], 0, 1, ())
     left = runs_left(node.site.paths, HARVESTS)
-    assert [(item.name, item.record and item.record.judged) for item in left] == [
-        (record.run_name, {} if record.job_id == 3 else kept) for record in runs
+    assert [(item.name, item.run and item.run.own.judged) for item in left] == [
+        (record.name, {} if record.job_id == 3 else kept) for record in runs
     ]
     tried.clear()
     node.maintain()
@@ -262,19 +262,19 @@ def test_a_damaged_record_of_a_job_that_is_over_is_forgotten(node: Host, monkeyp
     ended: list[run_end.JobOnNode] = []
     monkeypatch.setattr(run_end, "end_wings", lambda _policy, _paths, job, *_: ended.append(job))
     os.makedirs(f"{node.site.paths.state}/7", mode=0o700)
-    Path(node.site.paths.state, "7", "record.json").write_text("{")
+    Path(node.site.paths.state, "7", "run.json").write_text("{")
     node.maintain()
-    assert (node.site.events("record.damaged"), ended) == ([], [])
+    assert (node.site.events("run.damaged"), ended) == ([], [])
     node.over[7] = True
     node.maintain()
     assert ended == [run_end.JobOnNode(NODE, 7, [])]
-    assert [event["job_id"] for event in node.site.events("record.damaged")] == [7]
+    assert [event["job_id"] for event in node.site.events("run.damaged")] == [7]
 
 
 def test_a_record_of_another_release_is_told_and_stays(node: Host) -> None:
     """Its job is over; that release finishes the run when it is in force again."""
     os.makedirs(f"{node.site.paths.state}/7", mode=0o700)
-    record = Path(node.site.paths.state, "7", "record.json")
+    record = Path(node.site.paths.state, "7", "run.json")
     record.write_text('{"format": 2}')
     node.over[7] = True
     (failure,) = node.maintain().failed
@@ -285,7 +285,7 @@ def test_a_record_of_another_release_is_told_and_stays(node: Host) -> None:
 def test_a_job_whose_hook_is_at_work_is_left(node: Host) -> None:
     node.recorded(node.run())
     node.over[7] = True
-    with records.job_lock(node.site.paths.state, 7, after(60)):
+    with runs.job_lock(node.site.paths.state, 7, after(60)):
         assert node.maintain().finished == 0
     assert node.maintain().finished == 1
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmstart.policy import document
-from warmstart.policy.document import Document, Plain
-from warmstart.policy.invalid import PolicyInvalid
+from warmstart.policy.document import Document, Plain, PolicyInvalid
 
 # PyYAML takes JSON's pairs of surrogates for two characters.
 CHARACTERS = st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.lib.policy_site import Site
 from warmstart.images import reference
 from warmstart.policy import checks
-from warmstart.policy.values import REFERENCE, REGISTRY
+from warmstart.policy.types import REFERENCE, REGISTRY
 from warmstart.profiles import registry
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -12,7 +12,7 @@ from tests.lib.image_site import InlineWorker
 from warmstart.errors import StoreError
 from warmstart.host.deadline import after
 from warmstart.host.worker import Worker
-from warmstart.record import Record
+from warmstart.run.state import Caches, Run
 from warmstart.seed import together
 from warmstart.seed.together import Cold, ProposedProfile, Settled, Together
 from warmstart.store.client import StoreClient
@@ -43,8 +43,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def member(store: Path, node: str, nodes: list[str], about: str = "caches") -> Together:
-    made = Record("0a1b2c3d", "b", 7, 7, 2001, 2001, "a", "", "main", "c", node, head=node == nodes[0])
-    return Together(Local(store), made, Meeting("c.7.0", about, ",".join(nodes)), 0.0)
+    made = Run("0a1b2c3d", "b", 7, 7, 2001, 2001, "a", "", "main", "c", node, nodelist=",".join(nodes))
+    return Together(Local(store), made, Caches(), Meeting("c.7.0", about, ",".join(nodes)), 0.0)
 
 
 def agree(

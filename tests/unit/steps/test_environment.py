@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lib.privileges import make_removable
+from tests.lib.runs import changed
 from warmstart import view
 from warmstart.host.files import opened_dir
 from warmstart.paths import NOTHING as NONE
 from warmstart.paths import Shown
-from warmstart.policy.invalid import PolicyInvalid
+from warmstart.policy.document import PolicyInvalid
 from warmstart.steps import environment
 from warmstart.steps.contract import Context
 from warmstart.steps.environment import Options
@@ -39,9 +40,9 @@ def printed(
 
 def test_every_source_of_variables_reaches_the_job(context: Context, tmp_path: Path) -> None:
     """What steps found out, the profiles' variables and the policy's; the policy wins."""
-    record = context.record._replace(cache="/w/cache", environment={"TMPDIR": "/w/tmp"})
+    record = changed(context.run, path="/w/cache", environment={"TMPDIR": "/w/tmp"})
     options = Options({"NUMBA_CACHE_DIR": "/w/cache/numba", "A": "profile"}, {"A": "policy"}, ("cold today",))
-    environment.run(context._replace(record=record), options)
+    environment.run(context._replace(run=record), options)
     assert printed(tmp_path) == (
         0,
         [
@@ -67,16 +68,16 @@ def test_the_first_image_is_the_one_that_the_caches_belong_to(
     context: Context, image: str, images: dict[str, str], written: str | None
 ) -> None:
     """Also if it is left to pyxis; without one there is no such file."""
-    environment.run(context._replace(record=context.record._replace(image=image, images=images)), NOTHING)
+    environment.run(context._replace(run=changed(context.run, image=image, images=images)), NOTHING)
     path = Path(context.paths.view, "7", "images")
     assert (path.read_text() if path.exists() else None) == written
 
 
 def test_what_the_policy_overrides_is_not_the_users(context: Context, tmp_path: Path) -> None:
     """Whoever set it: a step before, a profile, a rule; what is not named stays the user's."""
-    record = context.record._replace(environment={"TMPDIR": "/w/tmp"})
+    record = context.run._replace(environment={"TMPDIR": "/w/tmp"})
     options = Options({"A": "profile"}, {"B": "policy", "C": "policy"}, (), frozenset({"TMPDIR", "A", "B", "NOT_SET"}))
-    environment.run(context._replace(record=record), options)
+    environment.run(context._replace(run=record), options)
     user = {"TMPDIR": "/mine", "A": "mine", "B": "mine", "C": "mine"}
     assert printed(tmp_path, user)[1] == ["export A=profile", "export B=policy", "export TMPDIR=/w/tmp"]
 
@@ -85,10 +86,10 @@ def test_the_constant_path_is_used_where_the_cache_is_there(context: Context, tm
     """Where it is not mounted, the same variables lead to the job's own path; other values stay as they are."""
     constant = tmp_path / "constant"
     policy = context.policy._replace(paths=context.policy.paths._replace(cache=str(constant)), constant_path="spank")
-    cache = f"{context.record.run_directory}/cache"
+    cache = f"{context.run.directory}/cache"
     options = Options({"A": f"{constant}/numba", "B": f"{constant}x"}, {}, ())
-    record = context.record._replace(cache=str(constant))
-    environment.run(context._replace(policy=policy, record=record), options)
+    record = changed(context.run, path=str(constant))
+    environment.run(context._replace(policy=policy, run=record), options)
     os.makedirs(cache)
     moved = [f"export A={cache}/numba", f"export B={constant}x", f"export WARMSTART_CACHE={cache}"]
     assert printed(tmp_path)[1] == moved
@@ -99,13 +100,13 @@ def test_the_constant_path_is_used_where_the_cache_is_there(context: Context, tm
 
 def test_what_is_ours_is_named(context: Context) -> None:
     """For the job's other nodes, and for jobs that it submits; without any variable there is no such line."""
-    path, run = Path(context.paths.view, "7", "environment"), context.record.run_directory
+    path, run = Path(context.paths.view, "7", "environment"), context.run.directory
     environment.run(context, NOTHING)
     assert environment.OWN not in path.read_text()
     constant = context.policy.paths.cache
-    record = context.record._replace(cache=f"{run}/cache", environment={"TMPDIR": f"{run}/tmp"})
+    record = changed(context.run, path=f"{run}/cache", environment={"TMPDIR": f"{run}/tmp"})
     options = Options({"A": constant, "B": f"{constant}x"}, {"C": "b c", "D": "with\ta tab", "WARMSTART_E": "x"}, ())
-    environment.run(context._replace(record=record), options)
+    environment.run(context._replace(run=record), options)
     own = f"7\t{record.workspace}\t{constant}\tA\tB={constant}x\tC=b c\tTMPDIR\tWARMSTART_CACHE\tWARMSTART_E"
     assert f"!{environment.OWN}={own}\n" in path.read_text()
 
@@ -124,7 +125,7 @@ def test_the_link_is_made_where_the_job_has_a_directory_of_its_own(
 ) -> None:
     """Root's directory on the node, the user's in the job: only job_container makes it so. The link is made once."""
     context, private = linking
-    cache = f"{context.record.run_directory}/cache"
+    cache = f"{context.run.directory}/cache"
     os.makedirs(cache)
     monkeypatch.setattr(environment, "_is_roots", lambda directory: directory == str(private))
     environment.run(context, Options({"A": f"{private}/job/numba"}, {}, ()))
@@ -138,7 +139,7 @@ def test_no_link_otherwise(
 ) -> None:
     """The job has its own path then; what lies at the constant path stays as it is."""
     context, private = linking
-    cache = f"{context.record.run_directory}/cache"
+    cache = f"{context.run.directory}/cache"
     os.makedirs(cache)
     monkeypatch.setattr(environment, "_is_roots", lambda _: case != "a user's on the node")
     if case in ("taken", "dangling"):
@@ -160,13 +161,13 @@ def test_only_a_directory_of_roots_own_is_roots(tmp_path: Path) -> None:
 def test_what_the_policy_sets_in_place_of_a_profile_has_no_default(context: Context) -> None:
     defaults = {"A": "~/.a", "B": "~/.b"}
     environment.run(context, Options({"A": "/w/a", "B": "/w/b"}, {"A": "/site"}, (), defaults=defaults))
-    lines = Path(context.paths.view, str(context.record.view_id), "environment").read_text().splitlines()
+    lines = Path(context.paths.view, str(context.run.view_id), "environment").read_text().splitlines()
     assert lines[3:6] == ["A=/site", "=B=~/.b", "B=/w/b"]
 
 
 def test_in_a_container_the_cache_is_only_at_the_constant_path(context: Context, tmp_path: Path) -> None:
     """Pyxis runs the task prolog inside: what names the job's own path names the other one there."""
-    constant, cache = str(tmp_path / "constant"), f"{context.record.run_directory}/cache"
+    constant, cache = str(tmp_path / "constant"), f"{context.run.directory}/cache"
     policy = context.policy._replace(paths=context.policy.paths._replace(cache=constant))
     environment.run(context._replace(policy=policy), Options({"A": f"{cache}/numba", "B": "x"}, {}, ()))
     os.mkdir(constant)
@@ -180,9 +181,9 @@ def test_what_cannot_be_reached_is_left_out(
     context: Context, tmp_path: Path, way: Literal["none", "containers"]
 ) -> None:
     """The cache is at neither path: the user may not enter the workspace, or a container has nothing of it."""
-    run = context.record.run_directory
-    record = context.record._replace(cache=f"{run}/cache", environment={"TMPDIR": f"{run}/tmp"})
-    context = context._replace(policy=context.policy._replace(constant_path=way), record=record)
+    run = context.run.directory
+    record = changed(context.run, path=f"{run}/cache", environment={"TMPDIR": f"{run}/tmp"})
+    context = context._replace(policy=context.policy._replace(constant_path=way), run=record)
     constant = context.policy.paths.cache
     environment.run(context, Options({"A": f"{run}/cache/numba", "B": f"{constant}/triton", "C": "x"}, {}, ()))
     outside = ("export C=x", "export APPTAINER_ENV_FILE=", "export WARMSTART_CACHE_VARIABLES=")
@@ -200,10 +201,10 @@ def test_what_cannot_be_reached_is_left_out(
 def test_apptainer_is_told_where_the_cache_is(context: Context, tmp_path: Path) -> None:
     """Variables say it, and which others lead there. What the user set stays; without a cache there are none."""
     policy = context.policy._replace(constant_path="containers")
-    constant, cache = policy.paths.cache, f"{context.record.run_directory}/cache"
+    constant, cache = policy.paths.cache, f"{context.run.directory}/cache"
     os.makedirs(cache)
-    record = context.record._replace(cache=constant, environment={"TMPDIR": "/w/tmp"})
-    context = context._replace(policy=policy, record=record)
+    record = changed(context.run, path=constant, environment={"TMPDIR": "/w/tmp"})
+    context = context._replace(policy=policy, run=record)
     environment.run(context, Options({"NUMBA_CACHE_DIR": f"{constant}/numba", "B": f"{constant}x"}, {}, ()))
     mount = f"APPTAINER_MOUNT=source={cache},destination={constant}"
     file = f"APPTAINER_ENV_FILE={context.paths.programs}/apptainer-environment"
@@ -212,17 +213,17 @@ def test_apptainer_is_told_where_the_cache_is(context: Context, tmp_path: Path) 
     assert ours < {*printed(tmp_path)[1]}
     users = {"APPTAINER_MOUNT": "source=/data,destination=/data", "APPTAINER_ENV_FILE": "mine"}
     assert not [line for line in printed(tmp_path, users)[1] if "APPTAINER" in line]
-    environment.run(context._replace(record=record._replace(cache="")), NOTHING)
+    environment.run(context._replace(run=changed(record, path="")), NOTHING)
     assert printed(tmp_path)[1] == ["export TMPDIR=/w/tmp"]
 
 
 @pytest.mark.report
 def test_who_keeps_the_runs_mounts_from_apptainer_is_told(context: Context, tmp_path: Path) -> None:
-    os.makedirs(f"{context.record.run_directory}/cache")
-    with opened_dir(context.record.run_directory) as fd:
+    os.makedirs(f"{context.run.directory}/cache")
+    with opened_dir(context.run.directory) as fd:
         view.show(fd, Shown("ro", "job", NONE, NONE, "/l/env", NONE), os.getuid())
     policy = context.policy._replace(constant_path="containers")
-    environment.run(context._replace(policy=policy, record=context.record._replace(cache="/c")), NOTHING)
+    environment.run(context._replace(policy=policy, run=changed(context.run, path="/c")), NOTHING)
 
     def told(**user: str) -> list[str]:
         _, said = printed(tmp_path, user, step="batch")
@@ -237,23 +238,23 @@ def test_who_keeps_the_runs_mounts_from_apptainer_is_told(context: Context, tmp_
 
 def test_apptainer_binds_what_the_run_shows(context: Context, tmp_path: Path) -> None:
     """What a path of Apptainer's cannot say stays as it is."""
-    run = context.record.run_directory
+    run = context.run.directory
     os.makedirs(f"{run}/cache")
     with opened_dir(run) as fd:
         for target in ("/l/m/a", "/l/m/a:b", "/l/m/a,b", "/l/m/a\x1b"):
             view.show(fd, Shown("ro", "job", "mounted/m/tree/0", NONE, target, NONE), os.getuid())
         view.show(fd, Shown("ro", "job", NONE, NONE, "/l/env", NONE), os.getuid())
         view.show(fd, Shown("ro", "root", "mounted/image", NONE, NONE, NONE), os.getuid())
-    record = context.record._replace(cache="/c")
+    record = changed(context.run, path="/c")
     policy = context.policy._replace(constant_path="containers")
-    environment.run(context._replace(policy=policy, record=record), NOTHING)
+    environment.run(context._replace(policy=policy, run=record), NOTHING)
     binds = [f"{run}/mounted/m/tree/0:/l/m/a:ro", "/l/env:/l/env:ro"]
     bind = f"APPTAINER_BINDPATH={','.join(binds)}"
     assert f"export {bind}" in printed(tmp_path)[1]
 
 
 def test_a_verdict_is_printed_and_fails_the_task(context: Context, tmp_path: Path) -> None:
-    view.publish(context.paths.view, context.record, {"verdict": "image refused\nask your admin\n"})
+    view.publish(context.paths.view, context.run, {"verdict": "image refused\nask your admin\n"})
     assert printed(tmp_path) == (1, ["print image refused", "print ask your admin"])
 
 
@@ -311,6 +312,6 @@ def test_values_arrive_byte_for_byte_and_are_never_run(context: Context, tmp_pat
     env = {"SLURMD_NODENAME": "node", "SLURM_JOB_ID": "7"}
     out = subprocess.run(["/bin/sh", script], env=env, capture_output=True, check=True).stdout
     own = "" if "\t" in value else f"\tY={value}"
-    places = f"{context.record.workspace}\t{context.policy.paths.cache}"
+    places = f"{context.run.workspace}\t{context.policy.paths.cache}"
     lines = f"export WARMSTART_OWN=7\t{places}\tWARMSTART_X{own}\nexport WARMSTART_X={value}\nexport Y={value}\n"
     assert out == lines.encode()

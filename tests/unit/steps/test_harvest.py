@@ -15,7 +15,7 @@ import pytest
 from tests.lib.bundles import draft
 from tests.lib.cache_files import numba_files
 from tests.lib.numba_entries import numba_entry
-from tests.lib.runs import a_context, events, result
+from tests.lib.runs import a_context, changed, events, result
 from tests.lib.worker_calls import answer_here
 from warmstart.audit.log import Log
 from warmstart.harvest import collect, spool
@@ -27,7 +27,7 @@ from warmstart.host.files import DiskFailed, remove_tree
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
 from warmstart.profiles.client import Validator
-from warmstart.record import CacheSet, RecordChange, Seeded, SeededBundle
+from warmstart.run.state import Caches, Seeded, SeededBundle
 from warmstart.steps import harvest
 from warmstart.steps.contract import CacheFailed, Context, Outcome
 from warmstart.steps.harvest import Options
@@ -51,12 +51,12 @@ class Job:
         (root / "store").mkdir()
         self.store = str(root / "store")
         context = a_context(root)
-        record = context.record._replace(publish_scope=SCOPE, seeded={"numba": Seeded("ns", [])}, facts={"cpu": "x"})
-        self.context: Context = context._replace(record=record)
-        os.makedirs(f"{record.run_directory}/cache")
+        record = changed(context.run, publish_scope=SCOPE, seeded={"numba": Seeded("ns", [])}, facts={"cpu": "x"})
+        self.context: Context = context._replace(run=record)
+        os.makedirs(f"{record.directory}/cache")
 
-    def change(self, **fields: Any) -> None:  # noqa: ANN401 - of Record
-        self.context = self.context._replace(record=self.context.record._replace(**fields))
+    def change(self, **fields: Any) -> None:  # noqa: ANN401 - of Run
+        self.context = self.context._replace(run=changed(self.context.run, **fields))
 
     def seeded(self, **profiles: Seeded) -> None:
         """Say what the job was seeded with; `_` stands for a dash."""
@@ -64,7 +64,7 @@ class Job:
 
     def write(self, subdir: str, files: dict[str, bytes]) -> None:
         for name, content in files.items():
-            path = Path(self.context.record.run_directory, "cache", subdir, name)
+            path = Path(self.context.run.directory, "cache", subdir, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
 
@@ -100,7 +100,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 def test_new_entries_reach_the_store(job: Job) -> None:
     job.write("numba", numba_files() | {"tmp.lock": b"", "readme": b""})
     outcome = job.harvest()
-    assert outcome == Outcome("changed", record={"deferred": [], "judged": {}})
+    assert outcome == Outcome("changed", run=job.context.run)
     assert job.offered() == [ENTRY]
     told = job.logged()["numba"]
     assert (told["entries"], told["scope"], told["known"], "truncated" in told) == (1, SCOPE, 0, False)
@@ -139,10 +139,10 @@ def test_what_the_store_does_not_take_is_spooled(
     assert job.logged()["numba"]["spooled"] == 1
 
 
-def with_another_set(job: Job) -> CacheSet:
+def with_another_set(job: Job) -> Caches:
     """Have the job run in one more image, and compile there what it compiles outside."""
-    other = CacheSet("0a1b2c3d", "c0ffee00", "sha256:ab", publish_scope=SCOPE, seeded={"numba": Seeded("other", [])})
-    job.change(sets=[other])
+    other = Caches("c0ffee00", "sha256:ab", publish_scope=SCOPE, seeded={"numba": Seeded("other", [])})
+    job.change(others=[other])
     job.write("numba", numba_files())
     job.write(f"../sets/{other.key}/cache/numba", numba_files())
     return other
@@ -151,7 +151,7 @@ def with_another_set(job: Job) -> CacheSet:
 def test_each_set_is_published_in_its_own_namespace(job: Job) -> None:
     other = with_another_set(job)
     outcome = job.harvest()
-    assert outcome.record == {"deferred": [], "judged": {}, "sets": [other]}
+    assert outcome.run == job.context.run
     told = {name: (cache["namespace"], cache["entries"]) for name, cache in job.logged().items()}
     assert told == {"numba": ("ns", 1), f"numba@{other.key}": ("other", 1)}
     offered: Offers = bundles.offers(job.store, [SCOPE], "numba", "other", "n1-test")
@@ -175,11 +175,11 @@ def test_a_program_at_the_deadline_defers_and_else_fails(job: Job, monkeypatch: 
     else:
         monkeypatch.setattr(harvest, "pack", refuse)
     outcome = job.harvest()
-    assert outcome.record == {"deferred": [], "judged": {}}
+    assert outcome.run == job.context.run
     assert outcome.degraded == [error]
     budget_ends_now = True
     outcome = job.harvest()
-    assert (outcome.record, outcome.degraded) == ({"deferred": ["numba"], "judged": {}}, [])
+    assert (outcome.run, outcome.degraded) == (changed(job.context.run, left=["numba"]), [])
 
 
 def test_what_was_not_looked_at_is_late(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,12 +191,12 @@ def test_what_was_not_looked_at_is_late(job: Job, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(harvest, "collect", slow)
     outcome = job.harvest()
-    left: RecordChange = {"deferred": ["numba"], "judged": {"numba": collect.place_of(ENTRY, ())}}
-    assert (outcome.record, job.logged()["numba"]["entries"]) == (left, 1)
+    left = changed(job.context.run, left=["numba"], judged={"numba": collect.place_of(ENTRY, ())})
+    assert (outcome.run, job.logged()["numba"]["entries"]) == (left, 1)
     # The next one has nothing more to judge, and forgets no place while it is late.
-    job.change(**left)
+    job.context = job.context._replace(run=left)
     outcome = job.harvest()
-    assert (outcome.record, job.logged()["numba"]["entries"]) == (left, 0)
+    assert (outcome.run, job.logged()["numba"]["entries"]) == (left, 0)
 
 
 @pytest.mark.parametrize("why", ["no room", "no place for a stage", "a killed epilog left much"])
@@ -216,17 +216,17 @@ def test_a_node_whose_disk_takes_no_stage_defers(job: Job, monkeypatch: pytest.M
     else:
         monkeypatch.setattr(harvest, "remove_tree", fails(errno.ETIME))
     outcome = harvest.run(job.context, PLENTY)
-    assert outcome.record == {"deferred": ["numba"], "judged": {}}
+    assert outcome.run == changed(job.context.run, left=["numba"])
     assert (outcome.degraded, outcome.lost, job.offered()) == ([], False, [])
 
 
 @pytest.mark.report
 def test_a_cache_that_can_not_be_read_is_lost(job: Job) -> None:
-    shutil.rmtree(job.context.record.run_directory)
+    shutil.rmtree(job.context.run.directory)
     outcome = job.harvest()
     assert [type(error) for error in outcome.degraded] == [CacheFailed]
     (error,) = outcome.degraded
-    assert str(error).startswith(f"profile numba: {job.context.record.run_directory}: No such file")
+    assert str(error).startswith(f"profile numba: {job.context.run.directory}: No such file")
     assert "space" not in error.hint
     assert outcome.lost
 
@@ -234,7 +234,7 @@ def test_a_cache_that_can_not_be_read_is_lost(job: Job) -> None:
 def test_a_stage_that_is_not_removed_changes_no_result(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is published is published, and the hint says nothing else."""
     job.write("numba", numba_files())
-    stage = Path(job.context.paths.stage, f"{job.context.record.run_name}.numba")
+    stage = Path(job.context.paths.stage, f"{job.context.run.name}.numba")
 
     def remove(parent: int, name: str, deadline: Deadline) -> None:
         if stage.exists():
@@ -246,7 +246,7 @@ def test_a_stage_that_is_not_removed_changes_no_result(job: Job, monkeypatch: py
     (error,) = outcome.degraded
     assert isinstance(error, DiskFailed)
     assert (str(stage) in str(error), "lost" in error.hint) == (True, False)
-    assert (outcome.record, job.offered()) == ({"deferred": [], "judged": {}}, [ENTRY])
+    assert (outcome.run, job.offered()) == (job.context.run, [ENTRY])
 
 
 def test_only_what_a_success_left_where_that_matters(job: Job) -> None:
@@ -292,7 +292,7 @@ def two_given(job: Job) -> SeededBundle:
 
 
 def remove(job: Job, entry: str) -> None:
-    top = Path(job.context.record.run_directory, "cache/numba")
+    top = Path(job.context.run.directory, "cache/numba")
     for path in top.glob(f"{entry}.*"):
         path.unlink()
 
@@ -341,7 +341,7 @@ def test_what_is_missing_was_not_always_removed_by_the_job(job: Job, missing: st
     job.harvest()
     (first,) = bundles.offers(job.store, [SCOPE], "numba", "ns", "n1-test").offers
     job.seeded(numba=Seeded("ns", [SeededBundle(SCOPE, first.bundle, first.sha256, [ENTRY])]))
-    run = job.context.record.run_directory
+    run = job.context.run.directory
     shutil.rmtree(f"{run}/cache/numba")
     os.mkdir(f"{run}/cache/numba")
     if missing == "after a reboot":
@@ -362,15 +362,15 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return programs
 
 
-def on(job: Job, node: str, **changes: Any) -> None:  # noqa: ANN401 - fields of Record
+def on(job: Job, node: str, **changes: Any) -> None:  # noqa: ANN401 - fields of Run
     """Let the job have run on two nodes; this is one of them."""
-    job.change(node=node, head=node == "n1", nodelist="n[1-2]", **changes)
-    os.makedirs(f"{job.context.record.run_directory}/cache", exist_ok=True)
+    job.change(node=node, nodelist="n[1-2]", **changes)
+    os.makedirs(f"{job.context.run.directory}/cache", exist_ok=True)
     os.makedirs(job.context.paths.stage, mode=0o700, exist_ok=True)
 
 
 def run_parts(job: Job) -> RunParts:
-    return RunParts(job.store, parts.name_of(job.context.record.uid, "test", 7, 0))
+    return RunParts(job.store, parts.name_of(job.context.run.uid, "test", 7, 0))
 
 
 def listing(job: Job) -> Listing:
@@ -438,7 +438,7 @@ def test_a_part_that_the_store_does_not_take_is_spooled(job: Job, started: list[
 )
 def test_what_a_job_says_that_it_set_itself(job: Job, left: list[str], own: list[str], use: str) -> None:
     for name in left:
-        Path(job.context.record.run_directory, "cache", name).touch()
+        Path(job.context.run.directory, "cache", name).touch()
     job.harvest()
     told = job.logged()["numba"]
     assert (told.get("own", []), told["use"]) == (own, use)

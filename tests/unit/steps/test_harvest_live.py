@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from tests.lib.alone import run_alone
 from tests.lib.live_jobs import TOY, LiveJob
-from tests.lib.runs import a_policy, a_record, events
+from tests.lib.runs import a_policy, a_run, changed, events
 from warmstart.errands import merges
 from warmstart.harvest import live
 from warmstart.harvest.collect import Stage
 from warmstart.harvest.live import Taken
 from warmstart.host import process
-from warmstart.record import Record, Seeded
 from warmstart.repack import rewrite
+from warmstart.run.state import Seeded
 from warmstart.steps import harvest
 from warmstart.store import parts
 from warmstart.store.client import StoreClient
@@ -111,7 +111,7 @@ def test_what_refers_to_others_is_taken_with_them(job: LiveJob, monkeypatch: pyt
     both = {name: Seeded("ns", []) for name in seeded.split(" and ")}
     job.context = job.context._replace(
         policy=policy._replace(profiles=(TOY, TOY._replace(name="other"))),
-        record=job.context.record._replace(seeded=both),
+        run=changed(job.context.run, seeded=both),
     )
     job.write("a", "1")
     moment = job.now()
@@ -207,7 +207,7 @@ class WholeJob:
 
     def __init__(self, root: Path) -> None:
         self.head = LiveJob(root / "n1", nodelist=NODELIST)
-        self.other = LiveJob(root / "n2", beside=self.head, nodelist=NODELIST, node="n2", head=False)
+        self.other = LiveJob(root / "n2", beside=self.head, nodelist=NODELIST, node="n2")
         self.nodes = [self.head, self.other]
         self.rounds = 0
 
@@ -313,37 +313,35 @@ NAMES = ("numba", "inductor", "triton", "trt-rtx", "files", "vllm", "no-more")
 
 def test_which_profiles_wait_for_the_end(tmp_path: Path) -> None:
     policy = a_policy(tmp_path)
-    record = a_record(seeded={name: Seeded("ns") for name in NAMES})
-    assert live.profiles(policy, record) == ["numba", "triton", "inductor", "vllm"]
+    record = a_run(seeded={name: Seeded("ns") for name in NAMES})
+    assert live.profiles(policy, record.own) == ["numba", "triton", "inductor", "vllm"]
 
 
 def test_which_jobs_wait_for_the_end(tmp_path: Path) -> None:
-    policy, record = a_policy(tmp_path), a_record(publish_scope="user-1-a")
+    policy, record = a_policy(tmp_path), a_run(publish_scope="user-1-a")
     choosy = policy._replace(harvest=policy.harvest._replace(only_successful=True))
     told = [
         live.why_not(policy, record._replace(fresh=True)),
         live.why_not(choosy, record),
-        live.why_not(policy, record._replace(publish_scope="")),
+        live.why_not(policy, changed(record, publish_scope="")),
     ]
     assert (live.why_not(policy, record), all(told), len({*told})) == ("", True, 3)
 
 
 @pytest.fixture
-def begun(tmp_path: Path) -> Record:
-    made = a_record(workspace=str(tmp_path))
-    os.makedirs(made.set_directory)
-    return made
+def begun(tmp_path: Path) -> str:
+    return str(tmp_path)
 
 
-def test_what_was_taken_is_remembered(begun: Record) -> None:
+def test_what_was_taken_is_remembered(begun: str) -> None:
     files = {"a": {"a/f": File(3, "ab" * 32, 7)}}
     live.note(begun, "toy", whole := Taken("b", files, {"c": {"c/f": File(4, "cd" * 32, 8)}}))
     assert (live.taken(begun, "toy"), live.taken(begun, "other")) == (whole, Taken())
-    (name,) = os.listdir(begun.set_directory)
-    assert os.stat(f"{begun.set_directory}/{name}").st_mode & 0o777 == 0o600
+    (name,) = os.listdir(begun)
+    assert os.stat(f"{begun}/{name}").st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"entries": 3}'])
-def test_what_cannot_be_read_was_not_taken(begun: Record, content: bytes) -> None:
-    Path(begun.set_directory, ".taken-toy").write_bytes(content)
+def test_what_cannot_be_read_was_not_taken(begun: str, content: bytes) -> None:
+    Path(begun, ".taken-toy").write_bytes(content)
     assert live.taken(begun, "toy") == Taken()

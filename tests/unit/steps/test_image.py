@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.image_site import RULES
-from tests.lib.runs import events, result
+from tests.lib.runs import changed, events, ran, result
 from warmstart.errors import ResourceError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import agreed, private, single_flight
@@ -67,10 +67,9 @@ NOT_FOUND = ImageNotFound(image=FIRST.canonical())
 def test_the_first_image_is_the_jobs(context: Context, flights: Flights) -> None:
     assert image.run(context, Options((FIRST, SECOND))) == Outcome(
         "unchanged",
-        record={
-            "image": DIGEST,
-            "images": {FIRST.canonical(): "/store/1.sqsh", SECOND.canonical(): "/store/2.sqsh"},
-        },
+        run=changed(
+            context.run, image=DIGEST, images={FIRST.canonical(): "/store/1.sqsh", SECOND.canonical(): "/store/2.sqsh"}
+        ),
         environment={"WARMSTART_IMAGE": "/store/1.sqsh", "WARMSTART_IMAGES": "/store/1.sqsh:/store/2.sqsh"},
     )
     assert flights.names() == [FIRST.canonical(), SECOND.canonical()]
@@ -97,8 +96,8 @@ def test_how_it_was_obtained_is_logged(context: Context, flights: Flights, how: 
 
 def test_who_pays_for_an_image(context: Context, flights: Flights) -> None:
     """The job's user and account, but nobody for what the policy names."""
-    record = context.record._replace(account="physics")
-    image.run(context._replace(record=record), Options((FIRST, SECOND), by_policy=frozenset({SECOND})))
+    record = context.run._replace(account="physics")
+    image.run(context._replace(run=record), Options((FIRST, SECOND), by_policy=frozenset({SECOND})))
     assert [site.charged for _, site, _ in flights.asked] == [Charged("ws-alice", record.uid), NOBODY]
     assert {site.requester for _, site, _ in flights.asked} == {Requester("n1", "0a1b2c3d", 7, "test")}
 
@@ -130,12 +129,13 @@ def test_pyxis_imports_what_the_registry_does_not_show_to_the_site(
 
     flights.failing[FIRST] = error
     outcome = image.run(context, Options((FIRST, SECOND), pyxis=PYXIS))
-    assert outcome.record == {
-        "image": "claimed:reg.example.com/a:1",
-        "images": {SECOND.canonical(): "/store/2.sqsh"},
-        "read_scopes": ["user-1-a"],
-        "publish_scope": "user-1-a",
-    }
+    assert outcome.run == changed(
+        context.run,
+        image="claimed:reg.example.com/a:1",
+        images={SECOND.canonical(): "/store/2.sqsh"},
+        read_scopes=["user-1-a"],
+        publish_scope="user-1-a",
+    )
     assert outcome.environment["WARMSTART_IMAGE"] == "/store/2.sqsh"
     (notice,) = outcome.notices
     assert str(error) in notice
@@ -146,7 +146,7 @@ def test_pyxis_imports_what_the_registry_does_not_show_to_the_site(
 def test_an_image_with_own_credentials_is_not_asked_for(context: Context, flights: Flights) -> None:
     outcome = image.run(context, Options((FIRST,), pyxis=PYXIS._replace(has_login=True)))
     assert flights.asked == []
-    assert (outcome.record["image"], outcome.environment) == ("claimed:reg.example.com/a:1", {})
+    assert (ran(outcome).own.image, outcome.environment) == ("claimed:reg.example.com/a:1", {})
 
 
 @pytest.mark.parametrize(("refresh", "tag_ttl", "taken"), [(True, 3600, 300), (True, 60, 60), (False, 3600, 3600)])
@@ -178,7 +178,7 @@ def test_a_private_image_is_copied_for_the_job(
 
     def hand_over(found: Obtained, reference: Reference, owner: JobOwner, site: Site, _deadline: Deadline) -> str:
         assert (found.path, reference, site.recipe != "apart") == ("/store/1.sqsh", FIRST, True)
-        assert owner == (context.record.run_directory, context.record.uid, context.record.gid)
+        assert owner == (context.run.directory, context.run.uid, context.run.gid)
         return "/run/copy.sqsh"
 
     monkeypatch.setattr(private, "site_of", site_of)
@@ -198,7 +198,7 @@ def meeting(context: Context) -> Options:
 
 def another(context: Context) -> Context:
     """Return the context of a node that is not the head."""
-    return context._replace(record=context.record._replace(node="n2", head=False))
+    return context._replace(run=context.run._replace(node="n2", nodelist="n[1-2]"))
 
 
 @pytest.mark.parametrize("how", ["reused", "waited", "stale"])
@@ -206,10 +206,10 @@ def test_all_nodes_have_the_head_nodes_image(context: Context, meeting: Options,
     """The others ask for its digest, and are told as it is; its epilog removes what they agreed on."""
     flights.how = how
     head = image.run(context, meeting)
-    assert (head.record["image"], head.topics) == (DIGEST, ("test.7.0/images",))
+    assert (ran(head).own.image, head.topics) == (DIGEST, ("test.7.0/images",))
     flights.how = "reused"
     other = image.run(another(context), meeting)
-    assert other.record == {"image": DIGEST, "images": {FIRST.canonical(): "/store/2.sqsh"}}
+    assert other.run == changed(another(context).run, image=DIGEST, images={FIRST.canonical(): "/store/2.sqsh"})
     assert flights.names() == [FIRST.canonical(), FIRST.at(DIGEST)]
     assert [(got["image"], got["how"]) for got in result(context)["images"]] == [(FIRST.canonical(), how)] * 2
 
@@ -224,7 +224,7 @@ def test_a_steps_image_is_what_the_jobs_first_step_in_it_found(
     flights.failing.clear()
     flights.meanings = iter([DIGEST, MOVED])
     nodes = [another(context), context, another(context)]
-    assert [image.run(node, options).record["image"] for node in nodes] == [DIGEST] * 3
+    assert [ran(image.run(node, options)).own.image for node in nodes] == [DIGEST] * 3
     assert flights.names() == [FIRST.canonical(), FIRST.canonical(), FIRST.at(DIGEST), FIRST.at(DIGEST)]
 
 
@@ -234,21 +234,21 @@ def test_steps_that_find_an_image_at_once_have_the_same(
     options, flights.meanings = meeting._replace(of_step=True), iter([DIGEST, MOVED])
     image.run(context, options)
     monkeypatch.setattr(Heads, "heard", lambda *_: {})
-    assert image.run(another(context), options).record["image"] == DIGEST
+    assert ran(image.run(another(context), options)).own.image == DIGEST
 
 
 def test_what_this_node_knows_needs_no_board(context: Context, meeting: Options, flights: Flights) -> None:
     os.rmdir(context.policy.paths.store)
     options = meeting._replace(of_step=True)
     known = options._replace(said={FIRST.canonical(): HeadImage(DIGEST)})
-    assert [image.run(context, one).record["image"] for one in (known, options)] == [DIGEST] * 2
+    assert [ran(image.run(context, one)).own.image for one in (known, options)] == [DIGEST] * 2
     assert flights.names() == [FIRST.at(DIGEST), FIRST.canonical()]
 
 
 def test_a_prolog_that_runs_again_keeps_to_its_word(context: Context, meeting: Options, flights: Flights) -> None:
     image.run(context, meeting)
     flights.failing[FIRST] = NOT_FOUND
-    assert image.run(context, meeting).record["image"] == DIGEST
+    assert ran(image.run(context, meeting)).own.image == DIGEST
 
 
 def test_no_node_has_an_image_that_the_head_node_has_not(context: Context, meeting: Options, flights: Flights) -> None:
@@ -267,7 +267,7 @@ def test_what_the_head_node_leaves_to_pyxis_all_do(context: Context, meeting: Op
     head = image.run(context, options)
     flights.failing.clear()
     other = image.run(another(context), options)
-    assert head.record["image"] == other.record["image"] == "claimed:reg.example.com/a:1"
+    assert ran(head).own.image == ran(other).own.image == "claimed:reg.example.com/a:1"
     assert head.notices == other.notices
 
 
@@ -286,13 +286,13 @@ def test_without_the_store_pyxis_imports_its_image(context: Context, meeting: Op
     failure = StoreFailed(what="find it", problem="Transport endpoint is not connected")
     flights.failing = {FIRST: failure, SECOND: failure}
     alone = image.run(context, Options((FIRST,), pyxis=PYXIS))
-    assert alone.record["image"] == "claimed:reg.example.com/a:1"
+    assert ran(alone).own.image == "claimed:reg.example.com/a:1"
     assert "Transport endpoint is not connected" in alone.notices[0]
     with pytest.raises(StoreFailed):
         image.run(context, Options((SECOND,), pyxis=PYXIS))
     Path(context.policy.paths.store).rmdir()
     for one in (context, another(context)):
-        assert image.run(one, meeting._replace(pyxis=PYXIS)).record["image"] == "claimed:reg.example.com/a:1"
+        assert ran(image.run(one, meeting._replace(pyxis=PYXIS))).own.image == "claimed:reg.example.com/a:1"
 
 
 def test_where_the_head_node_is_silent_pyxis_imports_its_image(context: Context, meeting: Options) -> None:
@@ -300,7 +300,7 @@ def test_where_the_head_node_is_silent_pyxis_imports_its_image(context: Context,
     waits = context.policy.images._replace(wait=0)
     node = another(context._replace(policy=context.policy._replace(images=waits)))
     told = image.run(node, meeting._replace(pyxis=PYXIS))
-    assert told.record["image"] == "claimed:reg.example.com/a:1"
+    assert ran(told).own.image == "claimed:reg.example.com/a:1"
     assert "the head node n1 has named no image" in told.notices[0]
     with pytest.raises(HeadSilent):
         image.run(node, meeting)
@@ -344,7 +344,7 @@ def test_who_waits_for_the_head_hears_that_the_job_is_over(
         return lambda _: next(answers)
 
     assert meeting.meeting
-    heads = Heads(context.store, another(context).record, meeting.meeting)
+    heads = Heads(context.store, another(context).run, meeting.meeting)
     with pytest.raises(JobOver, match=r"while it waited for image reg\.example\.com/a:1"):
         heads.word(FIRST.canonical(), job_end, after(30))
     assert begun == [0]

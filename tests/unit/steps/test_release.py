@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.runs import result
-from warmstart import record as records
 from warmstart import run_end
-from warmstart.record import Seeded, SeededBundle
+from warmstart.run import state as runs
 from warmstart.steps import release
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store import board
@@ -21,37 +19,29 @@ from warmstart.store.layout import StoreFailed
 @pytest.fixture
 def ended(context: Context) -> Context:
     """Give a context whose job has ended and had a workspace."""
-    records.save(context.paths.state, context.record)
-    os.makedirs(f"{context.record.run_directory}/cache/numba")
-    Path(context.record.run_directory, context.record.mark).touch()
+    runs.save(context.paths.state, context.run)
+    os.makedirs(f"{context.run.directory}/cache/numba")
+    Path(context.run.directory, context.run.mark).touch()
     return context
 
 
 def test_nothing_is_left_and_again_is_fine(ended: Context) -> None:
     for _ in range(2):
         assert release.run(ended, release.Options()) == Outcome("changed")
-        assert os.listdir(ended.record.workspace) == []
-        assert records.load(ended.paths.state, 7) is None
-
-
-@pytest.mark.parametrize(("entries", "died_ms"), [([], None), (["a"], 40_000.0)])
-def test_a_job_that_began_warm_and_died_is_told(ended: Context, entries: list[str], died_ms: float | None) -> None:
-    given = SeededBundle("user-1", "b", "ab" * 32, entries)
-    record = ended.record._replace(died=True, began=1e9, ended=1e9 + 40, seeded={"numba": Seeded("ns", [given])})
-    release.run(ended._replace(record=record), release.Options())
-    assert result(ended).get("died_ms") == died_ms
+        assert os.listdir(ended.run.workspace) == []
+        assert runs.load(ended.paths.state, 7) is None
 
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_what_the_node_said_is_taken_down(ended: Context, tmp_path: Path, is_there: bool) -> None:
-    record = ended.record._replace(topics=["test.7.0/caches"])
+    record = ended.run._replace(topics=["test.7.0/caches"])
     if is_there:
         (tmp_path / "store").mkdir()
         topic = Topic("test.7.0", "caches", "n1", Whose(1, "test", "n1"))
         board.begin(str(tmp_path / "store"), topic, "answer", "{}")
-    outcome = release.run(ended._replace(record=record), release.Options())
+    outcome = release.run(ended._replace(run=record), release.Options())
     assert [type(error) for error in outcome.degraded] == ([] if is_there else [StoreFailed])
-    assert records.load(ended.paths.state, 7) is None
+    assert runs.load(ended.paths.state, 7) is None
     if is_there:
         assert os.listdir(tmp_path / "store" / board.DIRECTORY) == []
     ended.store.close()
@@ -64,4 +54,4 @@ def test_what_is_held_is_an_error_of_the_steps(ended: Context, monkeypatch: pyte
     monkeypatch.setattr(run_end, "remove_tree", busy)
     outcome = release.run(ended, release.Options())
     assert [type(error) for error in outcome.degraded] == [run_end.WorkspaceBusy]
-    assert records.load(ended.paths.state, 7) == ended.record
+    assert runs.load(ended.paths.state, 7) == ended.run

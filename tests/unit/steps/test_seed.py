@@ -16,14 +16,14 @@ import pytest
 from tests.lib import packed
 from tests.lib.alone import run_alone
 from tests.lib.packed import MTIME_NS
-from tests.lib.runs import a_context, result
+from tests.lib.runs import a_context, changed, ran, result
 from warmstart.errand import Errands
 from warmstart.harvest.live import ROUNDS
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import DiskFailed
 from warmstart.profiles import facts, registry
-from warmstart.record import Seeded
+from warmstart.run.state import Run, Seeded
 from warmstart.seed import overlay
 from warmstart.seed.node_cache import Copy
 from warmstart.seed.overlay import OverlayUnavailable, Shown
@@ -46,9 +46,9 @@ class Node:
         self.patch = monkeypatch
         (root / "store").mkdir()
         context = a_context(root)
-        record = context.record._replace(read_scopes=SCOPES, cache=f"{context.record.run_directory}/cache")
-        self.context: Context = context._replace(record=record)
-        self.cache = Path(record.cache)
+        record = changed(context.run, read_scopes=SCOPES, path=f"{context.run.directory}/cache")
+        self.context: Context = context._replace(run=record)
+        self.cache = Path(record.own.path)
         for profile in ("numba", "jax", "trt-rtx", "torch-extensions"):
             (self.cache / profile).mkdir(parents=True)
 
@@ -101,8 +101,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
 
 def seeded(outcome: Outcome) -> dict[str, Seeded]:
     """Return what the step says that the job was seeded with."""
-    assert "seeded" in outcome.record
-    return outcome.record["seeded"]
+    return ran(outcome).own.seeded
 
 
 def caches(node: Node) -> dict[str, dict[str, Any]]:
@@ -116,27 +115,26 @@ def cold(node: Node) -> dict[str, str]:
     return {name: cache["cold"] for name, cache in caches(node).items() if not cache["warm"]}
 
 
-def watching(node: Node, **changes: object) -> Outcome:
+def watching(on: Node, **changes: object) -> Outcome:
     """Run the step where the policy has jobs harvested while they run."""
-    policy, record = node.context.policy, node.context.record
-    record = record._replace(publish_scope=SCOPES[1])._replace(**changes)  # type: ignore[arg-type]
+    policy, run = on.context.policy, changed(on.context.run, publish_scope=SCOPES[1], **changes)
     policy = policy._replace(harvest=policy.harvest._replace(while_running=900))
-    node.context = node.context._replace(policy=policy, record=record)
-    return node.run()
+    on.context = on.context._replace(policy=policy, run=run)
+    return on.run()
 
 
 def test_a_job_is_harvested_while_it_runs(node: Node) -> None:
-    assert ("live" in node.run().record, os.path.lexists(node.context.paths.errands)) == (False, False)
+    assert (ran(node.run()).live, os.path.lexists(node.context.paths.errands)) == (False, False)
     outcome, now = watching(node), int(time.time())
     (errand,) = Errands(node.context.paths, ROUNDS).all()
-    assert (errand.key, errand.attempts, 0 <= errand.due - now - 900 < 20) == (node.context.record.run_name, 0, True)
-    assert (outcome.record.get("live"), result(node.context)["look"]) == (True, errand.due)
+    assert (errand.key, errand.attempts, 0 <= errand.due - now - 900 < 20) == (node.context.run.name, 0, True)
+    assert (ran(outcome).live, result(node.context)["look"]) == (True, errand.due)
 
 
 @pytest.mark.parametrize("head", [True, False])
 def test_the_head_node_takes_down_what_the_nodes_of_a_job_say_meanwhile(node: Node, head: bool) -> None:
-    outcome = watching(node, nodelist="n[1-2]", head=head)
-    assert (outcome.record.get("live"), outcome.topics) == (True, ("test.7.0/rounds",) if head else ())
+    outcome = watching(node, nodelist="n[1-2]", node="n1" if head else "n2")
+    assert (ran(outcome).live, outcome.topics) == (True, ("test.7.0/rounds",) if head else ())
 
 
 def test_an_empty_store_leaves_the_job_cold(node: Node) -> None:
@@ -144,9 +142,9 @@ def test_an_empty_store_leaves_the_job_cold(node: Node) -> None:
     assert (outcome.state, outcome.degraded, node.cached()) == ("unchanged", [], {})
     assert {name: found.entries for name, found in seeded(outcome).items()} == {"numba": [], "jax": []}
     assert len({found.namespace for found in seeded(outcome).values()}) == 2
-    assert outcome.record["facts"]["image"] == "label:bare"
+    assert ran(outcome).own.facts["image"] == "label:bare"
     assert cold(node) == dict.fromkeys(("numba", "jax"), "nothing-published")
-    assert result(node.context)["facts"] == outcome.record["facts"]
+    assert result(node.context)["facts"] == ran(outcome).own.facts
 
 
 def test_nodes_that_boot_together_do_not_fetch_at_once(node: Node) -> None:
@@ -266,7 +264,7 @@ def test_what_each_entry_is_from_is_recorded(node: Node) -> None:
     assert (given.scope, given.bundle, given.entries) == (SCOPES[1], bundle, ["runtime_cache.bin"])
     assert os.path.exists(f"{node.context.paths.bundles}/{given.sha256}.files.json")
     fresh = node.run(Options(("trt-rtx", "numba"), fresh=True))
-    assert "fresh" in fresh.record
+    assert ran(fresh).fresh
     assert [found.bundles for found in seeded(fresh).values()] == [[], []]
 
 
@@ -293,7 +291,7 @@ def test_a_cache_that_can_not_be_given_away_is_withheld(node: Node, monkeypatch:
     monkeypatch.setattr(os, "fchown", refuse)
     outcome = node.run()
     assert [type(error) for error in outcome.degraded] == [DiskFailed]
-    assert (outcome.record, outcome.environment) == ({"cache": ""}, {"WARMSTART_CACHE": ""})
+    assert (ran(outcome).own.path, outcome.environment) == ("", {"WARMSTART_CACHE": ""})
     assert cold(node) == {"numba": "disk-failed"}
     assert node.cached() == {}
 
@@ -302,8 +300,8 @@ def test_what_is_put_in_the_caches_place_is_not_entered(node: Node, monkeypatch:
     node.publish(ENTRIES)
     real = seed._give_away
 
-    def swapped(context: Context) -> DiskFailed | None:
-        result = real(context)
+    def swapped(run: Run, directory: str) -> DiskFailed | None:
+        result = real(run, directory)
         node.cache.rename(node.root / "moved")
         node.cache.symlink_to(node.root / "moved")
         return result

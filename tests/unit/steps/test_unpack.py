@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from tests.lib.bundles import ASKER
-from tests.lib.runs import a_context
+from tests.lib.runs import a_context, changed
 from warmstart import plan
-from warmstart import record as records
 from warmstart.errand import Errand, Errands
 from warmstart.host import files
 from warmstart.images import unpacks
@@ -23,6 +22,7 @@ from warmstart.images.store.layout import UNPACK_S, image_name
 from warmstart.images.unpacked import ImageKey, shelf_of
 from warmstart.images.unpacks import UNPACKS, UnpackRequest
 from warmstart.paths import NodePaths
+from warmstart.run import state as runs
 from warmstart.steps import unpack
 from warmstart.steps.contract import Outcome
 
@@ -38,7 +38,7 @@ class Place:
         paths = NodePaths(f"{root}/n1", "/nowhere")
         os.makedirs(f"{paths.state}/7", mode=0o700)
         (root / "shelf").mkdir()
-        self.context = context._replace(paths=paths, record=context.record._replace(image=DIGEST))
+        self.context = context._replace(paths=paths, run=changed(context.run, image=DIGEST))
         self.errands = Errands(paths, UNPACKS)
         self.policy(shelf=f"{root}/shelf")
 
@@ -64,7 +64,7 @@ class Place:
         """Run the step, which finds no tree; return why."""
         outcome = self.run(**options)
         assert outcome.state == "skipped"
-        assert records.held(self.context.paths.state) == {}
+        assert runs.held(self.context.paths.state) == {}
         return str(outcome.detail["reason"])
 
     def fail(self) -> None:
@@ -93,11 +93,11 @@ def test_a_tree_that_is_there_is_taken_and_noted_until_the_run_ends(place: Place
     outcome = place.run()
     assert (outcome.state, outcome.detail) == ("unchanged", {"tree": place.key.tree})
     state = place.context.paths.state
-    assert records.held(state) == {place.key.tree: [7]}
+    assert runs.held(state) == {place.key.tree: [7]}
     assert os.stat(f"{place.shelf}/{place.key.tree}").st_mtime > 1  # it is a use
     assert not os.path.exists(place.context.paths.errands)
-    records.forget(state, 7)
-    assert records.held(state) == {}
+    runs.forget(state, 7)
+    assert runs.held(state) == {}
 
 
 def test_a_private_image_is_found_in_its_scope_alone(place: Place) -> None:
@@ -212,7 +212,7 @@ def test_a_shelf_that_others_can_change_is_not_used(place: Place, tmp_path: Path
 @pytest.mark.parametrize("image", ["", "claimed:reg.io/a:1"])
 def test_what_is_not_in_the_store_is_not_unpacked(place: Place, image: str) -> None:
     """No image, or one that is left to pyxis."""
-    place.context = place.context._replace(record=place.context.record._replace(image=image))
+    place.context = place.context._replace(run=changed(place.context.run, image=image))
     place.skipped()
     assert not os.path.exists(place.shelf)
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.lib.runs import CACHE, a_context, a_record
+from tests.lib.runs import CACHE, a_context, a_run, changed, ran
 from warmstart import view
 from warmstart.host.files import DiskFailed, FileSystemBroken
 from warmstart.images.scratch import WorkspaceNotRoots
@@ -48,7 +48,7 @@ def short(tmp_path: Path) -> Iterator[tuple[Context, Path]]:
     """Give a context whose workspace has a short path, as nodes have, and that path."""
     with tempfile.TemporaryDirectory(prefix="ws-", dir="/var/tmp") as base:
         context = a_context(tmp_path)
-        yield context._replace(record=context.record._replace(workspace=base)), Path(base)
+        yield context._replace(run=context.run._replace(workspace=base)), Path(base)
 
 
 @pytest.mark.threat(43)
@@ -72,7 +72,7 @@ def test_no_workspace_is_made_on_a_disk_at_its_floor(
 @pytest.mark.threat(4)
 def test_the_job_gets_its_own_directories_under_roots(short: tuple[Context, Path]) -> None:
     """The layout of docs/architecture.md, On a node, and variables that point there; `seed` gives the cache away."""
-    context = short[0]._replace(record=short[0].record._replace(uid=JOB, gid=GROUP))
+    context = short[0]._replace(run=short[0].run._replace(uid=JOB, gid=GROUP))
     outcome = workspace.run(context, OPTIONS)
     run = short[1] / "7.00000000"
     assert stat.S_IMODE(run.stat().st_mode) == 0o711
@@ -86,7 +86,7 @@ def test_the_job_gets_its_own_directories_under_roots(short: tuple[Context, Path
             continue
         owner = os.getuid() if "cache" in path.parts else JOB
         assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_uid) == (0o700, owner)
-    assert outcome.record == {"cache": f"{run}/cache", "apart": False}
+    assert ran(outcome) == changed(context.run, path=f"{run}/cache")
     assert outcome.environment == {"TMPDIR": f"{run}/tmp"}
 
 
@@ -131,12 +131,12 @@ def test_a_list_that_has_no_space_is_done_without(short: tuple[Context, Path], m
 
     monkeypatch.setattr(view, "write_all", full)
     assert workspace.run(short[0], OPTIONS).state == "changed"
-    assert view.shown(short[0].record.run_directory) == []
+    assert view.shown(short[0].run.directory) == []
 
 
 def test_the_longest_tmpdir_has_room_for_sockets() -> None:
-    longest = a_record(workspace="/" + "w" * (LONGEST_WORKSPACE - 1), view_id=2**32 - 1, restarts=2**32 - 1)
-    directory = f"{longest.run_directory}/tmp"
+    longest = a_run(workspace="/" + "w" * (LONGEST_WORKSPACE - 1), view_id=2**32 - 1, restarts=2**32 - 1)
+    directory = f"{longest.directory}/tmp"
     assert len(directory) == LONGEST_TMPDIR
     for added, problem in ((SOCKET_NAMES, "No such file"), (SOCKET_NAMES + 1, "path too long")):
         with socket.socket(socket.AF_UNIX) as probe, pytest.raises(OSError, match=problem):
@@ -147,10 +147,10 @@ def test_a_directory_that_is_there_is_another_runs(short: tuple[Context, Path]) 
     """An earlier job's of that id: it is left alone, and the run has its own."""
     workspace.run(short[0], OPTIONS)
     before = tree(short[1] / "7.00000000")
-    other = short[0]._replace(record=short[0].record._replace(run_id="ffffffff"))
+    other = short[0]._replace(run=short[0].run._replace(run_id="ffffffff"))
     outcome = workspace.run(other, OPTIONS)
     own = short[1] / "7.ffffffff"
-    assert outcome.record == {"cache": f"{own}/cache", "apart": True}
+    assert ran(outcome) == changed(other.run, path=f"{own}/cache", apart=True)
     assert outcome.environment == {"TMPDIR": f"{own}/tmp"}
     assert tree(own) == [".of-7.ffffffff", *before[1:]]
     assert tree(short[1] / "7.00000000") == before
@@ -161,7 +161,7 @@ def test_the_job_is_told_the_constant_path(short: tuple[Context, Path]) -> None:
     context, base = short
     outcome = workspace.run(context._replace(policy=context.policy._replace(constant_path="spank")), OPTIONS)
     own = base / "7.00000000"
-    assert (outcome.record, outcome.environment) == ({"cache": CACHE, "apart": False}, {"TMPDIR": f"{own}/tmp"})
+    assert (outcome.run, outcome.environment) == (changed(context.run, path=CACHE), {"TMPDIR": f"{own}/tmp"})
     assert (own / "cache" / "numba").is_dir()
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.lib.runs import a_record
+from tests.lib.runs import a_run
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.store import board
@@ -88,9 +88,9 @@ class Word(NamedTuple):
 
 def test_a_word_of_another_type_is_none(tmp_path: Path) -> None:
     with StoreClient(Identity("me", os.geteuid(), os.getegid()), str(tmp_path), "n1-0a1b2c3d") as store:
-        joined = Meeting("c.7.0", "caches", "n[1-2]").joined(store, a_record())
+        joined = Meeting("c.7.0", "caches", "n[1-2]").joined(store, a_run())
         assert joined.begin("word", Word("a", ("n1",)), after(5)) == Word("a", ("n1",))
-        whose = Whose(a_record().uid, a_record().cluster, "n[1-2]")
+        whose = Whose(a_run().uid, a_run().cluster, "n[1-2]")
         store.run(after(5), board.say, Topic("c.7.0", "caches", "n2", whose), "x.n2", "7")
         joined.say("x.n3", Word("c"), after(5))
         assert joined.hear_all("x.", Word, [], after(5)) == {"x.n3": Word("c")}

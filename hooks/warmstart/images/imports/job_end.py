@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after, jittered
-from warmstart.record import Record
+from warmstart.run.state import Run
 from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import Slurmctld
 from warmstart.store import board
@@ -50,19 +50,19 @@ class Over(NamedTuple):
 class JobEnd:
     """One prolog's watch for the end of its job."""
 
-    def __init__(self, record: Record, store: StoreClient, scontrol: str, *, stands_in: bool = False) -> None:
+    def __init__(self, run: Run, store: StoreClient, scontrol: str, *, stands_in: bool = False) -> None:
         """Begin to watch. The head node removes what an earlier job of the same id left in the store.
 
         `stands_in`: this other node asks, too.
         """
-        self._record = record
-        meeting = Meeting(run_of(record.cluster, record.job_id, record.restarts), _OVER, record.nodelist)
-        self._board = meeting.joined(store, record) if record.nodelist else None
+        self._run = run
+        meeting = Meeting(run_of(run.cluster, run.job_id, run.restarts), _OVER, run.nodelist)
+        self._board = meeting.joined(store, run) if run.nodelist else None
         self._slurmctld = Slurmctld(Access(scontrol, os.environ.get("SLURM_CONF", "")))
         self._stands_in = stands_in
         self._pause = STAND_IN_S if stands_in else FIRST_S
         self._due = time.monotonic() + jittered(self._pause)
-        if record.head and self._board:
+        if run.head and self._board:
             with suppress(WarmstartError):
                 store.run(after(ANSWER_S), board.take_down, meeting.path)
 
@@ -72,14 +72,14 @@ class JobEnd:
             return False
         is_over = False
         with suppress(WarmstartError):
-            is_over = self._ask(deadline) if self._record.head or self._stands_in else self._look(deadline)
+            is_over = self._ask(deadline) if self._run.head or self._stands_in else self._look(deadline)
         if not self._stands_in:
-            self._pause = min(self._pause * GROWTH, LONGEST_S) if self._record.head else LOOK_S
+            self._pause = min(self._pause * GROWTH, LONGEST_S) if self._run.head else LOOK_S
         self._due = time.monotonic() + jittered(self._pause)
         return is_over
 
     def _ask(self, deadline: Deadline) -> bool:
-        facts = self._slurmctld.job(self._record.job_id, deadline.within(ANSWER_S))
+        facts = self._slurmctld.job(self._run.job_id, deadline.within(ANSWER_S))
         if facts is None or not facts.has_left_its_nodes:
             return False
         if self._board:

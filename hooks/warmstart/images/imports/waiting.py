@@ -36,7 +36,7 @@ from warmstart.images.store import published
 from warmstart.images.store.layout import ImageQuery
 from warmstart.images.store.published import RememberedFailure
 from warmstart.policy.units import format_duration, format_size
-from warmstart.record import using_state
+from warmstart.run.state import using_state
 
 ANSWER_S = 1.0  # reserved for the last look into the store
 PROBE_S = 1.0  # the least between two questions whether somebody is at work; jitter makes each up to half longer

@@ -56,7 +56,7 @@ class Made(NamedTuple):
     """An image that somebody has made for a step, and the caches that its container has."""
 
     path: str
-    caches: str | None = None  # the key of a set (`record.CacheSet`), "" the run's first one; None: none of the job's
+    caches: str | None = None  # their key (`state.Caches`); None: none of the job's
     text: str = ""  # what the step is told
     more: bool = False  # root may have more for the step than that
 

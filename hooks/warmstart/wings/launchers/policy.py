@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from warmstart.policy.checks import not_normal, within
+from warmstart.policy.checks import apart
 from warmstart.policy.document import Fault
 from warmstart.policy.keys import Policy
 from warmstart.wings.launchers.places import KEY, Launchers, of_policy
@@ -18,10 +18,5 @@ def faults(policy: Policy) -> Iterator[Fault]:
     given = of_policy(policy)
     if given.lock and given.directory is None:
         yield Fault((KEY, "lock"), "needs launchers.directory, where the locks are")
-    if given.directory is None:
-        return
-    if problem := not_normal(given.directory):
-        yield Fault((KEY, "directory"), problem)
-    for name, ours in (("store", policy.paths.store), ("workspace", policy.paths.workspace)):
-        if within(given.directory, ours) or within(ours, given.directory):
-            yield Fault((KEY, "directory"), f"may not be in paths.{name} ({ours}) or contain it")
+    if given.directory is not None:
+        yield from apart((KEY, "directory"), given.directory, policy, ("store", "workspace"))

@@ -66,7 +66,6 @@ def copy(turn: Turn) -> Outcome:
         session.failures.append(failure)
         errands.put(turn.errand, request._replace(problem=str(failure.fields.get("problem", failure))))
         number = turn.errand.attempts
-        session.audit.count(**{"models not copied": 1})
         audit.emit(events.MODEL_COPY_FAILED, model=request.model, attempt=number, error=failure.as_audit())
         return LATER
     if attempt is None:
@@ -76,7 +75,6 @@ def copy(turn: Turn) -> Outcome:
     if not attempt.is_whole:
         errands.put(turn.errand, request._replace(seconds=seconds))
         return MORE
-    session.audit.count(**{"models copied": 1, "model copied bytes": request.read})
     audit.emit(
         events.MODEL_COPIED,
         model=attempt.look.path,

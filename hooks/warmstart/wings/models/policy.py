@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from warmstart.policy import shared_rules
+from warmstart.policy.checks import of_prefixes, of_shared
 from warmstart.policy.document import Fault
 from warmstart.policy.keys import Policy, Rule
 from warmstart.policy.shared import SharedPath
@@ -30,7 +30,7 @@ RULE_KEYS = InRules
 def faults(policy: Policy) -> Iterator[Fault]:
     """Yield prefixes that are the system's, or warmstart's; that no disk is named; a rate that ends no copy."""
     given = offered(policy)
-    yield from shared_rules.prefixes(policy, KEY, given.prefixes)
+    yield from of_prefixes(policy, KEY, given.prefixes)
     if given.prefixes and not policy.paths.shelf:
         yield Fault((KEY, "prefixes"), "needs paths.shelf, the disk where copies lie")
     if given.rate < _SLOWEST:
@@ -39,4 +39,4 @@ def faults(policy: Policy) -> Iterator[Fault]:
 
 def rule_faults(rule: Rule, policy: Policy) -> Iterator[Fault]:
     """Yield faults of shared models."""
-    yield from shared_rules.in_rule(rule, policy, KEY)
+    yield from of_shared(rule, policy, KEY)

@@ -8,7 +8,7 @@
         asked/<key>                empty: a job has named the model then, and no set has been made
 
 A copy without another link is of no set, and goes: a day after it was made, or when its last set goes. A run's state
-names a set before anything of it is shown (`record.note_held`), and an eviction reads these names.
+names a set before anything of it is shown (`state.note_held`), and an eviction reads these names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import math
 import os
 import time
 
-from warmstart import record as records
 from warmstart import shelf as shelves
 from warmstart.host import files, wire
 from warmstart.host.deadline import Deadline, after
@@ -25,11 +24,12 @@ from warmstart.host.files import ensure_dir, opened_dir, read_small, replace_fil
 from warmstart.host.space import Held, allocate, fair_order, room
 from warmstart.lean import TYPE_CHECKING, NamedTuple, Sequence, dumps, suppress
 from warmstart.paths import NodePaths
+from warmstart.run import state
 from warmstart.wings.models.offered import DAY_S
 
 if TYPE_CHECKING:
     from warmstart.policy.keys import Policy
-    from warmstart.record import Record
+    from warmstart.run.state import Run
 
 FOLDER = "models"
 FILES, SETS, ABOUTS, ASKED = "files", "sets", "about", "asked"
@@ -73,7 +73,7 @@ def make(policy: Policy, node: str) -> None:
             ensure_dir(name, 0o700, shelf)
 
 
-def take(shelf: str, name: str, paths: NodePaths, run: Record, deadline: Deadline) -> int | None:
+def take(shelf: str, name: str, paths: NodePaths, run: Run, deadline: Deadline) -> int | None:
     """Return a set's directory, open for `linux.clone`, and note in the state that a run has it; None: there is none.
 
     Raises `StateFull`, `FileSystemBroken`, and `OSError`; `ETIME` if an eviction held the shelf until the deadline.
@@ -83,7 +83,7 @@ def take(shelf: str, name: str, paths: NodePaths, run: Record, deadline: Deadlin
         shelves.share(fd, deadline)
         found = os.open(f"{SETS}/{name}", files.DIRECTORY, dir_fd=fd)
         try:
-            records.note_held(paths.state, run.job_id, HELD + name)
+            state.note_held(paths.state, run.job_id, HELD + name)
             os.utime(found)
         except BaseException:
             os.close(found)
@@ -103,7 +103,7 @@ def is_second(policy: Policy, node: str, name: str) -> bool:
 
 def sets(shelf: int, paths: NodePaths) -> list[Set]:
     """Return the sets of a shelf, the least recently used first. Raises `OSError`."""
-    jobs, found = records.held(paths.state), []
+    jobs, found = state.held(paths.state), []
     with opened_dir(SETS, shelf) as fd:
         names = [name for name in os.listdir(fd) if "." not in name]
     for name in names:

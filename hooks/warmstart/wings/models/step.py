@@ -110,7 +110,7 @@ def asked(requested: Request) -> list[str]:
 
 
 def _show(context: Context, wanted: Wanted) -> Outcome:
-    why = NO_WAY if context.policy.constant_path not in WAYS else "" if context.record.cache else NO_ROOM
+    why = NO_WAY if context.policy.constant_path not in WAYS else "" if context.run.own.path else NO_ROOM
     if why:
         return Outcome("skipped", notices=tuple(why.format(model=model) for model in wanted.models))
     return run(context, wanted)
@@ -127,7 +127,6 @@ def run(context: Context, wanted: Wanted) -> Outcome:
         found = _one(context, _Asked(model, number, left, wanted.shared))
         left -= _listed(context, found.look) if found.look and found.is_copy else 0
         way = "copy" if found.is_copy else "itself"
-        context.audit.count(**{f"models shown: {', '.join(filter(None, (way, found.reason)))}": 1})
         context.audit.add(
             "models",
             model=found.look.path if found.look else model,
@@ -167,46 +166,46 @@ def _one(context: Context, asked: _Asked) -> _Found:
 
 
 def _shown_or_asked(context: Context, asked: _Asked) -> _Found:
-    record, policy = context.record, context.policy
-    with ModelClient(Identity(record.user, record.uid, record.gid), asked.model) as client:
+    run, policy = context.run, context.policy
+    with ModelClient(Identity(run.user, run.uid, run.gid), asked.model) as client:
         seen = client.look(offered(policy).prefixes, context.deadline)
     if _listed(context, seen) > asked.left:
         return _Found(seen, False, TOO_MANY, _WHY[TOO_MANY])
     shared, unshared = shared_by(seen, asked.shared)
     rule = shared.rule if shared else ""
-    where, name = shelf.path_of(policy, record.node), seen.key(whose_of(shared, record.uid))
-    copies = shelf.take(where, name, context.paths, record, context.deadline)
+    where, name = shelf.path_of(policy, run.node), seen.key(whose_of(shared, run.uid))
+    copies = shelf.take(where, name, context.paths, run, context.deadline)
     if copies is not None:
         try:
             _mount(context, seen, copies, asked.number)
         finally:
             os.close(copies)
         return _Found(seen, True, "", unshared and f"this user's own: {unshared}", rule=rule)
-    if not shelf.is_second(policy, record.node, name):
+    if not shelf.is_second(policy, run.node, name):
         return _Found(seen, False, FIRST, _WHY[FIRST], rule=rule)
-    problem = requests.ask(context.paths, ModelRequest(asked.model, record.gid, Asker.of(record), shared))
+    problem = requests.ask(context.paths, ModelRequest(asked.model, run.gid, Asker.of(run), shared))
     outlook = f"it was not copied: {problem}" if problem else _WHY[COPYING]
     return _Found(seen, False, COPYING, outlook, rule=rule)
 
 
 def _mount(context: Context, seen: Look, copies: int, number: int) -> None:
     """Mount a set where the job's user alone can get to it, and list each copy over its file."""
-    record = context.record
-    with opened_dir(record.run_directory) as base:
+    run = context.run
+    with opened_dir(run.directory) as base:
         clone = linux.clone(copies)
         try:
             linux.restrict(clone)
-            place = view.mount_for(base, f"{NAME}-{number}", clone, (record.uid, record.gid))
+            place = view.mount_for(base, f"{NAME}-{number}", clone, (run.uid, run.gid))
         finally:
             os.close(clone)
         for index, file in enumerate(seen.files):
-            view.show(base, Shown("ro", "job", f"{place}/{index}", file.identity, file.path, NOTHING), record.uid)
+            view.show(base, Shown("ro", "job", f"{place}/{index}", file.identity, file.path, NOTHING), run.uid)
 
 
 def _listed(context: Context, seen: Look) -> int:
     """Return how many bytes the lines of a model's files may have, or what Apptainer is told of them."""
     is_bound = context.policy.constant_path == "containers"
-    beside = len(context.record.run_directory) + _IN_RUN if is_bound else _BESIDE
+    beside = len(context.run.directory) + _IN_RUN if is_bound else _BESIDE
     return sum(len(os.fsencode(file.path)) + beside for file in seen.files)
 
 

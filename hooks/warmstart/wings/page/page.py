@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from warmstart.policy.units import format_duration, format_size
-from warmstart.report.summary import Day, Summary, Uses, counted, in_units
+from warmstart.report.story import COLD
+from warmstart.report.summary import Day, Summary, Uses, counted
 from warmstart.wings.page import charts
 from warmstart.wings.page.charts import Series
 
@@ -19,7 +20,7 @@ METHOD = (
 )
 # Drawn, because browsers print no backgrounds unless they are asked to.
 KEY = '<svg class="key" viewBox="0 0 10 10" aria-hidden="true"><rect class="{}" width="10" height="10" rx="2"/></svg>'
-SCALE = (0.001, 600.0)  # seconds, of the hooks' durations
+SCALE = (0.001, 1800.0)  # seconds, of durations
 
 _STYLE = """
 :root { color-scheme: light dark; --page: #fcfcfb; --card: #ffffff; --ink: #1f1f1d; --soft: #6b6a66; --line: #e3e2de;
@@ -51,7 +52,7 @@ td.wide { width: 38%; } td.bar { width: 26%; }
 footer { margin-top: 20px; }
 @media print, (max-width: 480px) { body { padding: 12px; } section, .tile { padding: 10px; }
   td.bar { width: 60px; } svg.bar { min-width: 50px; } }
-@media (max-width: 480px) { table.many tr { display: grid; gap: 0 6px; grid-template-columns: repeat(6, 1fr); }
+@media (max-width: 480px) { table.many tr { display: grid; gap: 0 6px; grid-template-columns: repeat(5, 1fr); }
   table.many tr > * { border: 0; padding-left: 0; } table.many tr > :nth-child(-n+2) { grid-column: 1 / -1; }
   table.many td:first-child { border-top: 1px solid var(--line); } }
 @media print { :root { color-scheme: light; --page: #ffffff; --card: #ffffff; --ink: #000000; --soft: #555555;
@@ -70,7 +71,7 @@ def page(summary: Summary, made: str) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{_STYLE}</style></head><body>"
         f'<h1>{title}</h1><p class="soft">{escape(_when(summary))}</p>'
-        f'{_tiles(summary)}<div class="grid2">{_figures(summary.days)}{_tables(summary)}</div>{_hooks(summary)}'
+        f'{_tiles(summary)}<div class="grid2">{_figures(summary.days)}{_tables(summary)}</div>{_times(summary)}'
         f'<footer class="soft"><p>{escape(METHOD)}</p><p>Made {escape(made)}.</p></footer></body></html>\n'
     )
 
@@ -86,7 +87,7 @@ def _tiles(summary: Summary) -> str:
     tiles = [
         ("job starts", f"{summary.jobs:,}", f"of {counted(summary.users, 'user')}"),
         ("caches that hit", uses.percent, f"{uses.hit:,} of {uses.hit + uses.built:,} of which it is known"),
-        ("imports avoided", f"{summary.avoided:,}", f"{summary.imports.number:,} were done"),
+        ("imports avoided", f"{summary.avoided:,}", f"{summary.imports:,} were done"),
         ("time saved on imports", "-" if summary.saved is None else format_duration(summary.saved), ""),
     ]
     shown = "".join(
@@ -120,7 +121,7 @@ def _tables(summary: Summary) -> str:
     return (
         _uses("Hit rate by profile", summary.profiles)
         + _uses("Hit rate by user", summary.by_user)
-        + _counts("Whose caches began cold, and why", summary.cold)
+        + _counts("Whose caches began cold, and why", _in_words(summary.cold))
         + _more(summary)
         + _counts("Failures", summary.failures)
     )
@@ -144,27 +145,30 @@ def _counts(title: str, numbers: Mapping[str, int]) -> str:
     return _table(title, (), rows)
 
 
+def _in_words(cold: Mapping[str, int]) -> dict[str, int]:
+    """Return the same numbers, with the reasons for who has not read docs/reference/audit.md."""
+    parts = [(*name.partition(": "), number) for name, number in cold.items()]
+    return {f"{user}{colon}{COLD.get(reason, reason)}": number for user, colon, reason, number in parts}
+
+
 def _more(summary: Summary) -> str:
-    imports = summary.imports
     rows = [
-        ("an import takes: half of them, 95 %", f"{format_duration(imports.p50)}, {format_duration(imports.p95)}"),
         ("bytes imported", format_size(summary.imported_bytes)),
         ("entries published", f"{summary.entries:,}"),
         ("bytes of these", format_size(summary.published_bytes)),
-        *((name, in_units(name, number)) for name, number in summary.of_wings.items()),
     ]
     return _table("Imports and harvests", (), [(_cell(name), _numeric(value)) for name, value in rows])
 
 
-def _hooks(summary: Summary) -> str:
+def _times(summary: Summary) -> str:
     rows = [
-        (_cell(hook), f'<td class="wide">{charts.spread(times.p50, times.p95, times.p99, SCALE)}</td>',
-         *(_numeric(format_duration(value)) for value in times[1:]),
-         _numeric(f"{times.number:,}"), _numeric(f"{failed:,}"))
-        for hook, failed, times in summary.hooks
+        (_cell(one.what), f'<td class="wide">{charts.spread(one.p50, one.p95, one.p99, SCALE)}</td>',
+         *(_numeric(format_duration(value)) for value in (one.p50, one.p95, one.p99)),
+         _numeric(f"{one.number:,}"), _numeric(f"{one.failed:,}"))
+        for one in summary.times
     ]  # fmt: skip
-    heads = ("", "1 ms to 10 min, logarithmic", "p50", "p95", "p99", "longest", "runs", "failed")
-    return _table("Hooks", heads, rows, "many")
+    heads = ("", "1 ms to 30 min, logarithmic", "p50", "p95", "p99", "times", "failed")
+    return _table("What took how long", heads, rows, "many")
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "few") -> str:

@@ -44,4 +44,4 @@ def rule_faults(rule: Rule, policy: Policy) -> Iterator[Fault]:
         yield Fault((KEY, "ports"), f"has fewer ports than one job may request (per_job: {given.per_job})")
     if given.per_user <= given.per_job:
         yield Fault((KEY, "per_user"), f"must be more than per_job, {given.per_job}: one job may have as many")
-    yield from claimed(policy, rule.match, KEY, "user, group or partition")
+    yield from claimed(policy, rule.match, KEY)

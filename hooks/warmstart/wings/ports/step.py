@@ -18,8 +18,8 @@ from warmstart.lean import NamedTuple, partial, suppress
 from warmstart.plan import NotOffered
 from warmstart.policy.keys import Duration, Policy
 from warmstart.policy.match import Grant
-from warmstart.record import using_state
 from warmstart.request import COMMENT, Request, RequestInvalid
+from warmstart.run.state import using_state
 from warmstart.runner import Refused, Step
 from warmstart.slurm import nodes
 from warmstart.steps.contract import Context, Outcome
@@ -174,11 +174,11 @@ def _reserve(context: Context, options: Options) -> Outcome:
 
 
 def _ports(context: Context, options: Options) -> list[int]:
-    record, rule = context.record, options.rule
+    run, rule = context.run, options.rule
     if not (options.alone or rule.shared_nodes):
-        problem = f"no rendezvous port: the job does not have its first node {record.node} exclusively"
+        problem = f"no rendezvous port: the job does not have its first node {run.node} exclusively"
         raise PortsUnavailable(problem=problem)
-    holder = Holder(record.node, record.job_id, record.run_id, record.uid, record.boot_id)
+    holder = Holder(run.node, run.job_id, run.run_id, run.uid, run.boot_id)
     request = PortRequest(*rule.ports, 1 + options.further, rule.per_user)
     directory = ledger.directory(context.paths)
     with using_state(directory):
@@ -190,11 +190,11 @@ def _publish(context: Context, options: Options, answer: Answer) -> None:
     if options.others:
         deadline = _deadline(context, options)
         context.store.run(deadline, board.take_down, options.meeting.path)
-        options.meeting.joined(context.store, context.record).begin(_ANSWER, answer, deadline)
+        options.meeting.joined(context.store, context.run).begin(_ANSWER, answer, deadline)
 
 
 def _join(context: Context, options: Options) -> Outcome:
-    board = options.meeting.joined(context.store, context.record)
+    board = options.meeting.joined(context.store, context.run)
     look = partial(board.hear, _ANSWER, Answer)
     address, ports, refused = board.await_head(look, _deadline(context, options), "offered no rendezvous port")
     if refused:

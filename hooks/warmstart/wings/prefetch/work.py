@@ -22,8 +22,8 @@ from warmstart.images.reference import Reference, parse
 from warmstart.images.store import published
 from warmstart.paths import Installation
 from warmstart.policy.keys import Policy
-from warmstart.policy.match import serves_repository
-from warmstart.record import using_state
+from warmstart.policy.match import including
+from warmstart.run.state import using_state
 
 KEY = "prefetch"  # of the policy
 ImageReference = str
@@ -55,9 +55,7 @@ def wanted(policy: Policy) -> Iterator[tuple[Reference, str]]:
     """Yield the images of `prefetch.images`, each with the first private store that has its repository, else ""."""
     for reference in map(parse, offered(policy).images):
         repository = f"{reference.registry}/{reference.repository}"
-        known = policy.images.credentials.repositories if policy.images.credentials else ()
-        names = (item.name for item in known if serves_repository(policy, item.name, repository))
-        yield reference, next(names, "")
+        yield reference, next((item.name for item in including(policy, repository)), "")
 
 
 def run(policy: Policy, site: Site, installation: Installation) -> list[Prefetched]:

@@ -29,12 +29,12 @@ from warmstart.policy.keys import Policy
 from warmstart.step_image import StepImage
 from warmstart.steps.contract import Context
 from warmstart.wings.ready_roots import stored
-from warmstart.wings.ready_roots.settings import IN_WORDS, NAME, OWN, TREE
+from warmstart.wings.ready_roots.settings import NAME, OWN
 
 MOST = 9  # of a run on a node: the job's image, and eight more
 ATTACHING_S = 5.0
 STORE_S = 5.0
-NOT_UNPACKED, TOO_MANY = "not-unpacked", "too-many"
+NOT_UNPACKED, TOO_MANY = "not unpacked on this node", f"not shown: the run has {MOST} trees"
 
 
 class Given(NamedTuple):
@@ -49,11 +49,11 @@ def give(context: Context, image: StepImage, namespaces: list[int], tree: Unpack
 
     The caller keeps the run from being ended meanwhile.
     """
-    record = context.record
-    owner = (record.uid, record.gid)
+    run = context.run
+    owner = (run.uid, run.gid)
     file = _file(context, image)
-    with opened_dir(record.run_directory) as run:
-        known = [item for item in view.shown(record.run_directory) if item.target == NOTHING]
+    with opened_dir(run.directory) as base:
+        known = [item for item in view.shown(run.directory) if item.target == NOTHING]
         for item in known:
             if item.seen == file:
                 return Given(item.source)
@@ -65,23 +65,23 @@ def give(context: Context, image: StepImage, namespaces: list[int], tree: Unpack
         finally:
             os.close(fd)
         try:
-            source = view.mount_for(run, os.urandom(4).hex(), clone, owner)
+            source = view.mount_for(base, os.urandom(4).hex(), clone, owner)
         finally:
             os.close(clone)
         for namespace in namespaces:
             attach_in_namespace(
-                namespace, record.run_directory, [os.path.dirname(source)], context.deadline.within(ATTACHING_S)
+                namespace, run.directory, [os.path.dirname(source)], context.deadline.within(ATTACHING_S)
             )
-        view.show(run, Shown("ro", "root", source, file, NOTHING, NOTHING), record.uid)
+        view.show(base, Shown("ro", "root", source, file, NOTHING, NOTHING), run.uid)
     return Given(source)
 
 
 def prepare(context: Context) -> None:
     """Make the run's directory for what containers write, and say. Raises `OSError`."""
-    record = context.record
-    with opened_dir(record.run_directory) as run, suppress(FileExistsError):
-        os.mkdir(OWN, 0o700, dir_fd=run)
-        os.chown(OWN, record.uid, record.gid, dir_fd=run, follow_symlinks=False)
+    run = context.run
+    with opened_dir(run.directory) as base, suppress(FileExistsError):
+        os.mkdir(OWN, 0o700, dir_fd=base)
+        os.chown(OWN, run.uid, run.gid, dir_fd=base, follow_symlinks=False)
 
 
 def key_of(policy: Policy, image: StepImage) -> ImageKey:
@@ -92,9 +92,7 @@ def key_of(policy: Policy, image: StepImage) -> ImageKey:
 
 def tell(context: Context, image: StepImage, given: Given) -> None:
     """Log what a run has of an image."""
-    context.audit.count(**{f"ready roots: {f'none, {given.reason}' if given.reason else IN_WORDS[TREE]}": 1})
-    text = "not unpacked on this node" if given.reason else "unpacked on this node"
-    context.audit.put("told", NAME, **{image.reference: text})
+    context.audit.put("told", NAME, **{image.reference: given.reason or "unpacked on this node"})
 
 
 def failure(image: StepImage, error: OSError | WarmstartError) -> WarmstartError:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 
-from warmstart import record as records
 from warmstart.audit.log import Log
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
@@ -15,6 +14,7 @@ from warmstart.host.files import opened_dir
 from warmstart.host.untrusted import opened_of_job
 from warmstart.lean import suppress
 from warmstart.paths import NodePaths
+from warmstart.run import state
 from warmstart.wings.ready_roots.settings import IN_WORDS, NAME, OWN, SAID, WAYS
 
 LOOKED_AT = 10_000  # names that are read
@@ -24,13 +24,11 @@ NOT_KNOWN = "not known: enroot's hook said nothing"
 def job_over(paths: NodePaths, node: str, job_id: int, audit: Log, deadline: Deadline) -> None:  # noqa: ARG001 - the shape of all wings'
     """Log from what the job's containers started. For a run without ready roots there is nothing to say."""
     with suppress(WarmstartError, OSError):
-        record = records.load(paths.state, job_id)
-        if record is None or not record.workspace:
+        run = state.load(paths.state, job_id)
+        if run is None or not run.workspace:
             return
-        with opened_dir(record.run_directory) as run, opened_of_job(OWN, run) as fd, os.scandir(fd) as listing:
+        with opened_dir(run.directory) as base, opened_of_job(OWN, base) as fd, os.scandir(fd) as listing:
             names = [entry.name for _, entry in zip(range(LOOKED_AT), listing, strict=False)]
         counts = {way: sum(name.startswith(f"{SAID}{way}.") for name in names) for way in WAYS}
-        counts = {way: number for way, number in counts.items() if number}
-        audit.count(**{f"containers started: {way}": number for way, number in counts.items()})
-        text = ", ".join(f"{number} {IN_WORDS[way]}" for way, number in counts.items())
+        text = ", ".join(f"{number} {IN_WORDS[way]}" for way, number in counts.items() if number)
         audit.put("told", NAME, **{"the job's containers": text or NOT_KNOWN})

@@ -13,8 +13,8 @@ from warmstart.job import Job
 from warmstart.lean import NamedTuple, partial
 from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant
-from warmstart.record import CLAIMED
 from warmstart.request import Request
+from warmstart.run.state import CLAIMED
 from warmstart.runner import Step
 from warmstart.steps.contract import Context, Outcome
 from warmstart.wings.ready_roots.settings import NAME
@@ -40,25 +40,25 @@ def planned(policy: Policy, job: Job, grant: Grant, requested: Request) -> Step 
 
 def run(context: Context, options: Options) -> Outcome:
     """Show the job the tree of its first image. Raises `NotShown`, `StoreError` or `ResourceError`."""
-    record = context.record
-    if not (record.cache and record.images) or record.image.startswith(CLAIMED):
+    run = context.run
+    if not (run.own.path and run.images) or run.own.image.startswith(CLAIMED):
         return Outcome("skipped")
     from warmstart.images.unpacked import shelf_of, take
     from warmstart.step_image import StepImage
     from warmstart.wings.ready_roots import clones
 
-    name, path = next(iter(record.images.items()))
+    name, path = next(iter(run.images.items()))
     private = next((store for reference, store in options.private if reference.canonical() == name), "")
-    image = StepImage(name, record.image, path, private=private)
+    image = StepImage(name, run.own.image, path, private=private)
     try:
         clones.prepare(context)
-        shelf, key = shelf_of(context.policy, record.node), clones.key_of(context.policy, image)
-        tree = take(shelf, key, context.paths, record, context.deadline.within(TAKING_S))
+        shelf, key = shelf_of(context.policy, run.node), clones.key_of(context.policy, image)
+        tree = take(shelf, key, context.paths, run, context.deadline.within(TAKING_S))
         given = clones.give(context, image, [], tree) if tree else clones.Given("", clones.NOT_UNPACKED)
     except (OSError, WarmstartError) as error:
         raise clones.failure(image, error) from error
     clones.tell(context, image, given)
     if given.reason:
         return Outcome("unchanged")
-    variables = {VARIABLE: f"{record.run_directory}/{given.source}"}
+    variables = {VARIABLE: f"{run.directory}/{given.source}"}
     return Outcome("changed", environment=variables)

@@ -17,10 +17,10 @@ def provide(context: Context, image: StepImage, namespaces: list[int], deadline:
     Return whether the image is still being unpacked.
     """
     context = context._replace(audit=context.audit.bind(step=NAME))
-    policy, paths, record = context.policy, context.paths, context.record
+    policy, paths, run = context.policy, context.paths, context.run
     try:
         tree_or_why = unpack.problem(policy, paths) or unpacks.obtain(
-            policy, clones.key_of(policy, image), image.reference, paths, record, deadline
+            policy, clones.key_of(policy, image), image.reference, paths, run, deadline
         )
         with locked_run(context):  # it is not ended meanwhile
             clones.prepare(context)

@@ -27,7 +27,7 @@ from warmstart.host.namespaces import CLONE_NEWNS, enter_new
 from warmstart.lean import libc
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy
-from warmstart.record import incarnation
+from warmstart.run.state import incarnation
 
 NOBODY = Identity("nobody", 65534, 65534)
 OWNER = (65533, 65532)  # of the files on the shelf, uid and gid; any others than nobody's

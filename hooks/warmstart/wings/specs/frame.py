@@ -24,7 +24,6 @@ from warmstart.policy.current import CurrentPolicy, current_policy
 from warmstart.policy.keys import Policy
 from warmstart.wings.specs import keys
 from warmstart.wings.specs.client import SlurmClient
-from warmstart.wings.specs.events import SPEC_FAILED
 from warmstart.wings.specs.keys import Keys
 from warmstart.wings.specs.stored import SpecUnusable, path_of
 
@@ -95,7 +94,6 @@ def _audited(name: str, installation: Controller, job: Job, work: Callable[[Cont
         log.emit(events.POLICY_REJECTED, error=error.as_audit(), in_force=None)
         log.failed(error, "policy")
     except WarmstartError as error:
-        log.emit(SPEC_FAILED, error=error.as_audit())
         log.failed(error, "spec")
     except Exception:  # noqa: BLE001 - a bug: audited, never a status
         outcome = "crashed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from warmstart.host import wire
-from warmstart.policy.checks import ACCOUNTS, not_normal, within
+from warmstart.policy.checks import ACCOUNTS, apart
 from warmstart.policy.document import Fault
 from warmstart.policy.keys import Policy
 from warmstart.wings.specs.keys import KEY, Keys
@@ -23,12 +23,6 @@ def faults(policy: Policy) -> Iterator[Fault]:
             yield Fault((account,), problem)
     if given.spec_directory is None:
         return
-    loc = (KEY, "spec_directory")
-    if problem := not_normal(given.spec_directory):
-        yield Fault(loc, problem)
-    for path in ("store", "workspace", "cache"):
-        if within(given.spec_directory, getattr(policy.paths, path)):
-            owner = f"only {given.user.name} or root may own it and every directory above it"
-            yield Fault(loc, f"may not be in paths.{path}: {owner}")
+    yield from apart((KEY, "spec_directory"), given.spec_directory, policy, ("store", "workspace", "cache"))
     if given.user.uid < 0:
         yield Fault((KEY, "user"), f"no account {given.user.name!r} on this node")

@@ -1,15 +1,15 @@
 """The answer to one step that asks for an image: whose step it is, what the policy says, and the image. Runs as root.
 
-    one line from the step ─▶ which process asks? ─▶ its step daemon: the job ─▶ this node's record of the job
+    one line from the step ─▶ which process asks? ─▶ its step daemon: the job ─▶ this node's run of the job
                                                                                            │
       the answer: one line ◀─ obtained and waited for, as by a prolog (`steps.image`) ◀─ policy
 
 The line has the image's reference and the step's nodes: nothing that a user writes says who the user is, or which job
 this is, and of nodes only those of that job count (`sets.own_nodes`). The kernel names uid and process of the other
-end; one of that process's parents must be a step daemon of root's; and a record of that daemon's job must be that
+end; one of that process's parents must be a step daemon of root's; and a run of that daemon's job must be that
 uid's. So what has left its step, and what comes from outside of jobs, gets no answer but ALONE.
 
-A record shows that the prolog enforced, and has the job's verified attributes. A job for which the prolog had nothing
+A run shows that the prolog enforced, and has the job's verified attributes. A job for which the prolog had nothing
 to do has none: of it root knows the user and the node, so what rules grant by other attributes it does not have.
 """
 
@@ -26,7 +26,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart import plan
-from warmstart import record as records
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.images.agreed import HeadImage
@@ -36,7 +35,8 @@ from warmstart.job import Job
 from warmstart.paths import Installation
 from warmstart.policy.keys import Policy
 from warmstart.policy.match import OBSERVE
-from warmstart.record import Record
+from warmstart.run import state
+from warmstart.run.state import Run
 from warmstart.session import Session, open_session
 from warmstart.step_image import SetFailed, StepImage
 from warmstart.steps import image, seed
@@ -76,7 +76,7 @@ class Asker(NamedTuple):
     node: str
     job_id: int
     uid: int
-    record: Record | None  # None: the prolog had nothing to do
+    run: Run | None  # None: the prolog had nothing to do
 
 
 def main(installation: Installation) -> int:
@@ -127,11 +127,11 @@ def _answer(installation: Installation, text: str, credentials: tuple[int, int, 
         granted = _granted(opened.policy, asker)
         if granted is None:
             return Answer(ALONE)
-        job, record = granted
-        opened.audit.correct(**record.job_labels)
+        job, run = granted
+        opened.audit.correct(**run.job_labels)
         session = opened
         try:
-            return _obtain(session, job, record, question)
+            return _obtain(session, job, run, question)
         except WarmstartError as error:
             session.failed(image.NAME, error)
             return _failed(error)
@@ -150,30 +150,30 @@ def find_asker(installation: Installation, pid: int, uid: int) -> Asker | None:
     job_id, own = daemon.job_id, claimed_node(pid)
     for node in sorted(nodes, key=own.__ne__):
         try:
-            record = records.load(installation.node(node).state, job_id)
+            run = state.load(installation.node(node).state, job_id)
         except WarmstartError:
             return None
-        if record is not None:
-            is_its_own = record.uid == uid and record.boot_id == records.incarnation()
-            return Asker(node, job_id, uid, record) if is_its_own else None
+        if run is not None:
+            is_its_own = run.uid == uid and run.boot_id == state.incarnation()
+            return Asker(node, job_id, uid, run) if is_its_own else None
     return Asker(nodes[0], job_id, uid, None)
 
 
-def _granted(policy: Policy, asker: Asker) -> tuple[Job, Record] | None:
-    """Return the job as far as it is known, and its record; None if warmstart leaves it alone."""
-    if asker.record is not None:
+def _granted(policy: Policy, asker: Asker) -> tuple[Job, Run] | None:
+    """Return the job as far as it is known, and its run; None if warmstart leaves it alone."""
+    if asker.run is not None:
         # Without a workspace it is one that no rule matches, that was submitted with --no-warm, or that must fail.
-        is_served = asker.record.workspace and not asker.record.verdict
-        return (_job(asker.record), asker.record) if is_served else None
+        is_served = asker.run.workspace and not asker.run.verdict
+        return (_job(asker.run), asker.run) if is_served else None
     if OBSERVE in (policy.mode, *(rule.mode for rule in policy.rules)):
         return None  # it may have been observed
     try:
         account = pwd.getpwuid(asker.uid)
     except KeyError:
         return None
-    record = Record(
+    run = Run(
         run_id=os.urandom(4).hex(),
-        boot_id=records.incarnation(),
+        boot_id=state.incarnation(),
         job_id=asker.job_id,
         view_id=asker.job_id,
         uid=asker.uid,
@@ -183,44 +183,44 @@ def _granted(policy: Policy, asker: Asker) -> tuple[Job, Record] | None:
         partition="",
         cluster="",
         node=asker.node,
-        head=True,
     )
-    job = _job(record)
-    return None if plan.grant(policy, job).reason else (job, record)
+    job = _job(run)
+    return None if plan.grant(policy, job).reason else (job, run)
 
 
-def _job(record: Record) -> Job:
+def _job(run: Run) -> Job:
     return Job(
-        id=record.job_id,
-        uid=record.uid,
-        gid=record.gid,
-        user=record.user,
-        node=record.node,
-        cluster=record.cluster,
-        partition=record.partition,
-        account=record.account,
-        nodelist=record.nodelist,
+        id=run.job_id,
+        uid=run.uid,
+        gid=run.gid,
+        user=run.user,
+        node=run.node,
+        cluster=run.cluster,
+        partition=run.partition,
+        account=run.account,
+        nodelist=run.nodelist,
         het_id=None,
         comment="",
         pyxis_image="",
-        restarts=record.restarts,
+        restarts=run.restarts,
     )
 
 
-def _obtain(session: Session, job: Job, record: Record, question: Question) -> Answer:
+def _obtain(session: Session, job: Job, run: Run, question: Question) -> Answer:
     policy, reference = session.policy, question.reference
     check_allowed(reference, policy.images.allowed)
     # A private image is copied into the job's workspace.
-    private = plan.private_images(policy, job, [reference]) if record.workspace else ()
+    private = plan.private_images(policy, job, [reference]) if run.workspace else ()
     audit = session.audit.bind(step=image.NAME)
-    context = Context(policy, session.paths, record, audit, after(policy.images.wait + ANSWER_S), session.store)
+    context = Context(policy, session.paths, run, audit, after(policy.images.wait + ANSWER_S), session.store)
     meeting = plan.meeting_of(job)
     done = image.run(context, _options(context, reference, private, meeting))
-    path = done.record["images"][reference.canonical()]
+    with_image = done.run or run
+    path = with_image.images[reference.canonical()]
     notices, caches = list(done.notices), None
     store = dict(private).get(reference, "")
-    found = StepImage(reference.canonical(), done.record["image"], path, question.nodes, store)
-    if record.cache and record.seeded:
+    found = StepImage(reference.canonical(), with_image.own.image, path, question.nodes, store)
+    if run.own.path and run.own.seeded:
         signal.alarm(int(policy.seed.fetch_budget + sets.BEYOND_FETCHING_S + ANSWER_S))
         try:
             context = context._replace(deadline=after(policy.seed.fetch_budget + ANSWER_S))
@@ -229,10 +229,10 @@ def _obtain(session: Session, job: Job, record: Record, question: Question) -> A
             why = error if isinstance(error, WarmstartError) else SetFailed(problem=error.strerror or str(error))
             session.failed(seed.NAME, why)
             notices.append(f"the container has no caches of its own: {why}")
-    if record.cache:  # last: a node may take long, and other nodes need not wait for it
+    if run.own.path:  # last: a node may take long, and other nodes need not wait for it
         signal.alarm(int(layout.UNPACK_S + ANSWER_S))
         context = context._replace(deadline=after(layout.UNPACK_S + ANSWER_S))
-        with suppress(OSError, WarmstartError), other_namespaces(question.pid, record.job_id) as namespaces:
+        with suppress(OSError, WarmstartError), other_namespaces(question.pid, run.job_id) as namespaces:
             sets.provide_by_wings(context, found, namespaces, caches, layout.UNPACK_S)
     text = "".join(f"{line}\n" for line in notices)
     return Answer(THERE, path, text=text, caches=NO_CACHES if caches is None else caches)
@@ -243,19 +243,19 @@ def _options(
 ) -> image.Options:
     """Return how to find an image: it is what it was for this job before, here or on another node."""
     options = image.Options((reference,), private=private)
-    record, name = context.record, reference.canonical()
-    path = record.images.get(name, "")
+    run, name = context.run, reference.canonical()
+    path = run.images.get(name, "")
     is_known = os.path.dirname(path) == f"{context.policy.paths.store}/{layout.IMAGES}"
     said = {name: HeadImage(layout.digest_of(os.path.basename(path)))} if is_known else {}
     if not reference.tag or not (meeting or said):
         return options
-    place = sets.meeting_about(record, name, record.nodelist or record.node)
+    place = sets.meeting_about(run, name, run.nodelist or run.node)
     return options._replace(meeting=place, agreed=frozenset({reference}), of_step=True, said=said)
 
 
 def _caches(context: Context, image: StepImage, meeting: Meeting | None, pid: int) -> str:
     """Return which set of caches a step's container has."""
-    with other_namespaces(pid, context.record.job_id) as namespaces:
+    with other_namespaces(pid, context.run.job_id) as namespaces:
         return sets.provide(context, image, namespaces, meeting)
 
 

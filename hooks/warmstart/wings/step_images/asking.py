@@ -59,7 +59,7 @@ class Answer(NamedTuple):
     code: str = ""
     text: str = ""
     hint: str = ""
-    caches: str = NO_CACHES  # which the step's container has: the key of a set (`record.CacheSet`), "" the run's first
+    caches: str = NO_CACHES  # which the step's container has: their key (`state.Caches`)
 
     def encode(self) -> bytes:
         """Return the line that root sends."""

@@ -5,7 +5,7 @@ the site's init starts it, and it makes the socket itself. pyxis's importer asks
 users like to connect: everybody may.
 
 This process only counts and starts: for each connection that says something one child, `step-images answer`, which
-reads one line, finds out whose step that is, and waits for the image (`answer`). The user whom a record of
+reads one line, finds out whose step that is, and waits for the image (`answer`). The user whom a run of
 the asking step's job names has at most `MOST_PER_USER` of them, all who are in no such step share as many, the node has
 `MOST`, and each counts for at least `LEAST_S`, however soon it ends: so a flood takes little time of the node's, and
 none of other users' places, whatever uids it has. Who gets one is told so at once (`HEARD`), who finds none to ask
@@ -27,10 +27,10 @@ import time
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from warmstart import record as records
 from warmstart.host.files import opened_trusted
 from warmstart.host.identity import close_others
 from warmstart.paths import Installation
+from warmstart.run import state
 from warmstart.wings.step_images.asking import BUSY, HEARD, WAITS, Answer, peer
 from warmstart.wings.step_images.job import job_of
 from warmstart.wings.step_images.place import program_of, socket_of
@@ -41,7 +41,7 @@ MOST_WAITING = 128
 MOST_WAITING_PER_USER = 32
 MOST_SILENT = 64  # connections that have said nothing yet; they have no place
 SILENT_S = 1.0
-STRANGER = -1  # in place of the uid of who is in no step that a record knows
+STRANGER = -1  # in place of the uid of who is in no step that a run knows
 LEAST_S = 2.0
 IDLE_S = 300.0
 TICK_S = 1.0
@@ -96,14 +96,14 @@ def _listening(path: str) -> socket.socket:
 
 
 def place_of(installation: Installation, pid: int, uid: int) -> int:
-    """Return the user on whom a process counts: `uid` if a record says that the job of its step is that user's.
+    """Return the user on whom a process counts: `uid` if a run says that the job of its step is that user's.
 
-    Users have many uids (subuid(5)), but none of them is in a record.
+    Users have many uids (subuid(5)), but none of them is in a run.
     """
     job_id = job_of(pid)
     if job_id is None:
         return STRANGER
-    owners = (records.owner(installation.node(node).state, job_id) for node in installation.nodes())
+    owners = (state.owner(installation.node(node).state, job_id) for node in installation.nodes())
     return uid if uid in owners else STRANGER
 
 

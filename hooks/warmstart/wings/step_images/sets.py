@@ -23,7 +23,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from warmstart import record as records
 from warmstart import view, wing
 from warmstart.errors import StoreError, WarmstartError
 from warmstart.host import client
@@ -32,8 +31,9 @@ from warmstart.host.files import ensure_dir, opened_dir, remove_tree, try_flock,
 from warmstart.host.identity import WorkerSilent
 from warmstart.paths import SETS
 from warmstart.profiles import registry
-from warmstart.record import CacheSet, Record
-from warmstart.slurm.nodes import expand, first, has_several
+from warmstart.run import state
+from warmstart.run.state import Caches, Run
+from warmstart.slurm.nodes import expand, has_several
 from warmstart.step_image import LOCK_S, SetFailed, StepImage, StepImagePart, locked_run
 from warmstart.steps import seed
 from warmstart.steps.contract import Context
@@ -54,8 +54,10 @@ def provide_by_wings(context: Context, image: StepImage, namespaces: list[int], 
 
     The first step that asks waits. Later ones take what is there, and ask again while anything is on its way.
     """
-    record = context.record
-    is_known = image.digest == record.image or any(one.image == image.digest and one.seeded for one in record.sets)
+    run = context.run
+    is_known = (
+        any(caches.image == image.digest and caches.seeded for caches in run.caches) or image.digest == run.own.image
+    )
     deadline = after(0.0 if is_known else wait_s)
     coming = False
     for module in context.policy.parts("step_image"):
@@ -86,13 +88,13 @@ class _Claim(NamedTuple):
 def provide(context: Context, image: StepImage, namespaces: list[int], meeting: Meeting | None = None) -> str:
     """Return the key of the run's set of an image, "" for the first one; make it if there is none, and show it.
 
-    `context` has the run's record as the step found it. `namespaces` are open mount namespaces that must see the
+    `context` has the run as the step found it. `namespaces` are open mount namespaces that must see the
     overlays. `meeting` is where the job's nodes agree; None: each decides for itself. Raises `SetFailed`,
     `JobBusy` and what keeps a set from being made.
     """
-    if not context.record.cache:
+    if not context.run.own.path:
         raise SetFailed(problem="the job has no caches on this node that a set could be added to")
-    if image.digest == context.record.image:
+    if image.digest == context.run.own.image:
         _show(context, image, "")
         return ""
     deadline = context.deadline.within(context.policy.seed.fetch_budget + BEYOND_FETCHING_S)
@@ -109,58 +111,58 @@ def provide(context: Context, image: StepImage, namespaces: list[int], meeting: 
             return found.key
 
 
-def meeting_about(record: Record, what: str, nodelist: str) -> Meeting:
+def meeting_about(run: Run, what: str, nodelist: str) -> Meeting:
     """Return where nodes of a run agree on something that steps name while it runs. A set's `topics` has them all."""
-    return Meeting(_board_of(record), f"{_TOPICS}{hashlib.sha256(what.encode()).hexdigest()[:32]}", nodelist)
+    return Meeting(_board_of(run), f"{_TOPICS}{hashlib.sha256(what.encode()).hexdigest()[:32]}", nodelist)
 
 
-def _board_of(record: Record) -> str:
-    return run_of(record.cluster, record.job_id, record.restarts)
+def _board_of(run: Run) -> str:
+    return run_of(run.cluster, run.job_id, run.restarts)
 
 
-def own_nodes(record: Record, said: str) -> str:
+def own_nodes(run: Run, said: str) -> str:
     """Return a step's nodes: what is `said`, if that is a part of the job's with this node; else this node alone."""
     try:
-        jobs = expand(record.nodelist)
+        jobs = expand(run.nodelist)
         its = {*expand(said, most=len(jobs))}
     except ValueError:
-        return record.node
-    return said if record.node in its and its <= {*jobs} else record.node
+        return run.node
+    return said if run.node in its and its <= {*jobs} else run.node
 
 
 def _claim(context: Context, image: StepImage, meeting: Meeting | None, deadline: Deadline) -> _Claim:
     """Find out which set a step takes."""
-    record = context.record
-    asked = own_nodes(record, image.nodes)
+    run = context.run
+    asked = own_nodes(run, image.nodes)
     if meeting is None or not has_several(asked) or not _is_in_step(context):
         return _Claim(asked, None)
-    own = [other for other in _read(context).sets if other.image == image.digest]
+    own = [other for other in _read(context).others if other.image == image.digest]
     # Of one that is not whole a step on other nodes may be cancelled, and they never say what they show.
     wide = [other.nodes for other in own if other.seeded and {*expand(asked)} <= {*expand(other.nodes)}]
     whose = wide[0] if wide else asked
-    place = meeting_about(record, f"{image.digest} {asked}", asked)
+    place = meeting_about(run, f"{image.digest} {asked}", asked)
     with suppress(StoreError):  # then it cannot agree either, and is cold
-        whose = place.joined(context.store, record).begin(_WHOSE, Whose(whose), deadline.within(BOARD_S)).nodes
-    return _Claim(whose, meeting_about(record, f"{image.digest} {whose}", whose)._replace(waits=meeting.waits))
+        whose = place.joined(context.store, run).begin(_WHOSE, Whose(whose), deadline.within(BOARD_S)).nodes
+    return _Claim(whose, meeting_about(run, f"{image.digest} {whose}", whose)._replace(waits=meeting.waits))
 
 
 def _is_in_step(context: Context) -> bool:
     """Return whether the nodes have to show the same."""
-    run, defined = context.record, context.policy.profiles
-    return not run.fresh and any(registry.get(name, defined).in_step for name in run.seeded)
+    run, defined = context.run, context.policy.profiles
+    return not run.fresh and any(registry.get(name, defined).in_step for name in run.own.seeded)
 
 
 @contextmanager
-def _claimed(context: Context, image: StepImage, claim: _Claim, deadline: Deadline) -> Iterator[CacheSet]:
+def _claimed(context: Context, image: StepImage, claim: _Claim, deadline: Deadline) -> Iterator[Caches]:
     """Yield the set of an image: whole; or, locked for a `with`, begun by somebody (it has facts), or new."""
     with locked_run(context) as run:
-        own = [other for other in run.sets if other.image == image.digest]
+        own = [other for other in run.others if other.image == image.digest]
         found = next((other for other in own if not claim.meeting or other.nodes == claim.nodes), None)
         fd = -1
         if found is None:
             found, fd = _begin(context, run, image, claim.nodes)
         elif not found.seeded:
-            fd = _opened(run.of(found))
+            fd = _opened(run.directory_of(found))
     try:
         if fd >= 0 and found.facts:
             claim.waits(True)
@@ -175,75 +177,71 @@ def _claimed(context: Context, image: StepImage, claim: _Claim, deadline: Deadli
             os.close(fd)
 
 
-def _begin(context: Context, run: Record, image: StepImage, nodes: str) -> tuple[CacheSet, int]:
+def _begin(context: Context, run: Run, image: StepImage, nodes: str) -> tuple[Caches, int]:
     """Write down a new set, and return it with its locked directory."""
-    if len(run.sets) >= MOST:
+    if len(run.others) >= MOST:
         raise SetFailed(problem=f"the job has caches for {MOST} more images on this node, so this one has none")
-    new = CacheSet(
-        run_id=run.run_id,
+    new = Caches(
         key=os.urandom(4).hex(),
         image=image.digest,
         nodes=nodes,
-        head=first(nodes) == run.node,
-        publish_scope=run.publish_scope,
-        read_scopes=run.read_scopes,
-        cache=context.policy.paths.cache,  # containers see it there
+        read_scopes=run.own.read_scopes,
+        publish_scope=run.own.publish_scope,
+        path=context.policy.paths.cache,  # containers see it there
     )
-    if new.head and run.nodelist:
+    if run.leads(new) and run.nodelist:
         new = new._replace(topics=[f"{_board_of(run)}/{_TOPICS}"])
     begun = new._replace(facts={"image": image.digest})
-    records.save_set(context.paths.state, run.job_id, begun)
-    with opened_dir(run.run_directory) as base:
+    state.save_caches(context.paths.state, run, begun)
+    with opened_dir(run.directory) as base:
         ensure_dir(SETS, 0o755, base)
         with opened_dir(SETS, base) as sets:
             os.mkdir(new.key, 0o711, dir_fd=sets)
-    fd = _opened(run.of(new))
+    fd = _opened(run.directory_of(new))
     try_flock(fd)
     return new, fd
 
 
-def _read(context: Context) -> Record:
-    return records.load(context.paths.state, context.record.job_id) or context.record
+def _read(context: Context) -> Run:
+    return state.load(context.paths.state, context.run.job_id) or context.run
 
 
-def _opened(one: Record) -> int:
+def _opened(directory: str) -> int:
     """Open the directory of a set; -1 if its maker has not come to make it."""
-    with suppress(FileNotFoundError), opened_dir(one.set_directory) as fd:
+    with suppress(FileNotFoundError), opened_dir(directory) as fd:
         return os.dup(fd)
     return -1
 
 
-def _latest(context: Context, found: CacheSet) -> CacheSet:
+def _latest(context: Context, found: Caches) -> Caches:
     """Return what has become of a set that somebody made; whoever undid it left it as it was begun."""
     with locked_run(context) as run:
-        return next((other for other in run.sets if other.key == found.key), found)
+        return next((other for other in run.others if other.key == found.key), found)
 
 
-def _make(context: Context, image: StepImage, new: CacheSet, namespaces: list[int], meeting: Meeting | None) -> None:
+def _make(context: Context, image: StepImage, new: Caches, namespaces: list[int], meeting: Meeting | None) -> None:
     """Seed a set, and show it to the job's steps; undo it after an error."""
-    started, run = time.monotonic(), context.record
+    started, run, directory = time.monotonic(), context.run, context.run.directory_of(new)
     audit = context.audit.bind(step=seed.NAME)
     audit.say(of=image.reference)
-    context = context._replace(record=run.of(new), audit=audit)
+    context = context._replace(audit=audit)
     options = seed.Options(
-        tuple(run.seeded),
-        run.facts.get("declared", ""),
+        tuple(run.own.seeded),
+        run.own.facts.get("declared", ""),
         run.fresh,
         meeting,
-        cache=run.facts.get("cache", ""),
-        attach=lambda profiles: _attach(context, profiles, namespaces),
+        cache=run.own.facts.get("cache", ""),
+        attach=lambda profiles: _attach(context, directory, profiles, namespaces),
     )
     try:
-        _build(context.record, options.profiles)
-        outcome = seed.run(context, options)
-        for failure in outcome.degraded:
+        _build(directory, options.profiles)
+        filled = seed.fill(context, new, options)
+        for failure in filled.degraded:
             audit.failed(failure)
-        if not outcome.record.get("seeded"):  # the user's quota
-            raise outcome.degraded[0]
-        made = outcome.record
-        whole = new._replace(facts=made["facts"], seeded=made["seeded"], began=made["began"])
+        if not filled.caches.path:  # the user's quota
+            raise filled.degraded[0]
         with locked_run(context._replace(deadline=after(LOCK_S))):
-            records.save_set(context.paths.state, run.job_id, whole)
+            state.save_caches(context.paths.state, run, filled.caches)
             _show(context, image, new.key)
     except (WarmstartError, OSError):
         _undo(context, new)
@@ -252,20 +250,20 @@ def _make(context: Context, image: StepImage, new: CacheSet, namespaces: list[in
         audit.took(seed.NAME, started)
 
 
-def _build(one: Record, profiles: tuple[str, ...]) -> None:
+def _build(directory: str, profiles: tuple[str, ...]) -> None:
     """Make the directories that seeding finds in a run's directory; they are root's until it gives them away."""
-    with opened_dir(one.set_directory) as base:
+    with opened_dir(directory) as base:
         for name in ("cache", *(f"cache/{profile}" for profile in profiles)):
             os.mkdir(name, 0o700, dir_fd=base)
 
 
-def _attach(context: Context, profiles: list[str], namespaces: list[int]) -> None:
+def _attach(context: Context, directory: str, profiles: list[str], namespaces: list[int]) -> None:
     """Show the overlays of a set in other mount namespaces. Raises `OSError`."""
     for namespace in namespaces:
         try:
             client.attach_in_namespace(
                 namespace,
-                context.record.set_directory,
+                directory,
                 [f"cache/{profile}" for profile in profiles],
                 context.deadline.within(ATTACHING_S),
             )
@@ -276,17 +274,17 @@ def _attach(context: Context, profiles: list[str], namespaces: list[int]) -> Non
 def _show(context: Context, image: StepImage, key: str, more: str = "") -> None:
     """Tell the job's later steps of the set, so that they need not ask. Raises `FileSystemBroken` or `StateFull`."""
     name = view.set_of(image.reference, image.nodes)
-    view.add(context.paths.view, context.record, name, f"{key} {image.path}\n{more}")
+    view.add(context.paths.view, context.run, name, f"{key} {image.path}\n{more}")
 
 
-def _undo(context: Context, one: CacheSet) -> None:
+def _undo(context: Context, one: Caches) -> None:
     """Take down what there is of a set. What stays goes with the run."""
     from warmstart.seed import overlay
 
-    record = context.record
-    with suppress(OSError), opened_dir(f"{record.run_directory}/{SETS}") as sets:
+    run = context.run
+    with suppress(OSError), opened_dir(f"{run.directory}/{SETS}") as sets:
         with suppress(FileNotFoundError), opened_dir(one.key, sets) as fd:
             overlay.take_down(fd)
         remove_tree(sets, one.key, after(REMOVAL_S))
     with suppress(WarmstartError), locked_run(context._replace(deadline=after(LOCK_S))):
-        records.forget_set(context.paths.state, record.job_id, one)
+        state.forget_caches(context.paths.state, run, one)

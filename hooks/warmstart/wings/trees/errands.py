@@ -42,11 +42,9 @@ def pack(turn: Turn) -> Outcome:
         told, refused = str(failure.fields.get("problem", failure)), isinstance(failure, TreeRefused)
         errands.put(turn.errand, request._replace(problem=told, refused=refused))
         attempt = turn.errand.attempts
-        session.audit.count(**{"trees not packed": 1})
         audit.emit(events.TREE_PACK_FAILED, tree=request.tree, attempt=attempt, error=failure.as_audit())
         return LATER
     if packed:
-        session.audit.count(**{"trees packed": 1, "tree packed bytes": packed.published.size})
         audit.emit(
             events.TREE_PACKED,
             tree=packed.look.path,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from warmstart.policy import shared_rules
+from warmstart.policy.checks import of_prefixes, of_shared
 from warmstart.policy.document import Fault
 from warmstart.policy.keys import Policy, Rule
 from warmstart.policy.shared import SharedPath
@@ -26,9 +26,9 @@ RULE_KEYS = InRules
 
 def faults(policy: Policy) -> Iterator[Fault]:
     """Yield prefixes that are the system's, or warmstart's: a job sees a copy in place of what is below one."""
-    yield from shared_rules.prefixes(policy, KEY, offered(policy).prefixes)
+    yield from of_prefixes(policy, KEY, offered(policy).prefixes)
 
 
 def rule_faults(rule: Rule, policy: Policy) -> Iterator[Fault]:
     """Yield faults of shared trees."""
-    yield from shared_rules.in_rule(rule, policy, KEY)
+    yield from of_shared(rule, policy, KEY)

@@ -19,6 +19,7 @@ from warmstart.paths import NOTHING, Shown
 from warmstart.policy.match import scope_key
 from warmstart.policy.shared import granted
 from warmstart.request import COMMENT, NO_PATH, RequestInvalid
+from warmstart.run.state import Caches
 from warmstart.runner import Step
 from warmstart.steps.contract import Context, Outcome
 from warmstart.wings.trees import requests, shown
@@ -146,7 +147,7 @@ def _left(context: Context, sentence: str) -> Outcome:  # noqa: ARG001 - the sha
 
 
 def _show(context: Context, options: Options) -> Outcome:
-    if not context.record.cache:
+    if not context.run.own.path:
         return Outcome("skipped", notices=(NO_ROOM.format(tree=options.tree),))
     return run(context, options)
 
@@ -154,7 +155,7 @@ def _show(context: Context, options: Options) -> Outcome:
 def run(context: Context, options: Options) -> Outcome:
     """Show the job its tree. Raises `TreeUnusable`: then it is neither shown nor read-only."""
     started = time.monotonic()
-    record = context.record
+    run = context.run
     try:
         tree = _look(context, options)
     except TreeUnusable as error:
@@ -167,18 +168,17 @@ def run(context: Context, options: Options) -> Outcome:
     else:
         found = _isolated(options, partial(_alone, context, options, tree))
     try:
-        with opened_dir(record.run_directory) as base:
+        with opened_dir(run.directory) as base:
             if found.copy:
-                shown.mount(base, found.copy.root, (record.uid, record.gid) if tree.home.shared else None)
+                shown.mount(base, found.copy.root, (run.uid, run.gid) if tree.home.shared else None)
             source = shown.SOURCE if found.copy else NOTHING
             line = Shown("ro", "job", source, tree.seen.identity or NOTHING, tree.seen.path, ANOTHER)
-            view.show(base, line, record.uid)
+            view.show(base, line, run.uid)
     except OSError as error:
         raise TreeUnusable(tree=options.tree, problem=f"it cannot be mounted: {error.strerror}") from error
     finally:
         if found.copy:
             os.close(found.copy.root)
-    context.audit.count(**{f"trees shown: {f'itself, {found.reason}' if found.reason else 'copy'}": 1})
     context.audit.add(
         "trees",
         tree=tree.seen.path,
@@ -195,16 +195,15 @@ def run(context: Context, options: Options) -> Outcome:
     return Outcome(
         "changed",
         {tree.seen.path: _told(found)},
-        {},
-        _variables(context, tree.seen.path, found),
-        [found.failure] if found.failure else [],
+        environment=_variables(context, tree.seen.path, found),
+        degraded=[found.failure] if found.failure else [],
         notices=_notices(context, options, found),
-        topics=(options.meeting.path,) if options.meeting and record.head else (),
+        topics=(options.meeting.path,) if options.meeting and run.head else (),
     )
 
 
 def _look(context: Context, options: Options) -> _Tree:
-    user = Identity(context.record.user, context.record.uid, context.record.gid)
+    user = Identity(context.run.user, context.run.uid, context.run.gid)
     policy, deadline = context.policy, context.deadline.within(LOOK_S)
     try:
         with TreeClient(user, options.tree) as client:
@@ -240,11 +239,11 @@ def _agreed(
     """
     from warmstart.seed.together import ProposedProfile, Together
 
-    record = context.record._replace(read_scopes=[tree.home.scope if tree else options.scope])
-    together = Together(context.store, record, meeting, context.policy.seed.fetch_budget)
+    reads = Caches(read_scopes=[tree.home.scope if tree else options.scope])
+    together = Together(context.store, context.run, reads, meeting, context.policy.seed.fetch_budget)
     own: dict[str, ProposedProfile] = {}
     without = _Found(None, NOTHING_PROPOSED if tree else problem)
-    if record.head and tree:
+    if context.run.head and tree:
         chosen = _chosen(context, options, tree)
         if isinstance(chosen, _Found):
             without = chosen
@@ -269,7 +268,7 @@ def _agreed(
 
 def _variables(context: Context, path: str, found: _Found) -> dict[str, str]:
     """Return the variables by which users of Charliecloud and Podman bind the tree."""
-    source = f"{context.record.run_directory}/{shown.SOURCE}" if found.copy else path
+    source = f"{context.run.directory}/{shown.SOURCE}" if found.copy else path
     if not path.isprintable():
         return {}
     return {"WARMSTART_TREE": source}
@@ -350,10 +349,10 @@ def _without(context: Context, options: Options, tree: _Tree, offers: Offers) ->
         context.audit.remark(f"a bundle was refused: {why}", PROFILE, bundle=bundle)
     if offers.refused:
         return _Found(None, REFUSED)
-    record = context.record
+    run = context.run
     request = requests.TreeRequest(
-        options.tree, tree.seen.marker, tree.home.scope, record.user, record.uid, record.gid,
-        record.cluster, record.job_id, record.node,
+        options.tree, tree.seen.marker, tree.home.scope, run.user, run.uid, run.gid,
+        run.cluster, run.job_id, run.node,
         shared=tree.home.shared,
     )  # fmt: skip
     asked = requests.ask(context.paths, request)

@@ -14,10 +14,10 @@ from tests.faults.acts import LATER_S, ONE, WHOLE, Act, deaths, failures
 from tests.faults.hooks import SweptNode
 from tests.lib.faults import Done, Fault
 from tests.lib.wings.models.values import ALICE, SMALL, ModelSite
-from warmstart import record as records
 from warmstart.entry import background
 from warmstart.errand import Asker
 from warmstart.host import process
+from warmstart.run import state as runs
 from warmstart.wings.models import errands, look, requests
 from warmstart.wings.models.requests import COPIES, ModelRequest
 
@@ -132,6 +132,6 @@ def test_evicting(site: ModelSite, sweep: Callable[[Act, int], list[str]], whole
     act = Evicting(site)
     wrong = sweep(act, 1 if whole else ONE)
     assert not wrong, "\n".join(wrong)
-    records.forget(site.paths.state, 7)
+    runs.forget(site.paths.state, 7)
     assert act.maintained() == []
     assert not os.listdir(site.shelf / "files")

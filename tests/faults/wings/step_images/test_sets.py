@@ -11,9 +11,9 @@ import pytest
 from tests.faults.acts import ONE, WHOLE, Act, deaths
 from tests.lib.faults import Done, Fault, Faults
 from tests.lib.wings.step_images.step_sets import Run
-from warmstart import record as records
 from warmstart import run_end, view
 from warmstart.host.deadline import after
+from warmstart.run import state as runs
 
 
 class Providing(Act):
@@ -41,10 +41,10 @@ class Providing(Act):
             keys, shown = [made.key for made in run.sets if made.seeded], run.shown()
             if (keys, run.directories, shown) != ([key], [key], f"{key} /store/a.sqsh\n"):
                 wrong.append(f"of {key} there are {keys}, {run.directories}, {shown}")
-        record = records.load(run.state, 7)
+        record = runs.load(run.state, 7)
         assert record is not None
         context = run.context
-        with records.job_lock(run.state, 7, after(1)):
+        with runs.job_lock(run.state, 7, after(1)):
             ending = run_end.Ending(context.policy, context.paths, record, context.audit, context.store)
             wrong += map(str, run_end.release(ending, after(10)))
         context.store.close()

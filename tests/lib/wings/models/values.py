@@ -9,14 +9,14 @@ from pathlib import Path
 
 from tests.lib import command_line
 from tests.lib.node import NODE, POLICY, Node
-from tests.lib.runs import a_record
-from warmstart import record as records
+from tests.lib.runs import a_run
 from warmstart.audit.log import Log
 from warmstart.entry import background
 from warmstart.errand import Asker, Errand, Errands
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.policy.shared import SharedPath
+from warmstart.run import state as runs
 from warmstart.wings.models import requests
 from warmstart.wings.models.errands import prune
 from warmstart.wings.models.requests import COPIES, ModelRequest
@@ -50,7 +50,7 @@ class ModelSite(Node):
         self.policy_of()
         for job in (7, 8):
             Path(self.paths.state, str(job)).mkdir(parents=True, mode=0o700)
-            records.save(self.paths.state, a_record(job_id=job))
+            runs.save(self.paths.state, a_run(job_id=job))
 
     def policy_of(self, **changes: str) -> None:
         text = POLICY.replace("paths: {{", "paths: {{shelf: {base}/shelf, ").format(base=self.base)
@@ -109,7 +109,7 @@ class ModelSite(Node):
 
     def take(self, name: str, job: int = 7) -> list[bytes] | None:
         """Take a set for a job; return what its copies have."""
-        fd = take(str(self.shelf), name, self.paths, a_record(job_id=job), after(5))
+        fd = take(str(self.shelf), name, self.paths, a_run(job_id=job), after(5))
         if fd is None:
             return None
         try:

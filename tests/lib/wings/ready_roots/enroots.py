@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.lib.runs import a_record
+from tests.lib.runs import a_run
 from warmstart import view
 from warmstart.host import linux
 from warmstart.host.files import opened_dir
@@ -72,8 +72,8 @@ class Place:
         self.tree = tree or base / "tree"
         base.mkdir(exist_ok=True)
         base.chmod(0o711)
-        self.record = a_record(workspace=str(base / "w"), uid=job[0], gid=job[1])
-        self.run = Path(self.record.run_directory)
+        self.record = a_run(workspace=str(base / "w"), uid=job[0], gid=job[1])
+        self.run = Path(self.record.directory)
         self.run.mkdir(parents=True)
         for path in (base / "w", self.run):
             path.chmod(0o711)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.lib.runs import a_context
-from warmstart import record as records
+from tests.lib.runs import a_context, changed
 from warmstart import view
 from warmstart.host.deadline import after
-from warmstart.record import CacheSet, Seeded
-from warmstart.slurm.nodes import first
+from warmstart.run import state as runs
+from warmstart.run.state import Caches, Seeded
 from warmstart.step_image import StepImage
 from warmstart.steps import workspace
 from warmstart.steps.contract import Context
@@ -33,36 +32,36 @@ class Run:
         policy = policy._replace(paths=policy.paths._replace(store=str(root / "store")))
         store = StoreClient(policy.store_user, policy.paths.store, f"{node}-0a1b2c3d")
         self.context = self.context._replace(policy=policy, store=store)
-        record = self.context.record._replace(
+        record = changed(
+            self.context.run,
             image=FIRST,
-            cache="/c",
+            path="/c",
             seeded={profile: Seeded("ns")},
             facts={"image": FIRST},
             publish_scope="user-1-a",
             node=node,
-            head=first(nodelist) in {"", node},
             nodelist=nodelist,
         )
-        self.context = self.context._replace(record=record)
+        self.context = self.context._replace(run=record)
         self.state = self.context.paths.state
         os.makedirs(f"{self.state}/7", mode=0o700, exist_ok=True)
-        records.save(self.state, record)
+        runs.save(self.state, record)
         workspace.run(self.context, workspace.Options((profile,)))
         os.makedirs(self.context.paths.view, exist_ok=True)
         view.publish(self.context.paths.view, record, {"environment": "x"})
 
     def provide(self, image: StepImage = IMAGE) -> str:
-        meeting = Meeting("", "", self.context.record.nodelist) if self.context.record.nodelist else None
+        meeting = Meeting("", "", self.context.run.nodelist) if self.context.run.nodelist else None
         return sets.provide(self.context._replace(deadline=after(20)), image, [], meeting)
 
     @property
-    def sets(self) -> list[CacheSet]:
-        found = records.load(self.state, 7)
-        return found.sets if found else []
+    def sets(self) -> list[Caches]:
+        found = runs.load(self.state, 7)
+        return found.others if found else []
 
     @property
     def directories(self) -> list[str]:
-        place = Path(self.context.record.run_directory, "sets")
+        place = Path(self.context.run.directory, "sets")
         return sorted(os.listdir(place)) if place.is_dir() else []
 
     def shown(self, reference: str = IMAGE.reference, nodes: str = "") -> str:

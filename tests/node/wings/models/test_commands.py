@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 from tests.lib.node import NODE
 from tests.lib.wings.models.values import ALICE, ModelSite
-from warmstart import record as records
 from warmstart.host import detached
+from warmstart.run import state as runs
 from warmstart.wings.models import errands
 from warmstart.wings.models.commands import models
 
@@ -58,7 +58,7 @@ def test_what_a_job_has_stays_until_it_is_over(here: ModelSite, monkeypatch: pyt
     done = run(here, "rm", str(model))
     assert (done.exit_code, "job 7 has a copy, which stays" in done.output) == (1, True)
     assert [row["jobs"] for row in listed(here)] == [[7]]
-    records.forget(here.paths.state, 7)
+    runs.forget(here.paths.state, 7)
     assert run(here, "rm", str(model)).exit_code == 0
     assert (here.sets(), here.files()) == ([], [])
     assert [event["reason"] for event in here.events("model.evicted")] == ["removed"]

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.lib.wings.models.values import ALICE, BOB, ModelSite, snapshot
-from warmstart import record as records
 from warmstart.errand import Errands
 from warmstart.host.files import opened_dir
 from warmstart.policy.keys import User
 from warmstart.policy.shared import SharedPath
+from warmstart.run import state as runs
 from warmstart.wings.models import client, errands, shelf
 from warmstart.wings.models.client import copy_in_child
 from warmstart.wings.models.requests import COPIES, ModelRequest
@@ -173,7 +173,7 @@ def test_what_a_run_has_or_had_within_a_day_stays(here: ModelSite) -> None:
     age(here)
     here.due()
     assert "what jobs have used within a day stays" in here.copy(second)
-    records.forget(here.paths.state, 7)
+    runs.forget(here.paths.state, 7)
     here.due()
     assert here.copy(second) == ""
     assert not here.sets(str(first))

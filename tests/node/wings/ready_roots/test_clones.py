@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.runs import a_context, result
+from tests.lib.runs import a_context, changed, result
 from tests.lib.wings.ready_roots.enroots import JOB, OWNER
-from warmstart import record as records
 from warmstart import view
 from warmstart.host.files import opened_dir
 from warmstart.images import unpacked, unpacks
 from warmstart.images.reference import parse
 from warmstart.images.unpacked import ImageKey
-from warmstart.record import CLAIMED
+from warmstart.run import state as runs
+from warmstart.run.state import CLAIMED
 from warmstart.step_image import StepImage
 from warmstart.steps import unpack as core_step
 from warmstart.steps.contract import Context, Outcome
@@ -41,31 +41,32 @@ def context() -> Iterator[Context]:
     policy = made.policy._replace(paths=made.policy.paths._replace(shelf=str(base / "shelf")))
     wings = tuple(known._replace(used=known.name == "ready_roots") for known in policy.wings)
     policy = policy._replace(wings=wings)
-    record = made.record._replace(
+    record = changed(
+        made.run,
         uid=JOB[0],
         gid=JOB[1],
         image=f"sha256:{'ab' * 32}",
-        cache="/var/cache/warmstart",
+        path="/var/cache/warmstart",
         images={REFERENCE: stored(policy.paths.store, "image")},
     )
-    os.makedirs(record.run_directory, mode=0o711)
+    os.makedirs(record.directory, mode=0o711)
     os.makedirs(f"{made.paths.state}/7", mode=0o700, exist_ok=True)
-    records.save(made.paths.state, record)
+    runs.save(made.paths.state, record)
     store = StoreClient(policy.store_user, policy.paths.store, "n1-0a1b2c3d", rooms_of(policy))
-    context = made._replace(policy=policy, record=record, store=store)
+    context = made._replace(policy=policy, run=record, store=store)
     unpack(context, first(context), "tree")
     try:
         yield context
     finally:
-        with opened_dir(record.run_directory) as run:
+        with opened_dir(record.directory) as run:
             view.take_down(run)
         assert str(base) not in Path("/proc/self/mountinfo").read_text()
         shutil.rmtree(base)
 
 
 def first(context: Context) -> ImageKey:
-    ((name, path),) = context.record.images.items()
-    return clones.key_of(context.policy, StepImage(name, context.record.image, path))
+    ((name, path),) = context.run.images.items()
+    return clones.key_of(context.policy, StepImage(name, context.run.own.image, path))
 
 
 def stored(store: str, name: str) -> str:
@@ -83,20 +84,20 @@ def unpack(context: Context, key: ImageKey, text: str) -> None:
 
 
 def listed(context: Context) -> list[str]:
-    return [item.source for item in view.shown(context.record.run_directory)]
+    return [item.source for item in view.shown(context.run.directory)]
 
 
 def test_a_job_is_shown_the_tree_of_its_image(context: Context) -> None:
     """By the image's file, below a name that says nothing; a second prolog's step shows nothing more."""
     done = step.run(context, Options(()))
-    (item,) = view.shown(context.record.run_directory)
-    file = os.stat(context.record.images[REFERENCE])
+    (item,) = view.shown(context.run.directory)
+    file = os.stat(context.run.images[REFERENCE])
     assert (item.seen, item.target) == (f"{file.st_dev} {file.st_ino}", "-")
     path = Path(done.environment[VARIABLE])
-    assert path == Path(context.record.run_directory, item.source)
+    assert path == Path(context.run.directory, item.source)
     assert ((path / "which").read_text(), (path / "which").stat().st_uid) == ("tree", JOB[0])
-    assert records.held(context.paths.state) == {first(context).tree: [7]}
-    own = os.stat(f"{context.record.run_directory}/{OWN}")
+    assert runs.held(context.paths.state) == {first(context).tree: [7]}
+    own = os.stat(f"{context.run.directory}/{OWN}")
     assert (own.st_uid, own.st_mode & 0o777) == (JOB[0], 0o700)
     assert step.run(context, Options(())).environment == done.environment
     assert len(listed(context)) == 1
@@ -110,18 +111,17 @@ def test_without_a_tree_the_job_says_so_and_nothing_is_shown(context: Context) -
     assert done.environment == {}
     line = result(context)
     assert line["told"] == {"ready-root": {REFERENCE: "not unpacked on this node"}}
-    assert line["counts"] == {"ready roots: none, not-unpacked": 1}
     assert listed(context) == []
-    assert os.path.isdir(f"{context.record.run_directory}/{OWN}")
+    assert os.path.isdir(f"{context.run.directory}/{OWN}")
 
 
 def test_a_job_without_an_image_of_ours_or_a_workspace_has_none(context: Context) -> None:
     for record in (
-        context.record._replace(image=f"{CLAIMED}{REFERENCE}"),
-        context.record._replace(cache=""),
-        context.record._replace(images={}),
+        changed(context.run, image=f"{CLAIMED}{REFERENCE}"),
+        changed(context.run, path=""),
+        context.run._replace(images={}),
     ):
-        assert step.run(context._replace(record=record), Options(())).state == "skipped"
+        assert step.run(context._replace(run=record), Options(())).state == "skipped"
 
 
 def test_a_node_that_cannot_unpacks_nothing_and_is_tried_once_after_a_boot(
@@ -137,16 +137,16 @@ def test_a_node_that_cannot_unpacks_nothing_and_is_tried_once_after_a_boot(
     for _ in range(2):
         done = core_step.run(context, core_step.Options(parse(REFERENCE), "", 1.0))
         assert done == Outcome("skipped", {"reason": unpack_part.CANNOT})
-    assert (len(tries), records.held(context.paths.state)) == (1, {})
+    assert (len(tries), runs.held(context.paths.state)) == (1, {})
 
 
 def test_a_private_image_has_the_tree_of_its_scope(context: Context) -> None:
     """Never that of the same digest in another one; the job has a copy of it under another name."""
-    copy = f"{context.record.run_directory}/copy.sqsh"
+    copy = f"{context.run.directory}/copy.sqsh"
     Path(copy).write_text("private")
-    image = StepImage(REFERENCE, context.record.image, copy, private="team")
-    record = context.record._replace(images={REFERENCE: copy})
-    context = context._replace(record=record)
+    image = StepImage(REFERENCE, context.run.own.image, copy, private="team")
+    record = context.run._replace(images={REFERENCE: copy})
+    context = context._replace(run=record)
     options = Options(((parse(REFERENCE), "team"),))
     assert step.run(context, options).environment == {}
     unpack(context, clones.key_of(context.policy, image), "private")
@@ -163,12 +163,12 @@ def test_a_step_is_shown_the_tree_of_its_own_image(context: Context) -> None:
         unpack(context, clones.key_of(context.policy, image), str(number))
         for _ in range(2):
             assert not step_image.provide(context, image, [], context.deadline)
-    which = [Path(context.record.run_directory, source, "which").read_text() for source in listed(context)]
+    which = [Path(context.run.directory, source, "which").read_text() for source in listed(context)]
     assert which == [str(number) for number in range(clones.MOST)]
-    records.save(context.paths.state, context.record._replace(run_id="other"))
-    Path(context.record.run_directory, "shown").unlink()
+    runs.save(context.paths.state, context.run._replace(run_id="other"))
+    Path(context.run.directory, "shown").unlink()
     step_image.provide(context, image, [], context.deadline)
-    assert not os.path.exists(f"{context.record.run_directory}/shown")
+    assert not os.path.exists(f"{context.run.directory}/shown")
 
 
 @pytest.mark.parametrize(("why", "comes"), [(unpacks.TOO_LONG, True), ("unsquashfs: no", False)])

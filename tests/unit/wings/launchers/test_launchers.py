@@ -18,7 +18,7 @@ from warmstart.host.identity import Identity
 from warmstart.images.reference import parse
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.store import StoreMaintenance
-from warmstart.policy.invalid import PolicyInvalid
+from warmstart.policy.document import PolicyInvalid
 from warmstart.policy.keys import Wing
 from warmstart.session import open_session
 from warmstart.store.client import StoreClient
@@ -116,8 +116,8 @@ def test_the_policy_says_where_they_are(compiled_of: Compile) -> None:
     ("text", "refusal"),
     [
         ("{lock: true}", r"3:19: launchers\.lock: needs launchers\.directory"),
-        ("{directory: /shared}", r"3:24: launchers\.directory: may not be in paths\.store"),
-        ("{directory: /a//b}", r"3:24: launchers\.directory: write /a/b"),
+        ("{directory: /shared}", r"3:24: launchers\.directory: may be neither in paths\.store"),
+        ("{directory: /a//b}", r"3:24: launchers\.directory: '/a//b' is not an absolute path"),
     ],
 )
 def test_what_cannot_hold_is_refused(site: Site, text: str, refusal: str) -> None:

@@ -1,4 +1,4 @@
-"""What the policy says of models. Rules for many are those of trees (policy/shared_rules.py)."""
+"""What the policy says of models. Rules for many are those of trees (`policy.checks`)."""
 
 from __future__ import annotations
 

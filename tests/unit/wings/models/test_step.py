@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.policy_site import offering
-from tests.lib.runs import a_context, result
+from tests.lib.runs import a_context, changed, result
 from warmstart import view
 from warmstart.errand import Errands
 from warmstart.host import detached, linux
@@ -45,21 +45,21 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
     monkeypatch.setattr(linux, "restrict", lambda _: None)
     monkeypatch.setattr(view, "mount_for", lambda _run, name, _fd, _owner: f"mounted/{name}/tree")
     monkeypatch.setattr(detached, "start", lambda *_, **__: None)
-    record = context.record._replace(cache=f"{tmp_path}/cache")
-    os.makedirs(record.run_directory)
+    run = changed(context.run, path=f"{tmp_path}/cache")
+    os.makedirs(run.directory)
     (tmp_path / "shelf").mkdir()
-    return context._replace(policy=policy, record=record)
+    return context._replace(policy=policy, run=run)
 
 
 def copied(context: Context, model: Path, whose: str = "") -> str:
     """Have copies of a model on the node; return the name of their set."""
-    seen, whose = looking.look(str(model), [str(model.parent)]), whose or str(context.record.uid)
-    shelf.make(context.policy, context.record.node)
-    with opened_dir(shelf.path_of(context.policy, context.record.node)) as fd:
+    seen, whose = looking.look(str(model), [str(model.parent)]), whose or str(context.run.uid)
+    shelf.make(context.policy, context.run.node)
+    with opened_dir(shelf.path_of(context.policy, context.run.node)) as fd:
         keys = [file.key(whose) for file in seen.files]
         for file, key in zip(seen.files, keys, strict=True):
             Path(f"/proc/self/fd/{fd}/files/{key}").write_bytes(Path(file.path).read_bytes())
-        shelf.add(fd, seen.key(whose), About(seen.path, "alice", context.record.uid, "", tuple(keys), seen.size))
+        shelf.add(fd, seen.key(whose), About(seen.path, "alice", context.run.uid, "", tuple(keys), seen.size))
     return seen.key(whose)
 
 
@@ -75,7 +75,7 @@ def shown(context: Context, *models: Path, shared: tuple[SharedPath, ...] = ()) 
 def test_copies_are_listed_over_their_files(context: Context, model: Path) -> None:
     name = copied(context, model)
     outcome, ways = shown(context, model)
-    (line,) = view.shown(context.record.run_directory)
+    (line,) = view.shown(context.run.directory)
     file = model / "model.bin"
     assert (line.mode, line.whose, line.source, line.target) == ("ro", "job", "mounted/model-0/tree/0", str(file))
     assert line.seen.split(" ")[:2] == [str(file.stat().st_dev), str(file.stat().st_ino)]
@@ -119,10 +119,10 @@ def test_a_second_job_has_it_copied(context: Context, model: Path) -> None:
     told = f"model {model} is read from the shared file system: it is"
     assert first.notices == (f"{told} copied to this node when a job names it here again within a day",)
     assert second.notices == (f"{told} being copied to this node for later jobs",)
-    assert [errand.owner for errand in Errands(context.paths, COPIES).all()] == [str(context.record.uid)]
+    assert [errand.owner for errand in Errands(context.paths, COPIES).all()] == [str(context.run.uid)]
     os.utime(model / "model.bin", (1, 1))
     assert shown(context, model)[1][-1] == ("itself", "first")
-    assert view.shown(context.record.run_directory) == []
+    assert view.shown(context.run.directory) == []
 
 
 def test_a_day_later_it_is_the_first_again(context: Context, model: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_copy_is_shown_whatever_becomes_of_another_model(context: Context, mod
     outcome, ways = shown(context, tmp_path / "models/gone", model)
     assert ways == [("itself", "model-unusable"), ("copy", "")]
     assert [error.code for error in outcome.degraded] == ["model-unusable"]
-    assert view.shown(context.record.run_directory)[0].source == "mounted/model-1/tree/0"
+    assert view.shown(context.run.directory)[0].source == "mounted/model-1/tree/0"
 
 
 def test_a_job_has_a_bound(context: Context, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,10 +152,10 @@ def test_a_job_has_a_bound(context: Context, model: Path, monkeypatch: pytest.Mo
     file = str(model / "model.bin")
     monkeypatch.setattr(step, "MOST_LISTED", len(file) + step._BESIDE)
     assert shown(context, model, other)[1] == [("copy", ""), ("itself", "too-many-files")]
-    (line,) = Path(context.record.run_directory, "shown").read_text().splitlines()
+    (line,) = Path(context.run.directory, "shown").read_text().splitlines()
     assert len(line) < len(file) + step._BESIDE
     contained = context._replace(policy=context.policy._replace(constant_path="containers"))
-    bound = f"{context.record.run_directory}/mounted/model-0/tree/499:{file}:ro,"
+    bound = f"{context.run.directory}/mounted/model-0/tree/499:{file}:ro,"
     for room, way in ((len(bound), "copy"), (len(bound) - 1, "itself")):
         monkeypatch.setattr(step, "MOST_BOUND", room)
         assert shown(contained, model)[1][-1][0] == way
@@ -173,7 +173,7 @@ def test_a_file_system_that_hangs(context: Context, model: Path, monkeypatch: py
 
 def test_a_node_that_shows_nothing(context: Context, model: Path) -> None:
     link = context._replace(policy=context.policy._replace(constant_path="link"))
-    bare = context._replace(record=context.record._replace(cache=""))
+    bare = context._replace(run=changed(context.run, path=""))
     outcomes = [step._show(each, Wanted([str(model)], ())) for each in (link, bare)]
     assert [outcome.state for outcome in outcomes] == ["skipped", "skipped"]
     assert "constant_path" in outcomes[0].notices[0]

@@ -14,7 +14,6 @@ import pytest
 from tests.lib.runs import a_context, a_job, a_policy
 from tests.lib.wings.ports.values import a_rendezvous
 from warmstart import plan, run_end
-from warmstart import record as records
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.job import Job
@@ -22,6 +21,7 @@ from warmstart.paths import NodePaths
 from warmstart.plan import NotOffered
 from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant
+from warmstart.run import state as runs
 from warmstart.run_end import Ending
 from warmstart.runner import Refused, Step
 from warmstart.steps import release
@@ -67,7 +67,7 @@ class Nodes:
         context = a_context(self.root)
         fields = {"node": job.node, "job_id": job.id, "view_id": job.view_id, "cluster": job.cluster}
         paths = NodePaths(str(self.root / job.node), "/nowhere")
-        context = context._replace(paths=paths, record=context.record._replace(**fields))  # type: ignore[arg-type]
+        context = context._replace(paths=paths, run=context.run._replace(**fields))  # type: ignore[arg-type]
         os.makedirs(f"{paths.state}/{job.id}", exist_ok=True)
         os.makedirs(paths.view, exist_ok=True)
         self.opened.append(context)
@@ -79,8 +79,8 @@ class Nodes:
         context = self.context(job)
         outcome = step.run(context)
         topics, wings = list(outcome.topics), [step.wing]
-        record = context.record._replace(environment=outcome.environment, topics=topics, wings=wings)
-        records.save(context.paths.state, record)
+        record = context.run._replace(environment=outcome.environment, topics=topics, wings=wings)
+        runs.save(context.paths.state, record)
         for error in outcome.degraded:
             raise error
         return outcome.environment
@@ -88,9 +88,9 @@ class Nodes:
     def finish(self, job: Job) -> None:
         """Run the release of the job's epilog on its node."""
         context = self.context(job)
-        record = records.load(context.paths.state, job.id)
+        record = runs.load(context.paths.state, job.id)
         assert record is not None
-        release.run(context._replace(record=record._replace(workspace="")), release.Options())
+        release.run(context._replace(run=record._replace(workspace="")), release.Options())
 
     @property
     def ledger(self) -> list[str]:
@@ -230,7 +230,7 @@ def test_the_ports_outlive_a_prolog_that_was_undone(nodes: Nodes) -> None:
     """Another node may have been told: the epilog gives them back, without a record."""
     nodes.run(TWO)
     context = nodes.context(TWO)
-    record = records.load(context.paths.state, 7)
+    record = runs.load(context.paths.state, 7)
     assert record is not None
     ending = Ending(context.policy, context.paths, record._replace(workspace=""), context.audit, context.store)
     run_end.undo(ending, after(5))

@@ -25,8 +25,8 @@ from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import ImageQuery
 from warmstart.images.store.published import RememberedFailure
 from warmstart.paths import NodePaths
-from warmstart.policy import source
-from warmstart.policy.invalid import PolicyInvalid
+from warmstart.policy import load
+from warmstart.policy.document import PolicyInvalid
 from warmstart.policy.keys import Credentials, Match, PrivateRepository
 from warmstart.wings.prefetch import work
 from warmstart.wings.prefetch.work import FAILED, PRESENT, REQUESTED
@@ -140,7 +140,7 @@ def test_a_prefetch_tells_that_the_policy_was_rejected(node: Node) -> None:
     file = Path(node.installation.policy)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("")
-    node.write(node.policy._replace(signature=source.signature(str(file))))
+    node.write(node.policy._replace(signature=load.signature(str(file))))
     file.write_text("registeries: []\n")
     refused = node.command("prefetch")
     assert (refused.exit_code, "registeries: unknown key" in refused.stderr) == (1, True)

@@ -112,8 +112,8 @@ def test_a_look_up_that_fails_costs_the_qos_alone(root: Path) -> None:
     answer(root, "echo 'Unable to contact slurm controller' >&2; exit 1")
     assert prolog_slurmctld.main(str(root)) == 0
     assert (told(root)["job_name"], told(root)["qos"]) == ("nightly", None)
-    (failed,) = [line for line in audited(root) if line["event"] == "spec.failed"]
-    assert "Unable to contact" in str(failed["error"])
+    *_, last = audited(root)
+    assert ("Unable to contact" in str(last["failures"]), last["qos"]) == (True, "nobody")
 
 
 def test_the_spec_is_there_before_the_controller_is_asked(root: Path) -> None:
@@ -128,17 +128,18 @@ def broken_policy(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "event"),
+    ("spoil", "code"),
     [
-        (broken_policy, "policy.rejected"),
-        (lambda root: (root / "specs").rmdir(), "spec.failed"),
-        (lambda root: (root / "specs").chmod(0o777), "spec.failed"),
+        (broken_policy, "policy-invalid"),
+        (lambda root: (root / "specs").rmdir(), "spec-unusable"),
+        (lambda root: (root / "specs").chmod(0o777), "spec-unusable"),
     ],
 )
-def test_what_is_wrong_is_audited_and_no_status(root: Path, spoil: Callable[[Path], None], event: str) -> None:
+def test_what_is_wrong_is_audited_and_no_status(root: Path, spoil: Callable[[Path], None], code: str) -> None:
     spoil(root)
     assert prolog_slurmctld.main(str(root)) == 0
-    assert event in {line["event"] for line in audited(root)}
+    *_, last = audited(root)
+    assert (last["outcome"], code in str(last["failures"])) == ("failed", True)
 
 
 def test_without_slurms_variables_or_with_the_switch_off_nothing_happens(

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.lib.policy_site import a_rule, defaults
-from tests.lib.runs import a_context, a_record
-from warmstart import record as records
+from tests.lib.runs import a_context, a_run
 from warmstart.images.agreed import HeadImage
 from warmstart.images.reference import parse
 from warmstart.paths import Installation
 from warmstart.policy.keys import Policy
-from warmstart.record import Record
+from warmstart.run import state as runs
+from warmstart.run.state import Run
 from warmstart.steps.image import Options
 from warmstart.store.meeting import Meeting
 from warmstart.wings.step_images import answer
@@ -38,12 +38,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
     return installation
 
 
-def recorded(here: Installation, node: str) -> Record:
+def recorded(here: Installation, node: str) -> Run:
     """Save a record of job 7 on a node."""
-    record = a_record(node=node)
+    record = a_run(node=node)
     state = here.node(node).state
     (Path(state) / "7").mkdir()
-    records.save(state, record)
+    runs.save(state, record)
     return record
 
 
@@ -62,14 +62,14 @@ def test_another_users_job_is_not_the_askers(here: Installation) -> None:
 def test_a_record_of_an_earlier_boot_is_no_jobs(here: Installation) -> None:
     """Ids of jobs are used again where slurmctld lost its state."""
     recorded(here, "n1")
-    path = Path(here.node("n1").state) / "7" / records.NAME
-    path.write_text(path.read_text().replace(records.incarnation(), "0"))
+    path = Path(here.node("n1").state) / "7" / runs.NAME
+    path.write_text(path.read_text().replace(runs.incarnation(), "0"))
     assert find_asker(here, 1, UID) is None
 
 
 def test_a_damaged_record_is_nobodys(here: Installation) -> None:
     recorded(here, "n1")
-    (Path(here.node("n1").state) / "7" / records.NAME).write_text("{")
+    (Path(here.node("n1").state) / "7" / runs.NAME).write_text("{")
     assert find_asker(here, 1, UID) is None
 
 
@@ -80,14 +80,14 @@ def test_what_is_in_no_step_is_nobodys(here: Installation, monkeypatch: pytest.M
     assert find_asker(Installation("/nonexistent"), 1, UID) is None
 
 
-def granted(policy: Policy, record: Record | None) -> bool:
+def granted(policy: Policy, record: Run | None) -> bool:
     """Return whether a step of job 7 is served."""
     return answer._granted(policy, Asker("n1", 7, UID, record)) is not None
 
 
 def test_whom_the_prolog_left_alone_is_left_alone() -> None:
     """No rule matched, or --no-warm: the record has no workspace. A job that must fail gets nothing either."""
-    record, policy = a_record(workspace="/var/tmp/warmstart"), defaults()._replace(rules=(a_rule(),))
+    record, policy = a_run(workspace="/var/tmp/warmstart"), defaults()._replace(rules=(a_rule(),))
     assert granted(policy, record)
     assert not granted(policy, record._replace(workspace=""))
     assert not granted(policy, record._replace(verdict="no"))
@@ -114,7 +114,7 @@ def test_an_image_stays_what_it_was_for_the_job(tmp_path: Path, path: str, said:
     """For its prolog on this node, else for its first step in it on any: that one says so, if there are several."""
     context, name = a_context(tmp_path), "reg.example.com/a:1"
     images = {name: path.format(store=context.policy.paths.store)} if path else {}
-    context = context._replace(record=context.record._replace(images=images, nodelist=nodelist))
+    context = context._replace(run=context.run._replace(images=images, nodelist=nodelist))
     meeting = Meeting("", "", nodelist) if nodelist else None
     options = answer._options(context, parse(name), (), meeting)
     assert options.said == ({name: HeadImage(said)} if said else {})

@@ -16,10 +16,10 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.lib.runs import a_record
-from warmstart import record as records
+from tests.lib.runs import a_run
 from warmstart.paths import Installation
-from warmstart.record import Seeded, SeededBundle
+from warmstart.run import state as runs
+from warmstart.run.state import Seeded, SeededBundle
 from warmstart.wings.step_images import server
 from warmstart.wings.step_images.asking import BUSY, HEARD
 from warmstart.wings.step_images.place import program_of
@@ -225,8 +225,8 @@ def test_a_place_is_of_the_user_whom_the_jobs_record_names(tmp_path: Path, monke
     installation, uid = Installation(str(tmp_path)), os.getuid()
     for node in ("n1", "n2"):
         (Path(installation.node(node).state) / "7").mkdir(parents=True)
-    record = a_record(node="n2")._replace(seeded={"x": Seeded("n", [SeededBundle("s", "b", "c", ["e" * 9000])])})
-    records.save(installation.node("n2").state, record)
+    record = a_run(node="n2", seeded={"x": Seeded("n", [SeededBundle("s", "b", "c", ["e" * 9000])])})
+    runs.save(installation.node("n2").state, record)
     jobs = {1: 7, 2: 8, 3: None}
     monkeypatch.setattr(server, "job_of", jobs.get)
     places = [place_of(installation, pid, user) for pid in jobs for user in (uid, uid + 1)]

@@ -10,22 +10,23 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests.lib.runs import result
+from tests.lib.runs import changed, result
 from tests.lib.wings.step_images.step_sets import FIRST, IMAGE, OTHER, Run
-from warmstart import record as records
 from warmstart import run_end, view, wing
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DiskFailed
 from warmstart.profiles import registry
-from warmstart.record import CacheSet
+from warmstart.run import state as runs
+from warmstart.run.state import Caches
 from warmstart.seed import overlay, together
 from warmstart.step_image import SetFailed, StepImage
 from warmstart.steps import seed
-from warmstart.steps.contract import Context, Outcome
+from warmstart.steps.contract import Context
 from warmstart.store import board
 from warmstart.wings.step_images import sets
 from warmstart.wings.step_images.sets import MOST
@@ -47,7 +48,7 @@ def test_an_image_has_one_set(run: Run) -> None:
     assert (made.key, made.image, made.facts["image"], made.publish_scope) == (key, OTHER, OTHER, "user-1-a")
     assert made.seeded["numba"].namespace not in {"", "ns"}
     assert run.directories == [key]
-    assert os.listdir(f"{run.context.record.of(made).set_directory}/cache") == ["numba"]
+    assert os.listdir(f"{run.context.run.directory_of(made)}/cache") == ["numba"]
     assert run.provide(IMAGE._replace(reference="reg.example.com/a:latest", path="/store/b.sqsh")) == key
     assert (run.shown(), run.shown("reg.example.com/a:latest")) == (f"{key} /store/a.sqsh\n", f"{key} /store/b.sqsh\n")
     line = result(run.context)
@@ -69,26 +70,26 @@ def test_a_ninth_image_has_none(run: Run) -> None:
     assert (run.directories, run.shown(images[MOST].reference)) == (sorted(keys), "")
 
 
-@pytest.mark.parametrize("changed", [None, {"run_id": "ffffffff"}, {"cache": ""}])
-def test_a_run_that_is_over_gets_no_set(run: Run, changed: dict[str, str] | None) -> None:
-    if changed is None:
-        records.forget(run.state, 7)
+@pytest.mark.parametrize("changes", [None, {"run_id": "ffffffff"}, {"path": ""}])
+def test_a_run_that_is_over_gets_no_set(run: Run, changes: dict[str, str] | None) -> None:
+    if changes is None:
+        runs.forget(run.state, 7)
     else:
-        records.save(run.state, run.context.record._replace(**changed))  # type: ignore[arg-type]
+        runs.save(run.state, changed(run.context.run, **changes))
     with pytest.raises(SetFailed):
         run.provide()
     assert (run.sets, run.directories, run.shown()) == ([], [], "")
 
 
 def test_a_run_that_ends_meanwhile_keeps_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = seed.run
+    real = seed.fill
 
-    def ends(context: Context, options: seed.Options) -> Outcome:
-        outcome = real(context, options)
-        records.forget(run.state, 7)
-        return outcome
+    def ends(context: Context, caches: Caches, options: seed.Options) -> seed.Filled:
+        filled = real(context, caches, options)
+        runs.forget(run.state, 7)
+        return filled
 
-    monkeypatch.setattr(seed, "run", ends)
+    monkeypatch.setattr(seed, "fill", ends)
     with pytest.raises(SetFailed):
         run.provide()
     assert (run.directories, run.shown(), os.listdir(run.state)) == ([], "", [])
@@ -106,24 +107,24 @@ def killed_in(act: Callable[[], object]) -> None:
 
 
 @pytest.mark.threat(60)
-@pytest.mark.parametrize("place", ["save_set", "ensure_dir", "_build", "seed", "save_set again", "_show"])
+@pytest.mark.parametrize("place", ["save_caches", "ensure_dir", "_build", "seed", "save_caches again", "_show"])
 def test_a_maker_that_dies_costs_the_next_one_nothing(run: Run, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
 
     def dies(*_: object, **__: object) -> None:
         os._exit(0)
 
     def make() -> None:
-        module, name = {"seed": (seed, "run")}.get(place, (sets, place))
-        if place.startswith("save_set"):
-            real, calls = records.save_set, []
+        module, name = {"seed": (seed, "fill")}.get(place, (sets, place))
+        if place.startswith("save_caches"):
+            real, calls = runs.save_caches, []
 
-            def save(state: str, job_id: int, other: CacheSet) -> None:
+            def save(state: str, run: Any, other: Caches) -> None:  # noqa: ANN401 - the state's
                 calls.append(other)
-                real(state, job_id, other)
+                real(state, run, other)
                 if len(calls) == (2 if place.endswith("again") else 1):
                     dies()
 
-            monkeypatch.setattr(records, "save_set", save)
+            monkeypatch.setattr(runs, "save_caches", save)
         else:
             monkeypatch.setattr(module, name, dies)
         run.provide()
@@ -131,7 +132,7 @@ def test_a_maker_that_dies_costs_the_next_one_nothing(run: Run, monkeypatch: pyt
     killed_in(make)
     (begun,) = run.sets
     key = run.provide()
-    is_whole = place in {"save_set again", "_show"}
+    is_whole = place in {"save_caches again", "_show"}
     assert (key == begun.key, [made.key for made in run.sets], run.directories) == (is_whole, [key], [key])
     assert run.shown() == f"{key} /store/a.sqsh\n"
 
@@ -149,24 +150,24 @@ def test_the_end_of_a_run_ends_who_makes_a_set(run: Run, monkeypatch: pytest.Mon
         run.provide()
         os._exit(1)
     assert os.read(reads, 1) == b"x"
-    record = records.load(run.state, 7)
+    record = runs.load(run.state, 7)
     assert record
     context = run.context
     ending = run_end.Ending(context.policy, context.paths, record, context.audit, context.store)
     assert run_end.release(ending, after(10)) == []
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
-    assert not os.path.exists(record.run_directory)
+    assert not os.path.exists(record.directory)
 
 
 def test_who_asks_while_it_is_made_waits(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, begun, go = seed.run, threading.Event(), threading.Event()
+    real, begun, go = seed.fill, threading.Event(), threading.Event()
 
-    def slow(context: Context, options: seed.Options) -> Outcome:
+    def slow(context: Context, caches: Caches, options: seed.Options) -> seed.Filled:
         begun.set()
         assert go.wait(20)
-        return real(context, options)
+        return real(context, caches, options)
 
-    monkeypatch.setattr(seed, "run", slow)
+    monkeypatch.setattr(seed, "fill", slow)
     keys: list[str] = []
     steps = [threading.Thread(target=lambda: keys.append(run.provide())) for _ in range(2)]
     steps[0].start()
@@ -192,7 +193,7 @@ def test_a_step_asks_again_while_something_is_on_its_way(run: Run, monkeypatch: 
     monkeypatch.setattr(wing, "load", lambda _: SimpleNamespace(provide=provide))
     shown = []
     for _ in range(3):
-        found = run.context._replace(record=records.load(run.state, 7) or run.context.record)
+        found = run.context._replace(run=runs.load(run.state, 7) or run.context.run)
         key = run.provide()
         sets.provide_by_wings(found, IMAGE, [], key, 60.0)
         shown.append(run.shown())
@@ -203,7 +204,7 @@ def test_a_step_asks_again_while_something_is_on_its_way(run: Run, monkeypatch: 
 
 def test_what_cannot_be_seeded_is_undone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
-    def refuse(_: Context) -> DiskFailed:
+    def refuse(*_: object) -> DiskFailed:
         return DiskFailed(what="the job gets no cache", problem="quota")
 
     monkeypatch.setattr(seed, "_give_away", refuse)
@@ -215,9 +216,9 @@ def test_what_cannot_be_seeded_is_undone(run: Run, monkeypatch: pytest.MonkeyPat
 def test_overlays_that_steps_would_not_see_are_extracted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     dropped: list[str] = []
     monkeypatch.setattr(overlay, "discard", lambda _fd, name: dropped.append(name))
-    context = run.context._replace(record=run.context.record._replace(key="c0ffee00"))
-    os.makedirs(f"{context.record.set_directory}/cache/numba")
-    seeding = seed._Seeding(context, None)
+    context, caches = run.context, Caches("c0ffee00")
+    os.makedirs(f"{context.run.directory_of(caches)}/cache/numba")
+    seeding = seed._Seeding(context, caches, None)
     profile = registry.get("numba")
     seeding._sources = [seed._Source(profile, "ns", [], 0.0, way="overlay")]
 
@@ -253,11 +254,7 @@ def test_a_set_serves_steps_on_its_nodes(job: dict[str, Run]) -> None:
     assert asked(job, "n3", on="n3") == {"n3": "n[1-3]"}
     (made,) = job["n3"].sets
     assert job["n3"].shown(nodes="n[2-3]") == job["n3"].shown(nodes="n3") == f"{made.key} /store/a.sqsh\n"
-    assert [(run.sets[0].head, run.sets[0].topics) for run in job.values()] == [
-        (True, ["test.7.0/set-"]),
-        (False, []),
-        (False, []),
-    ]
+    assert [run.sets[0].topics for run in job.values()] == [["test.7.0/set-"], [], []]
     context = job["n1"].context
     assert os.listdir(f"{context.policy.paths.store}/runs/test.7.0")
     context.store.run(after(5), board.take_down, job["n1"].sets[0].topics[0])
@@ -268,7 +265,7 @@ def test_a_step_on_other_nodes_has_a_set_of_its_own(job: dict[str, Run]) -> None
     assert asked(job, "n2", on="n2") == {"n2": "n2"}
     assert asked(job, "n1", "n2", on="n[1-2]") == {"n1": "n[1-2]", "n2": "n[1-2]"}
     assert asked(job, "n2", "n3", on="n[2-3]") == {"n2": "n[2-3]", "n3": "n[2-3]"}
-    assert [one.head for one in job["n2"].sets if one.nodes == "n[2-3]"] == [True]
+    assert [bool(one.topics) for one in job["n2"].sets if one.nodes == "n[2-3]"] == [True]
 
 
 @pytest.mark.parametrize(("first", "whose"), [("n2", "n[2-3]"), ("n3", "n[1-3]")])
@@ -286,7 +283,7 @@ def test_a_step_that_is_cancelled_leaves_no_other_waiting_for_its_nodes(
     """It has begun a set for all nodes on the first one. A step on two of them has its own: the third says nothing."""
 
     def cancelled() -> None:
-        monkeypatch.setattr(seed, "run", lambda *_: os._exit(0))
+        monkeypatch.setattr(seed, "fill", lambda *_: os._exit(0))
         job["n1"].provide(IMAGE._replace(nodes="n[1-3]"))
 
     killed_in(cancelled)
@@ -313,6 +310,6 @@ def test_a_node_whose_peers_are_lost_goes_on(job: dict[str, Run]) -> None:
 def test_who_shows_nothing_from_the_store_need_not_agree(job: dict[str, Run]) -> None:
     """A job that starts cold on purpose, or whose tools do not compile in step: any set of the image will do."""
     for run in job.values():
-        records.save(run.state, run.context.record._replace(fresh=True))
-        run.context = run.context._replace(record=run.context.record._replace(fresh=True))
+        runs.save(run.state, run.context.run._replace(fresh=True))
+        run.context = run.context._replace(run=run.context.run._replace(fresh=True))
     assert asked(job, "n2", on="n[1-2]") == asked(job, "n2", on="n[2-3]") == {"n2": "n[1-2]"}

@@ -34,7 +34,7 @@ def test_hooks_read_the_section_where_there_are_prefixes(compiled_of: Compile) -
 
 @pytest.mark.parametrize(
     ("prefix", "words"),
-    [("/usr/local", "below /usr"), ("/shared", "in paths.store nor above it"), ("/lustre/", "write /lustre,")],
+    [("/usr/local", "below /usr"), ("/shared", "in paths.store nor above it"), ("/lustre/", "without '..'")],
 )
 def test_prefixes_are_nobody_elses(site: Site, prefix: str, words: str) -> None:
     """A job sees a copy in place of what is below one."""
@@ -50,7 +50,7 @@ def test_prefixes_are_nobody_elses(site: Site, prefix: str, words: str) -> None:
         ("", {"scope": "user"}, "trees[0].scope", "expected 'account' or 'site'"),
         ("", {"owners": "[ghost]"}, "trees[0].owners[0]", "no user 'ghost'"),
         ("", {"owners": "[]"}, "trees[0].owners", "is empty"),
-        ("", {"path": "/lustre/sw/"}, "trees[0].path", "write /lustre/sw,"),
+        ("", {"path": "/lustre/sw/"}, "trees[0].path", "without '..'"),
         ("", {"path": "/lustrous"}, "trees[0].path", "below none of trees.prefixes"),
         ("", {"path": "/lustre"}, "trees[0].path", "below none of trees.prefixes"),
         ("account: ml", {"path": "/lustre/*/env"}, "match.account", "claimed attribute"),
@@ -77,7 +77,7 @@ def test_a_tree_is_none_of_warmstarts_own_directories(monkeypatch: pytest.Monkey
     assert [*part.faults(policy)] == []
     monkeypatch.setattr(wing, "FOLDER", "/opt/site/lib/warmstart/releases/1/warmstart/wings")
     (fault,) = part.faults(policy)
-    assert "warmstart's own directories" in fault.problem
+    assert fault.problem.startswith("may be neither below /opt/site/")
 
 
 @pytest.mark.parametrize(("account", "rules"), [("ml-1", ["site", "ml"]), ("bio", ["site"])])

@@ -12,7 +12,7 @@ import pytest
 
 from tests.lib.node import SCOPE
 from tests.lib.policy_site import defaults, offering
-from tests.lib.runs import a_context, a_job, result
+from tests.lib.runs import a_context, a_job, a_run, result
 from tests.lib.wings.trees.sites import NOT_ROOT, TreeSite
 from warmstart import plan, view
 from warmstart.errand import Errands
@@ -43,7 +43,7 @@ class Shown:
         self.node, self.tree = node, node.tree(name)
         self.context: Context = a_context(node.base)
         self.keep("50GiB")
-        os.makedirs(self.context.record.run_directory)
+        os.makedirs(self.context.run.directory)
         self.shared: SharedPath | None = None
         self.sources: list[str] = []  # of what the run shows
         self.started: list[object] = []
@@ -115,7 +115,7 @@ def test_of_a_tree_of_the_site_the_users_own_copy_is_not_looked_at(site: Shown) 
     site.run()
     assert site.event() == ("itself", "no-copy")
     (asked,) = site.asked()
-    assert (asked.scope, asked.shared, asked.uid) == ("site", site.shared, site.context.record.uid)
+    assert (asked.scope, asked.shared, asked.uid) == ("site", site.shared, site.context.run.uid)
 
 
 def test_a_job_is_told_why_its_tree_was_not_packed(site: Shown) -> None:
@@ -177,7 +177,7 @@ def test_runtimes_are_told_of_the_tree(node: TreeSite, monkeypatch: pytest.Monke
 
     assert told("containers") == (True, named(str(site.tree)))
     site.publish()
-    copy = f"{site.context.record.run_directory}/mounted/tree/tree"
+    copy = f"{site.context.run.directory}/mounted/tree/tree"
     assert told("containers") == told("spank") == (False, named(copy))
     site.context.store.close()
 
@@ -292,7 +292,7 @@ def test_a_copy_needs_a_way_to_the_job_and_a_workspace(way: str, cache: str, wor
     """Otherwise the step does not look at the tree, which the job reads as it is."""
     planned = step.planned(OFFERED._replace(constant_path=way), a_job(), GRANT, ASKED)  # type: ignore[arg-type]
     assert planned is not None
-    context = SimpleNamespace(record=SimpleNamespace(cache=cache))
+    context = SimpleNamespace(run=a_run(path=cache))
     (told,) = planned.run(cast("Context", context)).notices
     assert "/lustre/envs/train is read" in told
     assert words in told
@@ -303,7 +303,7 @@ def test_only_jobs_that_ask_have_the_step() -> None:
     assert [step.name for step in plan.prolog(OFFERED, a_job(), GRANT, ASKED)] == ["workspace", "tree"]
     assert plan.prolog(OFFERED, a_job(), GRANT, Request((), ())) == []
     assert [step.name for step in plan.prolog(defaults(), a_job(), GRANT, ASKED)] == ["workspace"]
-    prepared = Prepared(cast("Context", SimpleNamespace(record=SimpleNamespace(cache=""))), [])
+    prepared = Prepared(cast("Context", SimpleNamespace(run=a_run())), [])
     last = plan.environment(defaults(), a_job(), GRANT, ASKED, prepared)
     (told,) = last.run.keywords["options"].notices  # type: ignore[attr-defined]
     assert told.startswith("warmstart: tree=/lustre/envs/train/: read from the shared file system")

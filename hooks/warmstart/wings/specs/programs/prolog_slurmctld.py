@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from warmstart.wings.specs import controller, events
+from warmstart.wings.specs import controller
 from warmstart.wings.specs.frame import ControllerRun, run_hook
 
 
@@ -28,7 +28,6 @@ def _write(run: ControllerRun) -> None:
         try:
             source, qos = _qos(run)
         except LookUpFailed as error:
-            run.audit.emit(events.SPEC_FAILED, error=error.as_audit())
             run.audit.failed(error, "spec")
         else:
             run.slurm.publish_spec(run.path, written._replace(qos=qos), run.deadline)

@@ -1,12 +1,13 @@
-"""The record: what the prolog saves for the epilog, in `state/<jobid>/record.json`, readable only by root.
+"""A run of a job on a node, its caches, and their files: what the prolog writes for the epilog. Only root reads it.
 
-A run has a set of caches for each image that it runs in (docs/adr/0057). The first one's fields stand in the record;
-each other one has a file beside it, `set-KEY.json`, which is written while the job runs. An empty file `tree-NAME`
-stands for each unpacked image that the run was given (`images.unpacked`).
+    state/<jobid>/              root, 0700; its flock is the lock of the job's hooks (`job_lock`)
+        run.json                the run with the caches of the job's own image, written before the work that it names
+        caches-RUN.KEY.json     the caches of another image, written while the job runs (docs/adr/0057)
+        tree-NAME               an empty file for each thing of the node's shelf that the run has (`note_held`)
 
 It is the epilog's only source about the job: comment, restart count and `SPANK_*` can differ between the two hooks, and
-users can forge them (Slurm's prolog_epilog.html; seen on 22.05). The record is written before the work that it names,
-so after a crash it lists everything that may have to be removed.
+users can forge them (Slurm's prolog_epilog.html; seen on 22.05). After a crash it names everything that may have to be
+removed.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from warmstart.host.files import (
     unlink_if_there,
     wait_flock,
 )
-from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, contextmanager, dumps, suppress
+from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, suppress
 from warmstart.paths import SETS, reserve_beside
+from warmstart.slurm.nodes import first
 
 FORMAT = 1
 LONGEST = 64 << 20
-NAME = "record.json"
+NAME = "run.json"
 _HEAD = 512  # bytes, in which the uid stands, and before it nobody's text
-_SET, _JSON = "set-", ".json"  # of the name of another set's file: its key stands between them
 MARK = ".of-"  # before the run's name, in its directory
 _HELD = "tree-"  # before the name of something on the node's shelf
 CLAIMED = "claimed:"  # before the reference of an image that was left to pyxis, in place of a digest
@@ -64,16 +65,16 @@ class Reserve(NamedTuple):
         reserve.make_directory(self.path, dir_fd, name, mode)
 
 
-class RecordUnreadable(ResourceError):
-    """The record cannot be parsed, e.g. after a power failure or on a damaged disk."""
+class RunUnreadable(ResourceError):
+    """A run's file cannot be parsed, e.g. after a power failure or on a damaged disk."""
 
-    code = "record-unreadable"
+    code = "run-unreadable"
     template = "{path}: {problem}"
-    hint = "the record was removed; look below the workspace for directories with the job's id"
+    hint = "the file was removed; look below the workspace for directories with the job's id"
 
 
-class RecordOfOtherRelease(RecordUnreadable):
-    """Another release of warmstart wrote the record, in a format that this one does not know. The record stays.
+class RunOfOtherRelease(RunUnreadable):
+    """Another release of warmstart wrote the file, in a format that this one does not know. It stays.
 
     Its code is the same.
     """
@@ -91,7 +92,7 @@ class JobBusy(ResourceError):
 
 
 class StateFull(ResourceError):
-    """There is no space for a job's record or view, or no descriptor or lock to be had for it."""
+    """There is no space for a run's file or a job's view, or no descriptor or lock to be had for it."""
 
     code = "state-full"
     template = "no space for warmstart's state {path}: {problem}"
@@ -135,35 +136,29 @@ class Seeded(NamedTuple):
         return len(self.entries) + sum(bundle.number for bundle in self.bundles)
 
 
-class CacheSet(NamedTuple):
-    """The caches of one more image of a run on a node.
+class Caches(NamedTuple):
+    """The private caches of one image of a run, on one node."""
 
-    But for `nodes`, each field is as in `Record`, of which this takes the place.
-    """
-
-    run_id: str
-    key: str
-    image: str
-    nodes: str = ""  # those that agreed on what is in it, this one among them, as a Slurm hostlist
-    head: bool = True
-    publish_scope: str = ""
-    read_scopes: list[str] = []  # noqa: RUF012 - never mutated, like the rest
-    cache: str = ""
-    facts: dict[str, str] = {}  # noqa: RUF012
-    seeded: dict[str, Seeded] = {}  # noqa: RUF012 - empty while the set is being made: then nobody uses it
-    topics: list[str] = []  # noqa: RUF012
-    deferred: list[str] = []  # noqa: RUF012
-    judged: dict[str, str] = {}  # noqa: RUF012
-    began: float = 0.0
+    key: str = ""  # of the image: "" is the job's own
+    image: str = ""  # digest, sha256:…; claimed:REFERENCE of one that was left to pyxis; "" if the job names none
+    nodes: str = ""  # that agree on what is in them, this one among them, as a Slurm hostlist; "": those of the run
+    read_scopes: list[str] = []  # noqa: RUF012 - never mutated, like the rest: only replaced
+    publish_scope: str = ""  # the scope's directory name in the store; "" = nothing is harvested
+    path: str = ""  # at which the job sees them; "" if it has none
+    facts: dict[str, str] = {}  # noqa: RUF012 - from which the namespaces were computed
+    seeded: dict[str, Seeded] = {}  # noqa: RUF012 - by profile; empty while they are being made: then nobody uses them
+    topics: list[str] = []  # noqa: RUF012 - of the board, as in `Run`
+    left: list[str] = []  # noqa: RUF012 - profiles that the epilog had no time to harvest
+    judged: dict[str, str] = {}  # noqa: RUF012 - of those: up to which place (`harvest.collect`) all is judged
 
 
-class Record(NamedTuple):
-    """One run of a job on one node, and the set of caches that its prolog made. Steps of the prolog add to it."""
+class Run(NamedTuple):
+    """One run of a job on one node. Steps of the prolog add to it."""
 
     run_id: str
     boot_id: str  # `incarnation`
     job_id: int
-    view_id: int
+    view_id: int  # the job's id as its tasks see it
     uid: int
     gid: int
     user: str
@@ -171,66 +166,44 @@ class Record(NamedTuple):
     partition: str
     cluster: str
     node: str
-    head: bool  # whether this is the first of the job's nodes
-    workspace: str = ""  # the policy's workspace root at the time; "" until one is to be made
-    image: str = ""  # digest of the job's first image, sha256:…; claimed:REFERENCE of one that was left to pyxis
-    images: dict[str, str] = {}  # noqa: RUF012 - reference → path; never mutated, only replaced
-    facts: dict[str, str] = {}  # noqa: RUF012 - from which the namespaces were computed
-    seeded: dict[str, Seeded] = {}  # noqa: RUF012 - by profile
+    nodelist: str = ""  # the job's nodes as a Slurm hostlist, if there are several: they publish as a whole
+    restarts: int = 0  # which run of the job this is, on all of its nodes
     fresh: bool = False  # the job asked to start cold: what it builds takes the place of what is published
-    publish_scope: str = ""  # the scope's directory name in the store; "" = nothing is harvested
-    read_scopes: list[str] = []  # noqa: RUF012
-    cache: str = ""  # the path at which the job sees its cache; "" if it has none
-    live: bool = False  # whether it is harvested while it runs, too (`harvest.live`)
+    workspace: str = ""  # the policy's workspace root at the time; "" until one is to be made
+    apart: bool = False  # whether what an earlier job of that id left has its directory's name: it has one of its own
+    images: dict[str, str] = {}  # noqa: RUF012 - reference → path
     environment: dict[str, str] = {}  # noqa: RUF012 - variables for the job, set by steps
     verdict: str = ""
     topics: list[str] = []  # noqa: RUF012 - of the board in the store, which this node takes down at the run's end
     wings: list[str] = []  # noqa: RUF012 - those whose step has run
-    nodelist: str = ""  # the job's nodes as a Slurm hostlist, if there are several: they publish as a whole
-    restarts: int = 0  # which run of the job this is, on all of its nodes
-    apart: bool = False  # whether what an earlier job of that id left has its directory's name: it has one of its own
-    deferred: list[str] = []  # noqa: RUF012 - profiles that the epilog had no time to harvest
-    judged: dict[str, str] = {}  # noqa: RUF012 - of those: up to which place (`harvest.collect`) all is judged
+    live: bool = False  # whether it is harvested while it runs, too (`harvest.live`)
     began: float = 0.0  # when its caches were shown, in seconds since the epoch
-    ended: float = 0.0  # when its epilog began; 0: that is not known
-    died: bool = False  # whether it was a batch job that ended badly, as far as Slurm tells its epilog
-    key: str = ""  # of the set that the fields above are about; "" is the first one
-    sets: list[CacheSet] = []  # noqa: RUF012 - the others, of the first one's record alone
+    own: Caches = Caches()  # of the job's own image, or of the host
+    others: list[Caches] = []  # noqa: RUF012 - of images that only steps name
 
     @property
-    def run_name(self) -> str:
-        """Name of the run: `<jobid>.<run>`."""
-        return f"{self.job_id}.{self.run_id}"
+    def caches(self) -> list[Caches]:
+        """The caches of all images."""
+        return [self.own, *self.others]
 
     @property
-    def set_name(self) -> str:
-        """The run's name, and the set's key where it is not the first one."""
-        return f"{self.run_name}.{self.key}" if self.key else self.run_name
+    def head(self) -> bool:
+        """Whether this is the first of the job's nodes."""
+        return self.leads(Caches())
 
-    @property
-    def set_directory(self) -> str:
-        """The directory of the set's cache and overlays: owned by root, as the run's."""
-        return f"{self.run_directory}/{SETS}/{self.key}" if self.key else self.run_directory
-
-    def of(self, other: CacheSet) -> Record:
-        """Return the record of another set of this run."""
-        fields = other._asdict()
-        del fields["nodes"]
-        return self._replace(**fields, sets=[])
-
-    def each(self) -> list[Record]:
-        """Return the records of all sets that jobs may have used, the first one's first."""
-        return [self, *(self.of(other) for other in self.sets if other.seeded)]
+    def leads(self, caches: Caches) -> bool:
+        """Return whether this is the first of the nodes that agree on what is in these caches."""
+        return first(caches.nodes or self.nodelist) in {"", self.node}
 
     @property
     def all_topics(self) -> list[str]:
-        """The topics of all sets."""
-        return [*self.topics, *(topic for other in self.sets for topic in other.topics)]
+        """The topics of the run and of its caches."""
+        return [*self.topics, *(topic for caches in self.others for topic in caches.topics)]
 
     @property
     def left(self) -> list[str]:
-        """The profiles that are still to be harvested, of all sets."""
-        return list(dict.fromkeys([*self.deferred, *(name for other in self.sets for name in other.deferred)]))
+        """The profiles that are still to be harvested."""
+        return list(dict.fromkeys(name for caches in self.caches for name in caches.left))
 
     @property
     def job_labels(self) -> dict[str, object]:
@@ -238,49 +211,33 @@ class Record(NamedTuple):
         return {"job_id": self.job_id, "uid": self.uid, "user": self.user, "cluster": self.cluster}
 
     @property
+    def name(self) -> str:
+        """Name of the run: `<jobid>.<run>`."""
+        return f"{self.job_id}.{self.run_id}"
+
+    @property
     def place(self) -> str:
         """Name of the run's directory, the same on all nodes of the job: the id that its tasks see, and which run."""
-        return self.run_name if self.apart else f"{self.view_id}.{self.restarts:08x}"
+        return self.name if self.apart else f"{self.view_id}.{self.restarts:08x}"
 
     @property
     def mark(self) -> str:
         """Name of the empty file that says that a directory of that name is this run's on this node."""
-        return f"{MARK}{self.run_name}"
+        return f"{MARK}{self.name}"
 
     @property
     def going(self) -> str:
         """Name of the run's directory while it is removed, beside the others."""
-        return f".{self.run_name}"
+        return f".{self.name}"
 
     @property
-    def run_directory(self) -> str:
+    def directory(self) -> str:
         """The job's workspace on this node: owned by root, with directories for the job in it."""
         return f"{self.workspace}/{self.place}"
 
-
-if TYPE_CHECKING:
-    from typing import TypedDict
-
-    class RecordChange(TypedDict, total=False):
-        """Fields of `Record` that steps set."""
-
-        apart: bool
-        cache: str
-        read_scopes: list[str]
-        publish_scope: str
-        image: str
-        images: dict[str, str]
-        facts: dict[str, str]
-        seeded: dict[str, Seeded]
-        fresh: bool
-        live: bool
-        began: float
-        deferred: list[str]
-        judged: dict[str, str]
-        sets: list[CacheSet]
-
-else:
-    RecordChange = dict
+    def directory_of(self, caches: Caches) -> str:
+        """Return the directory of `cache/` and its overlays, which root owns."""
+        return f"{self.directory}/{SETS}/{caches.key}" if caches.key else self.directory
 
 
 def incarnation() -> str:
@@ -318,7 +275,7 @@ def job_lock(state: str, job_id: int, deadline: Deadline) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # not empty: the record is still there
+        with suppress(OSError):  # not empty: the run is still there
             os.rmdir(path)
         os.close(fd)
 
@@ -341,24 +298,24 @@ def _open_locked(path: str, job_id: int, deadline: Deadline) -> int:
         os.close(fd)
 
 
-def save(state: str, record: Record) -> None:
-    """Write the record. Raises `FileSystemBroken` or `StateFull`.
+def save(state: str, run: Run) -> None:
+    """Write the run, without the caches of other images. Raises `FileSystemBroken` or `StateFull`.
 
     Does not fsync, which takes longer than the rest of a warm prolog. A power failure also ends the job, and leaves
-    the record whole or unreadable.
+    the file whole or unreadable.
     """
-    _save(state, record.job_id, NAME, encode(record._replace(sets=[])))
+    _save(state, run.job_id, NAME, encode(run._replace(others=[])))
 
 
-def save_set(state: str, job_id: int, other: CacheSet) -> None:
-    """Write the file of another set. The caller holds the job's lock. Raises as `save`."""
-    _save(state, job_id, _name_of(other), dumps({"format": FORMAT, **other._asdict()}).encode())
+def save_caches(state: str, run: Run, caches: Caches) -> None:
+    """Write the caches of another image. The caller holds the job's lock. Raises as `save`."""
+    _save(state, run.job_id, _name_of(run, caches), dumps({"format": FORMAT, **caches._asdict()}).encode())
 
 
-def forget_set(state: str, job_id: int, other: CacheSet) -> None:
-    """Remove the file of another set. The caller holds the job's lock."""
-    with suppress(FileNotFoundError), opened_dir(os.path.join(state, str(job_id))) as fd:
-        unlink_if_there(_name_of(other), fd)
+def forget_caches(state: str, run: Run, caches: Caches) -> None:
+    """Remove the file of another image's caches. The caller holds the job's lock."""
+    with suppress(FileNotFoundError), opened_dir(os.path.join(state, str(run.job_id))) as fd:
+        unlink_if_there(_name_of(run, caches), fd)
 
 
 def note_held(state: str, job_id: int, name: str) -> None:
@@ -379,78 +336,79 @@ def held(state: str) -> dict[str, list[int]]:
     return found
 
 
-def _name_of(other: CacheSet) -> str:
-    return f"{_SET}{other.key}{_JSON}"
+def _name_of(run: Run, caches: Caches) -> str:
+    return f"caches-{run.run_id}.{caches.key}.json"
 
 
 def _save(state: str, job_id: int, name: str, data: bytes) -> None:
     with using_state(state), opened_dir(os.path.join(state, str(job_id))) as fd:
-        if len(data) > LONGEST:  # users choose the names of entries; `load` would refuse a longer record
-            raise OSError(errno.EFBIG, f"the record has {len(data)} bytes")
+        if len(data) > LONGEST:  # users choose the names of entries; `load` would refuse a longer file
+            raise OSError(errno.EFBIG, f"it has {len(data)} bytes")
         replace_file(fd, name, data, 0o600, durable=False, reserve=Reserve(reserve_beside(state)))
 
 
-def load(state: str, job_id: int) -> Record | None:
-    """Return the job's record with all sets of its run, or None if there is none.
+def load(state: str, job_id: int) -> Run | None:
+    """Return the job's run with the caches of all images, or None if there is none.
 
-    Raises `RecordUnreadable` if it is damaged, `FileSystemBroken` or `StateFull` if it cannot be read.
+    Raises `RunUnreadable` if it is damaged, `FileSystemBroken` or `StateFull` if it cannot be read.
     """
     path = os.path.join(state, str(job_id), NAME)
     try:
         with opened_dir(os.path.dirname(path)) as fd:
-            record = decode(path, read_small(NAME, LONGEST, fd))
-            return record._replace(sets=_sets(fd, record.run_id))
+            run = decode(path, read_small(NAME, LONGEST, fd))
+            return run._replace(others=_others(fd, run))
     except FileNotFoundError:
         return None
     except OSError as error:
         if error.errno in _NOT_OURS:
-            raise RecordUnreadable(path=path, problem=error.strerror) from error
+            raise RunUnreadable(path=path, problem=error.strerror) from error
         with using_state(path):
             raise
 
 
 def owner(state: str, job_id: int) -> int | None:
-    """Return the uid in the job's record, None if there is none that can be read. Costs the same for any record."""
+    """Return the uid of the job's run, None if there is none that can be read. Costs the same for any run."""
     with suppress(OSError, ValueError), open(os.path.join(state, str(job_id), NAME), "rb", buffering=0) as file:
         return int(file.read(_HEAD).partition(b'"uid":')[2].partition(b",")[0])
     return None
 
 
-def encode(record: Record) -> bytes:
-    """Return the JSON of a record."""
-    sets = [other._asdict() for other in record.sets]  # as objects: releases may know other fields
-    return dumps({"format": FORMAT, **record._asdict(), "sets": sets}).encode()
+def encode(run: Run) -> bytes:
+    """Return the JSON of a run."""
+    # Caches as objects, too: releases may know other fields.
+    caches = {"own": run.own._asdict(), "others": [other._asdict() for other in run.others]}
+    return dumps({"format": FORMAT, **run._asdict(), **caches}).encode()
 
 
-def decode(path: str, data: bytes) -> Record:
-    """Parse what `encode` wrote. Raises `RecordUnreadable`, which names `path`, for anything else."""
+def decode(path: str, data: bytes) -> Run:
+    """Parse what `encode` wrote. Raises `RunUnreadable`, which names `path`, for anything else."""
     try:
         raw = wire.parse(data)
         written = raw.pop("format")
         if written != FORMAT:
-            raise RecordOfOtherRelease(path=path, found=ascii(written)[:20], known=FORMAT)
-        sets = [wire.from_object(CacheSet, other) for other in raw.pop("sets", [])]
-        return wire.from_object(Record, raw)._replace(sets=sets)
+            raise RunOfOtherRelease(path=path, found=ascii(written)[:20], known=FORMAT)
+        own, *others = [wire.from_object(Caches, caches) for caches in (raw.pop("own"), *raw.pop("others"))]
+        return wire.from_object(Run, {**raw, "own": [*Caches()]})._replace(own=own, others=others)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordUnreadable(path=path, problem=str(error)) from error
+        raise RunUnreadable(path=path, problem=str(error)) from error
 
 
-def _sets(fd: int, run_id: str) -> list[CacheSet]:
-    """Return a run's other sets. What cannot be read goes with the run's directory, unharvested."""
+def _others(fd: int, run: Run) -> list[Caches]:
+    """Return a run's caches of other images. What cannot be read goes with the run's directory, unharvested."""
     found = []
     for name in sorted(os.listdir(fd)):
-        if name.startswith(_SET):
+        if name.startswith(f"caches-{run.run_id}."):
             with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
                 raw = wire.parse(read_small(name, LONGEST, fd))
                 if raw.pop("format") == FORMAT:
-                    found.append(wire.from_object(CacheSet, raw))
-    return [other for other in found if other.run_id == run_id]
+                    found.append(wire.from_object(Caches, raw))
+    return found
 
 
 def forget(state: str, job_id: int) -> None:
-    """Remove the record and temporary files of killed writers. `job_lock` removes the directory.
+    """Remove the run's files, and temporary ones of killed writers. `job_lock` removes the directory.
 
-    The record goes last: it names the run to whoever goes on where this process dies.
+    The run's own file goes last: it names the run to whoever goes on where this process dies.
     """
     with suppress(FileNotFoundError), opened_dir(os.path.join(state, str(job_id))) as fd:
         for name in sorted(os.listdir(fd), key=NAME.__eq__):

@@ -6,16 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from warmstart import record as records
+import warmstart.run
 
-HOOKS = Path(records.__file__).parents[1]
+HOOKS = Path(warmstart.run.__file__).parents[2]
 CONTAINER = ["/usr/bin/unshare", "--pid", "--fork", "--mount-proc"]
 TWICE = [  # process 1, and a child of it, as a hook is one of supervisord's
     "/bin/sh",
     "-c",
     '"$@" && "$@"',
     "sh",
-    *(sys.executable, "-c", "from warmstart import record; print(record.incarnation(), record.uptime_s())"),
+    *(sys.executable, "-c", "from warmstart.run import state; print(state.incarnation(), state.uptime_s())"),
 ]
 
 
@@ -35,5 +35,5 @@ def test_a_replaced_container_is_not_the_one_before() -> None:
 
 
 def test_without_a_container_it_is_the_boot() -> None:
-    """So the records that an earlier release wrote are this boot's after an upgrade."""
+    """So the runs that an earlier release wrote are this boot's after an upgrade."""
     assert told()[0] == {Path("/proc/sys/kernel/random/boot_id").read_text().strip()}

@@ -1,0 +1,1 @@
+"""One run of a job on a node."""
