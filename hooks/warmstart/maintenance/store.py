@@ -175,7 +175,9 @@ class StoreMaintenance:
         for bundle in found:
             where = bundle.where(self._session.store.path)
             with self.isolated():
-                problem = self._session.store.worker.run(bundle_deadline(), gc.damage, where, bundle.bundle)
+                problem = self._session.store.worker.run(
+                    bundle_deadline(), gc.damage, where, bundle.bundle, bundle.size
+                )
                 self._count(verified=1)
                 if problem:
                     damaged[bundle.bundle] = problem

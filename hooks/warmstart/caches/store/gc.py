@@ -18,10 +18,8 @@ from warmstart.errors import StoreError
 from warmstart.host.files import (
     changed,
     closing,
-    copy_hashed,
     ensure_dir,
     is_temporary,
-    open_regular,
     opened_dir,
     replace_file,
     unlink_if_there,
@@ -300,17 +298,14 @@ def is_due(sha256: str, now: float) -> bool:
     return int(sha256[:8], 16) % DAYS == int(now // DAY) % DAYS
 
 
-def damage(where: Namespace, sha256: str) -> str:
-    """Read a bundle; return what is wrong with it, or ""."""
-    try:
-        bundles.entries(where, sha256)
-        with store_errors("check a bundle", where.path), closing(open_regular(f"{where.path}/{sha256}{BUNDLE}")) as fd:
-            is_same = copy_hashed(fd).sha256 == sha256
-    except (BundleDamaged, BundleGone) as error:
-        return str(error)
-    except FileNotFoundError:
-        return "its file is gone"
-    return "" if is_same else "its bytes are not those of its name"
+def damage(where: Namespace, sha256: str, size: int) -> str:
+    """Read a bundle of `size` bytes; return what is wrong with it, or ""."""
+    with closing(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) as nowhere:
+        try:
+            bundles.fetch(where, sha256, size, nowhere)
+        except (BundleDamaged, BundleGone) as error:
+            return str(error.fields.get("problem", "its files are gone"))
+    return ""
 
 
 def take_out(where: Namespace, writer: str, what: What) -> Out:

@@ -1,0 +1,197 @@
+"""What maintenance finds and decides in the store: which bundles go, which become one, which are damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.lib.bundles import OWNER, draft, namespace, publish
+from tests.lib.policy_site import defaults
+from warmstart.caches.store import bundles, gc, generations, merge, quota
+from warmstart.caches.store.gc import Bundle, Use, What
+from warmstart.caches.store.listing import Listing, Row
+from warmstart.caches.store.merge import NOTHING, Addition
+
+WHOLES = "whole-things"
+POLICY = defaults().maintenance._replace(keep=100, per_user=10)
+LATER = time.time() + 2 * gc.DAY
+
+
+def bundle(name: str, used: float, size: int = 1, scope: str = "user-1-a", names: int = 1) -> Bundle:
+    sha256 = hashlib.sha256(name.encode()).hexdigest()
+    return Bundle(scope, "numba", "ns", sha256, size, 1, "a", 1, 7, 0.0, used, names, name)
+
+
+def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
+    found = [
+        bundle("unused", 0), bundle("older", 150, 6), bundle("newer", 160, 6), bundle("other", 120, 9, "user-2-b"),
+        bundle("team", 120, 89, "account-t"), bundle("all", 130, 401, "site"),
+    ]  # fmt: skip
+    going = {one.bundle.cache: one.reason for one in gc.expired(found, POLICY, 200)}
+    assert going == {"unused": gc.UNUSED, "older": gc.OVER, "all": gc.OVER}
+
+
+def test_a_whole_that_a_job_may_be_reading_stays() -> None:
+    now = 1_000_000.0
+    read = bundle("read", now - 7200, 6)._replace(profile=WHOLES)
+    cache = bundle("cache", now - 100, 6)
+    policy = POLICY._replace(keep=10**9)
+    assert [one.bundle for one in gc.expired([read, cache], policy, now)] == [cache]
+    assert [one.bundle for one in gc.expired([read, cache], policy, now + 7200)] == [read]
+
+
+@pytest.mark.threat(24)
+def test_names_close_to_their_bound_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "MOST_OF_USER", 100)
+    heavy = [bundle("older", 150, names=50), bundle("newer", 160, names=45)]
+    site = [one._replace(scope="site", user=one.cache) for one in heavy]
+    assert [(one.bundle, one.reason) for one in gc.expired([*heavy, *site], POLICY, 200)] == [(heavy[0], gc.OVER_NAMES)]
+
+
+def test_every_bundle_is_checked_once_in_thirty_days() -> None:
+    found = [bundle(str(number), 0).bundle for number in range(200)]
+    days = Counter(one for day in range(1000, 1030) for one in found if gc.is_due(one, day * gc.DAY))
+    assert set(days.values()) == {1}
+    assert len(days) == 200
+
+
+def test_the_survey_tells_the_last_use_and_uses_are_recorded_once_a_day(tmp_path: Path) -> None:
+    made = publish(tmp_path, "a").sha256
+    path = Path(namespace(tmp_path).path, f"{made}.sqsh")
+    os.utime(path, (1_000_000, 1_000_000))
+    use = Use("user-1", "numba", "ns", made, 1_050_000.0)
+    assert gc.record_uses(str(tmp_path), [use, use._replace(sha256="../../x", at=9e9)]) == 0
+    assert gc.record_uses(str(tmp_path), [use._replace(at=1_200_000.0), use._replace(at=1_200_001.0)]) == 1
+    (row,) = gc.survey(namespace(tmp_path))
+    assert (row.bundle, row.used, row.user, row.entries) == (made, 1_200_000.0, "a", 1)
+    path.unlink()
+    (row,) = gc.survey(namespace(tmp_path))
+    assert row.used == 0.0
+
+
+def test_a_damaged_bundle_is_found(tmp_path: Path) -> None:
+    where, made = namespace(tmp_path), publish(tmp_path, "a", content=b"bytes").sha256
+    files, squashfs = (Path(where.path, made + suffix) for suffix in (".json", ".sqsh"))
+    assert gc.damage(where, made, 5) == ""
+    squashfs.chmod(0o644)
+    squashfs.write_bytes(b"other")
+    assert "not those of its name" in gc.damage(where, made, 5)
+    squashfs.unlink()
+    assert gc.damage(where, made, 5) == "its files are gone"
+    files.chmod(0o644)
+    files.write_bytes(files.read_bytes()[:-1])
+    assert "seal" in gc.damage(where, made, 5)
+
+
+def test_what_is_taken_out_is_gone_with_its_files(tmp_path: Path) -> None:
+    where = namespace(tmp_path)
+    first = publish(tmp_path, "a", "b").sha256
+    publish(tmp_path, "c", user="b", uid=2)
+    assert gc.take_out(where, OWNER, What(entries=["b", "d"])) == ([], 1)
+    assert [row.entries for row in gc.survey(where)] == [1, 1]
+    assert [row.sha256 for row in gc.take_out(where, OWNER, What(users=["a"])).rows] == [first]
+    assert not [name for name in os.listdir(where.path) if name.startswith(first)]
+    assert gc.take_out(where, OWNER, What(users=["a"])) == ([], 0)
+    assert len(gc.take_out(where, OWNER, What(before=time.time() + 1)).rows) == 1
+    assert gc.survey(where) == []
+
+
+# Compaction.
+
+
+def row(number: int, entries: int = 1, user: str = "a", size: int = 1) -> Row:
+    return Row(hashlib.sha256(b"%d" % number).hexdigest(), size, entries, entries, user, ord(user), 7, number)
+
+
+def listing(*rows: Row) -> Listing:
+    return Listing(rows=[*rows], names=[[f"{one.sha256[:8]}{n}" for n in range(one.number)] for one in rows])
+
+
+def test_a_merged_bundle_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "MOST_MERGED_BYTES", 10)
+    large, small, middle, other = row(1, size=9), row(2, size=4), row(3, size=5), row(4, user="b")
+    found = listing(large, small, other, middle)
+    (merger,) = gc.mergers(found, 2)
+    assert (merger.rows, merger.names) == ([small, middle], [found.names[1], found.names[3]])
+    assert gc.mergers(found, 3) == []
+    monkeypatch.setattr(gc, "MOST_ENTRIES", 4)
+    (merger,) = gc.mergers(listing(row(1, 2), row(2, 3, size=2), row(3, 1)), 2)
+    assert merger.rows == [row(1, 2), row(3, 1)]
+    monkeypatch.setattr(gc, "MOST_MERGED", 2)
+    (merger,) = gc.mergers(listing(row(1), row(2), row(3)), 2)
+    assert len(merger.rows) == 2
+
+
+MADE = st.tuples(st.sets(st.sampled_from("pqrstu"), min_size=1), st.sampled_from("ab"), st.booleans())
+
+
+@given(st.lists(MADE, min_size=1, max_size=8))
+def test_merging_never_changes_what_a_reader_gets(made: list[tuple[set[str], str, bool]]) -> None:
+    """Which entries, and whose."""
+    files = {row(n).sha256: draft(*entries).entries for n, (entries, _, _) in enumerate(made)}
+    found = Listing()
+    for number, (entries, user, fresh) in enumerate(made):
+        new = Addition(row(number, len(entries), user), sorted(entries), sorted(entries) if fresh else [])
+        found = merge.added(found, new, NOTHING, files.get) or found
+    before = read(found)
+    for number, merger in enumerate(gc.mergers(found, 2)):
+        names = [entry for of in merger.names for entry in of]
+        one = Addition(row(100 + number, len(names), merger.rows[0].user), names)
+        merged = merge.compacted(found, merger.rows, one)
+        assert merged is not None
+        assert len(merged.rows) == len(found.rows) - len(merger.rows) + 1
+        found = merged
+    assert read(found) == before
+
+
+def read(found: Listing) -> dict[str, str]:
+    return {entry: one.user for one, names in zip(found.rows, found.names, strict=True) for entry in names}
+
+
+# Outside of the listings.
+
+
+@pytest.mark.threat(32)
+def test_an_empty_scope_goes_with_its_last_namespace(tmp_path: Path) -> None:
+    assert gc.scopes(str(tmp_path)) == []
+    where = namespace(tmp_path)
+    publish(tmp_path, "a")
+    publish(tmp_path, "a", scope="user-2")
+    gc.take_out(where, OWNER, What(users=["a"]))
+    bundles.sweep(where, LATER)
+    assert not bundles.remove_empty(where, time.time() - gc.DAY)
+    assert quota.correct(str(tmp_path), "user-1") == 0
+    assert bundles.remove_empty(where, LATER)
+    quota.correct(str(tmp_path), "user-1")
+    assert gc.scopes(str(tmp_path)) == ["user-2"]
+    assert publish(tmp_path, "b").sha256
+    assert gc.scopes(str(tmp_path)) == ["user-1", "user-2"]
+    assert gc.namespaces(str(tmp_path), "user-1") == [where]
+    assert generations.read(where).names == [["b"]]
+
+
+def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:
+    """Temporary files and locks of makers are removed after a day, a board after a week; nothing else is removed."""
+    publish(tmp_path, "a")
+    assert gc.lock(str(tmp_path))
+    assert gc.lock_making(namespace(tmp_path))
+    gc.record_maintained(str(tmp_path))
+    (tmp_path / "runs" / "c.8.0").mkdir(parents=True)  # of a job whose head node died
+    (tmp_path / "runs" / "c.8.0" / "caches.proposal").touch()
+    left = [".maintained.7.tmp", ".tmp-n1-dead"]
+    for name in left:
+        (tmp_path / "caches" / name).touch()
+    now = time.time()
+    assert gc.sweep_top(str(tmp_path), now + 80_000) == []
+    swept = [f"caches/{name}" for name in (*left, "locks/making.user-1.ns")]
+    assert gc.sweep_top(str(tmp_path), now + 90_000) == swept
+    assert gc.sweep_top(str(tmp_path), now + 700_000) == ["runs/c.8.0"]
+    assert sorted(os.listdir(tmp_path / "caches")) == ["locks", "maintained", "user-1"]
+    assert 0 <= (gc.last_maintained(str(tmp_path)) or -1) < 60
