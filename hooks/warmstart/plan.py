@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from warmstart.images.reference import PyxisImage, Reference
     from warmstart.runner import Prepared, Step
-    from warmstart.store.meeting import Meeting
+    from warmstart.store.barrier import Barrier
 
     class StepPart(Protocol):
         """`step.py` of a wing. Hot path."""
@@ -200,7 +200,7 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
     """Return the steps before `environment`. Its options depend on their results, so `environment()` comes later."""
     names, job_images = profiles(policy, grant, requested), images(policy, grant, requested)
     early, late = _of_wings(policy, job, grant, requested)
-    meeting = meeting_of(job)
+    barrier = barrier_of(job)
     if not (names or job_images or grant.env or early or late or requested.words):
         return []
     from warmstart.runner import Step
@@ -216,7 +216,7 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
         later = (policy.seed.fetch_budget + MOUNTING_SECONDS if names else 0) + VIEW_SECONDS
         private = private_images(policy, job, job_images)
         own = _pyxis_image(requested, job)
-        agreed = _agreed_images(policy, job, requested, job_images) if meeting else frozenset()
+        agreed = _agreed_images(policy, job, requested, job_images) if barrier else frozenset()
         options = image.Options(
             references=tuple(job_images),
             by_policy=by_policy,
@@ -224,7 +224,7 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
             later=later,
             pyxis=own,
             refresh=requested.refresh,
-            meeting=meeting._replace(topic="images") if meeting and agreed else None,
+            barrier=barrier._replace(topic="images") if barrier and agreed else None,
             agreed=agreed,
         )
         steps.append(Step(image.NAME, partial(image.run, options=options)))
@@ -237,7 +237,7 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
         from warmstart.steps import seed
 
         in_step = not requested.fresh and any(registry.get(name, policy.profiles).in_step for name in names)
-        place = meeting if in_step else None
+        place = barrier if in_step else None
         seeded = seed.Options(tuple(names), requested.files, requested.fresh, place, grant.cache)
         steps.append(Step(seed.NAME, partial(seed.run, options=seeded), in_workspace=True))
     return steps + late
@@ -261,14 +261,13 @@ def _of_wings(policy: Policy, job: Job, grant: Grant, requested: Request) -> tup
     return early, late
 
 
-def meeting_of(job: Job) -> Meeting | None:
+def barrier_of(job: Job) -> Barrier | None:
     """Return where the nodes of a job agree on what they show it; None if it has one."""
     if not nodes.has_several(job.nodelist):
         return None
-    from warmstart.store.board import run_of
-    from warmstart.store.meeting import Meeting
+    from warmstart.store.barrier import Barrier
 
-    return Meeting(run_of(job.cluster, job.id, job.restarts), "caches", job.nodelist)
+    return Barrier.of((job.cluster, job.uid), job.id, job.restarts, "caches", job.nodelist)
 
 
 def _agreed_images(policy: Policy, job: Job, requested: Request, job_images: list[Reference]) -> frozenset[Reference]:

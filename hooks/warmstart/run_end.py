@@ -25,12 +25,12 @@ The order of removal:
 4. The run's directory; then what the run's imports left beside it.
 5. The file of a deferred harvest, once the cache that it names is gone, or the file of a removal names the run.
 6. The run's state (`run.state`). It is the last thing on this node.
-7. The run's board in the store. It comes last because the store may be unreachable.
+7. What the run's nodes have said to each other in the store. It comes last because the store may be unreachable.
 
 A process that dies between two of these leaves nothing unknown. While anything of 1 to 5 is left, the run, or the
 file of a deferred harvest or of a removal, names the run, and a repeated epilog, the prolog of a requeued job, the
 background or maintenance starts over. So a part that fails leaves the run in place, and does not keep the other
-parts from being done. Only the board can outlive both; maintenance of the store removes old ones. The file is
+parts from being done. Only that can outlive both; maintenance of the store removes old ones. The file is
 written first and the run removed last, so at least one of them names the run at all times. A tree that none names is
 an orphan. After `undo`, which leaves what wings hold, the epilog has them release it without a run.
 
@@ -437,12 +437,12 @@ def _unmount(root: int, place: str) -> list[str]:
 
 
 def _withdraw(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) -> None:
-    """Take down what this node has put on the run's board. After a `StoreError` maintenance of the store does it."""
+    """Take down the topics that this node began. After a `StoreError` maintenance of the store does it."""
     for path in ending.run.all_topics:
-        from warmstart.store import board  # most runs have no topic
+        from warmstart.store import barrier  # most runs have no topic
 
         with _collected(path, failures):
-            ending.store.run(deadline, board.take_down, path)
+            ending.store.run(deadline, barrier.take_down, path)
 
 
 def _collect_notes(ending: Ending) -> None:

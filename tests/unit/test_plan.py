@@ -213,8 +213,8 @@ def agreed(policy: Policy, job: Job, words: str = "image=reg.example.com/a:1") -
     steps = plan.prolog(policy, job, granted, plan.request_of(policy, job, granted))
     (step,) = (one for one in steps if one.name == "image")
     options: Options = step.run.keywords["options"]  # type: ignore[attr-defined]
-    assert (options.meeting is None) == (not options.agreed)
-    return {reference.canonical() for reference in options.agreed} if options.meeting else None
+    assert (options.barrier is None) == (not options.agreed)
+    return {reference.canonical() for reference in options.agreed} if options.barrier else None
 
 
 def test_the_nodes_of_a_job_agree_on_its_images(tmp_path: Path) -> None:

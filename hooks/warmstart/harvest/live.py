@@ -28,9 +28,8 @@ from warmstart.paths import SETS, NodePaths
 from warmstart.profiles import registry
 from warmstart.profiles.contract import FILES
 from warmstart.run.state import Caches, Run
-from warmstart.store.board import run_of
+from warmstart.store.barrier import Barrier
 from warmstart.store.manifest import Entries
-from warmstart.store.meeting import Meeting
 
 if TYPE_CHECKING:
     from warmstart.host.deadline import Deadline
@@ -120,17 +119,17 @@ def agreed(store: StoreClient, run: Run, own: Errand, deadline: Deadline) -> Err
 
     Raises `StoreError`.
     """
-    board = meeting(run).joined(store, run)
+    where = barrier(run)
     if run.head:
-        return own._replace(due=board.begin(f"{_ROUND}{own.attempts}", Round(own.due), deadline).next)
-    begun = {int(name[len(_ROUND) :]): said for name, said in board.hear_all(_ROUND, Round, [], deadline).items()}
-    last = max(begun, default=0)
-    return own._replace(attempts=last, due=begun[last].next) if last >= own.attempts else None
+        return own._replace(due=where.begin(store, f"{_ROUND}{own.attempts}", Round(own.due), deadline).next)
+    last = max(map(int, where.marks(store, _ROUND, deadline)), default=0)
+    begun = where.hear(store, f"{_ROUND}{last}", Round, deadline)
+    return own._replace(attempts=last, due=begun.next) if begun and last >= own.attempts else None
 
 
-def meeting(run: Run) -> Meeting:
+def barrier(run: Run) -> Barrier:
     """Return where the nodes of a job agree on its rounds."""
-    return Meeting(run_of(run.cluster, run.job_id, run.restarts), _TOPIC, run.nodelist)
+    return Barrier.of((run.cluster, run.uid), run.job_id, run.restarts, _TOPIC, run.nodelist)
 
 
 def end(paths: NodePaths, run: Run) -> None:

@@ -18,10 +18,9 @@ from warmstart.images import single_flight
 from warmstart.images.query import Obtained, Site
 from warmstart.images.reference import Reference, is_digest
 from warmstart.lean import TYPE_CHECKING, Callable, Mapping, NamedTuple
-from warmstart.run.state import Run
 from warmstart.slurm.nodes import first
+from warmstart.store.barrier import Barrier
 from warmstart.store.client import StoreClient
-from warmstart.store.meeting import Meeting
 
 if TYPE_CHECKING:
     JobEnd = Callable[[], Callable[[Deadline], bool]]
@@ -61,19 +60,20 @@ class HeadHasNone(StoreError):
 class Heads:
     """What a job's head node says of the images, and who listens."""
 
-    def __init__(self, store: StoreClient, run: Run, meeting: Meeting) -> None:
+    def __init__(self, store: StoreClient, barrier: Barrier) -> None:
         """Say nothing yet."""
-        self._board = meeting.joined(store, run)
-        self._head = first(meeting.nodelist)
+        self._store = store
+        self._barrier = barrier
+        self._head = first(barrier.nodelist)
         self._waited_s = 0.0  # for its word
 
     def say(self, images: dict[str, HeadImage], deadline: Deadline) -> dict[str, HeadImage]:
         """Say which images the head node has; return that, or what an earlier prolog of this run has said."""
-        return self._board.begin(_WORD, HeadImages(images), deadline.within(SAY_S)).images
+        return self._barrier.begin(self._store, _WORD, HeadImages(images), deadline.within(SAY_S)).images
 
     def heard(self, deadline: Deadline) -> dict[str, HeadImage]:
         """Return what was said so far."""
-        said = self._board.hear(_WORD, HeadImages, deadline.within(SAY_S))
+        said = self._barrier.hear(self._store, _WORD, HeadImages, deadline.within(SAY_S))
         return said.images if said else {}
 
     def word(self, image: str, job_end: JobEnd, deadline: Deadline) -> Mapping[str, HeadImage]:
@@ -87,7 +87,9 @@ class Heads:
 
         def look(until: Deadline) -> HeadImages | None:
             nonlocal is_over
-            if (said := self._board.hear(_WORD, HeadImages, until)) is None and time.monotonic() - began > ALONE_S:
+            if (
+                said := self._barrier.hear(self._store, _WORD, HeadImages, until)
+            ) is None and time.monotonic() - began > ALONE_S:
                 is_over = is_over or job_end()
                 if is_over(until):
                     from warmstart.images.imports.job_end import JobOver
@@ -95,7 +97,7 @@ class Heads:
                     raise JobOver(image=image)
             return said
 
-        said = self._board.await_head(look, deadline, "named no image")
+        said = self._barrier.await_head(self._store, look, deadline, "named no image")
         self._waited_s = round(time.monotonic() - began, 3)
         return said.images
 

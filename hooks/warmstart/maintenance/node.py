@@ -52,7 +52,7 @@ from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 from warmstart.steps import spool
 from warmstart.steps.contract import Context
-from warmstart.store import board
+from warmstart.store import barrier
 
 SPOOL_SECONDS = 600.0
 FAILURES_KEPT_S = 3600.0  # of imports, for the hooks that wait for them
@@ -227,7 +227,7 @@ class _NodeMaintenance:
         """Keep the boards of jobs that run here: steps may meet there after a week."""
         session = self._session
         if runs := sorted({topic.partition("/")[0] for topic in self._orphans.topics}):
-            session.store.run(session.store_deadline(), board.keep, runs)
+            session.store.run(session.store_deadline(), barrier.keep, runs)
 
     def _notes(self) -> int:
         """Record the uses of images that steps got without a hook (`images.notes`)."""

@@ -46,4 +46,4 @@ class Outcome(NamedTuple):
     degraded: list[WarmstartError] = []  # noqa: RUF012 - non-fatal errors; the step otherwise succeeded
     lost: bool = False  # whether something that the job made was lost
     notices: tuple[str, ...] = ()  # lines for the job's output that are no errors
-    topics: tuple[str, ...] = ()  # of the board (`Meeting.path`), which this node takes down at the run's end
+    topics: tuple[str, ...] = ()  # of the barrier (`Barrier.path`), which this node takes down at the run's end

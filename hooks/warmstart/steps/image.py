@@ -19,7 +19,7 @@ from warmstart.steps.contract import Context, Outcome
 
 if TYPE_CHECKING:
     from warmstart.images.agreed import HeadImage, Heads
-    from warmstart.store.meeting import Meeting
+    from warmstart.store.barrier import Barrier
 
     Find = Callable[[Reference, Site, Deadline], Obtained]
 
@@ -44,7 +44,7 @@ class Options(NamedTuple):
     later: float = 0.0  # seconds that the steps after this one need
     pyxis: PyxisImage | None = None  # pyxis's own among the references
     refresh: bool = False  # whether to ask the registry what tags mean now
-    meeting: Meeting | None = None  # where the head node says which images it has; None: each node finds its own
+    barrier: Barrier | None = None  # where the head node says which images it has; None: each node finds its own
     agreed: frozenset[Reference] = frozenset()  # the references of which it says so
     of_step: bool = False  # only a step names them: of these whoever has found them first says so
     said: Mapping[str, HeadImage] = {}  # noqa: RUF012 - what this node knows to be said, by canonical reference
@@ -56,11 +56,11 @@ def run(context: Context, options: Options) -> Outcome:
     Stops at the first failure; an import that was asked for goes on.
     """
     job = _Job(context, options)
-    if options.meeting is None:
+    if options.barrier is None:
         return job.obtain()
     from warmstart.images.agreed import Heads
 
-    heads = Heads(context.store, context.run, options.meeting)
+    heads = Heads(context.store, options.barrier)
     if options.of_step:
         return _as_first(context, options, heads)
     if not context.run.head:
@@ -72,7 +72,7 @@ def run(context: Context, options: Options) -> Outcome:
         return job.obtain(heads, said)
     outcome = _as_head(context, options, heads)
     # After a failure the word stays until maintenance removes it: this node's epilog may run before the others read it.
-    return outcome._replace(topics=(options.meeting.path,))
+    return outcome._replace(topics=(options.barrier.path,))
 
 
 def _as_head(context: Context, options: Options, heads: Heads) -> Outcome:
@@ -111,7 +111,7 @@ def _as_head(context: Context, options: Options, heads: Heads) -> Outcome:
 def _as_first(context: Context, options: Options, heads: Heads) -> Outcome:
     """Obtain images as the job's first step in them has, on whichever node; or say which they are.
 
-    Where the board is out of order each node has what it finds.
+    Where the store is out of order each node has what it finds.
     """
     said = dict(options.said)
     if not said:
@@ -231,7 +231,7 @@ def _job_end(context: Context, options: Options) -> Callable[[Deadline], bool]:
     from warmstart.slurm import nodes
 
     scontrol, run = context.policy.paths.scontrol, context.run
-    second = options.meeting is not None and nodes.expand(run.nodelist)[1:2] == [run.node]
+    second = options.barrier is not None and nodes.expand(run.nodelist)[1:2] == [run.node]
     return JobEnd(run, context.store, scontrol, stands_in=second).is_known
 
 

@@ -35,7 +35,7 @@ from warmstart.host.files import (
 from warmstart.host.wire import Json
 from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, suppress
 from warmstart.slurm.nodes import expand
-from warmstart.store import board, bundles, index, layout, manifest
+from warmstart.store import barrier, bundles, index, layout, manifest
 from warmstart.store.atomic import TEMP_PREFIX
 from warmstart.store.bundles import BundleGone
 from warmstart.store.layout import BUNDLE, LOCKS, MANIFEST, Namespace, is_bundle_id, is_component, store_errors
@@ -105,7 +105,7 @@ class Listing(NamedTuple):
 
 def name_of(uid: int, cluster: str, job_id: int, restarts: int, number: int = 0) -> str:
     """Return the name of a run's directory, which begins with the user's uid; `number` is a round's, 0 at the end."""
-    return f"{uid}.{board.run_of(cluster, job_id, restarts)}{f'-{number}' if number else ''}"
+    return f"{uid}.{barrier.run_of(cluster, job_id, restarts)}{f'-{number}' if number else ''}"
 
 
 def is_round(name: str) -> bool:

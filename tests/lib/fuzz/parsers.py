@@ -30,6 +30,7 @@ from tests.lib.runs import a_job, a_run
 from tests.lib.superblocks import image
 from warmstart import request, wing
 from warmstart.audit import line
+from warmstart.caches.store.look import Generation
 from warmstart.doctor import installed, slurm_files
 from warmstart.errand import Errand
 from warmstart.errors import WarmstartError
@@ -54,13 +55,13 @@ from warmstart.profiles import registry as profiles
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import FORMATS
 from warmstart.run import state as record
-from warmstart.seed import together
+from warmstart.seed import vote
 from warmstart.slurm import commands, nodes
-from warmstart.store import board, bundles, index, parts
+from warmstart.store import bundles, index, parts
 from warmstart.store import manifest as manifests
+from warmstart.store.barrier import Barrier
 from warmstart.store.bundles import BundleGone
 from warmstart.store.client import StoreClient
-from warmstart.store.meeting import Meeting
 
 SHA256 = "ab" * 32
 BUNDLE = "20260101T120000.000000Z-0123456789abcdef"
@@ -183,14 +184,7 @@ def _store_file(folder: str, read: Callable[[str], object]) -> Callable[[bytes],
     return _file(lambda _path: read(str(STAGE / "store")), f"store/{folder}")
 
 
-_TOPIC = board.Topic("c.7.0", "caches", "n1", board.Whose(2001, "c", "n[1-2]"))
-_PROPOSAL = together.Proposal(
-    {
-        "alpha": together.ProposedProfile(
-            "f" * 32, {"cpu": "x"}, [bundles.Offer("site", "b", "0" * 64, 1, [], whole=True)]
-        )
-    }
-)
+_PROPOSAL = vote.Proposal({"alpha": vote.Proposed("f" * 32, {"cpu": "x"}, {"site": Generation(7, "0" * 64)})})
 
 
 class _Told(NamedTuple):
@@ -198,16 +192,15 @@ class _Told(NamedTuple):
 
     text: str
 
-    def look(self, *_: object) -> dict[str, str]:
+    def look(self, *_: object) -> str:
         """Hear it."""
-        return {"proposal": self.text}
+        return self.text
 
 
 def _proposal(text: str) -> object:
-    meeting = Meeting("c.7.0", "caches", "n[1-2]")
     store = StoreClient(ROOT, "/s", "n1")
     store.worker = cast(worker.Worker, _Told(text))
-    return meeting.joined(store, a_run()).hear("proposal", together.Proposal, after(5))
+    return Barrier("c.7.0", "caches", "n[1-2]").hear(store, "proposal", vote.Proposal, after(5))
 
 
 def _parts(store: str) -> None:
@@ -288,12 +281,6 @@ PARSERS: dict[str, Parser] = {
         _REFUSED,
         ("images/credentials.py:_read", "images/credentials.py:_login"),
         (_json({"auths": {"reg.example.com": {"auth": "YTpi"}}}),),
-    ),
-    "board": Parser(
-        _store_file("runs/c.7.0/caches.x", lambda store: board.hear(store, _TOPIC, ["x"], [])),
-        _REFUSED,
-        ("store/board.py:_text",),
-        (_json([*_TOPIC.whose, "text"]),),
     ),
     "compiled-policy": Parser(_file(keys.read), (), ("policy/keys.py:read_own_json",), (keys.encode(defaults()),)),
     "cpu": Parser(
@@ -407,7 +394,7 @@ PARSERS: dict[str, Parser] = {
         ("images/store/published.py:producer_of",),
         (_json(_PRODUCER),),
     ),
-    "proposal": Parser(_text(_proposal), _REFUSED, ("store/meeting.py:_read",), (_json(_PROPOSAL._asdict()),)),
+    "proposal": Parser(_text(_proposal), _REFUSED, ("store/barrier.py:_read",), (_json(_PROPOSAL._asdict()),)),
     "record": Parser(partial(record.decode, "x"), _REFUSED, ("run/state.py:decode",), (record.encode(a_run()),)),
     "registry-manifest": Parser(
         _text(lambda text: manifest.read(text, "x86_64")),

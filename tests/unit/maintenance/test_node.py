@@ -28,8 +28,8 @@ from warmstart.slurm import commands
 from warmstart.slurm.facts import Access, JobFacts
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store import board
-from warmstart.store.board import Topic, Whose
+from warmstart.store import barrier
+from warmstart.store.barrier import Topic
 from warmstart.store.layout import StoreFailed
 
 
@@ -104,24 +104,24 @@ def test_a_run_without_an_epilog_is_finished(node: Host) -> None:
 
 
 @pytest.mark.report
-def test_the_board_of_a_long_job_stays(node: Host) -> None:
+def test_what_the_nodes_of_a_long_job_said_stays(node: Host) -> None:
     """Its steps may meet there after weeks of silence: each maintenance of the node that began a topic says so."""
     store = str(node.site.store)
     kept, other = "c.7.0", "c.8.0"
-    topics = [Topic(run, "caches", "n1", Whose(1, "c", "n[1-2]")) for run in (kept, other, "c.7.1")]
+    topics = [Topic(run, "caches.0.", "n1") for run in (kept, other, "c.7.1")]
     for topic in topics:
-        board.begin(store, topic, "proposal", "{}")
+        barrier.begin(store, topic, "proposal", "{}")
     began = max(path.stat().st_ctime for path in node.site.store.glob("runs/*"))
-    run = node.run(topics=[topics[0].path, "c.9.0/gone"])
+    run = node.run(topics=[f"{kept}/caches", "c.9.0/gone"])
     node.recorded(run)
-    steps = Caches("0a1b2c3d", "sha256:a", topics=[topics[2].path])
+    steps = Caches("0a1b2c3d", "sha256:a", topics=["c.7.1/caches"])
     runs.save_caches(node.site.paths.state, run, steps)
     while time.time() < began + 0.1:
         time.sleep(0.01)
     node.maintain()
     assert sweep_top(store, began + BOARD_SECONDS + 0.05) == [f"runs/{other}"]
-    assert board.hear(store, topics[0], ["proposal"], []) == {"proposal": "{}"}
-    assert os.listdir(node.site.store / "runs" / "c.7.1") == ["caches.proposal"]
+    assert barrier.hear(store, topics[0], "proposal") == "{}"
+    assert os.listdir(node.site.store / "runs" / "c.7.1") == ["caches.0.proposal"]
 
 
 def test_a_run_before_the_reboot_is_over(node: Host) -> None:

@@ -25,8 +25,8 @@ from warmstart.policy.keys import Credentials
 from warmstart.steps import image
 from warmstart.steps.contract import Context, Outcome
 from warmstart.steps.image import Options
+from warmstart.store.barrier import Barrier, HeadSilent
 from warmstart.store.layout import StoreFailed
-from warmstart.store.meeting import HeadSilent, Meeting
 
 FIRST, SECOND = parse("reg.example.com/a:1"), parse("reg.example.com/b:2")
 DIGEST, MOVED = f"sha256:{'ab' * 32}", f"sha256:{'cd' * 32}"
@@ -190,10 +190,10 @@ def test_a_private_image_is_copied_for_the_job(
 
 
 @pytest.fixture
-def meeting(context: Context) -> Options:
+def agreeing(context: Context) -> Options:
     """Return what the head node and another one of a job on two nodes are told."""
     Path(context.policy.paths.store).mkdir()
-    return Options((FIRST,), meeting=Meeting("test.7.0", "images", "n[1-2]"), agreed=frozenset({FIRST}))
+    return Options((FIRST,), barrier=Barrier("test.7.0", "images", "n[1-2]"), agreed=frozenset({FIRST}))
 
 
 def another(context: Context) -> Context:
@@ -202,22 +202,22 @@ def another(context: Context) -> Context:
 
 
 @pytest.mark.parametrize("how", ["reused", "waited", "stale"])
-def test_all_nodes_have_the_head_nodes_image(context: Context, meeting: Options, flights: Flights, how: str) -> None:
+def test_all_nodes_have_the_head_nodes_image(context: Context, agreeing: Options, flights: Flights, how: str) -> None:
     """The others ask for its digest, and are told as it is; its epilog removes what they agreed on."""
     flights.how = how
-    head = image.run(context, meeting)
+    head = image.run(context, agreeing)
     assert (ran(head).own.image, head.topics) == (DIGEST, ("test.7.0/images",))
     flights.how = "reused"
-    other = image.run(another(context), meeting)
+    other = image.run(another(context), agreeing)
     assert other.run == changed(another(context).run, image=DIGEST, images={FIRST.canonical(): "/store/2.sqsh"})
     assert flights.names() == [FIRST.canonical(), FIRST.at(DIGEST)]
     assert [(got["image"], got["how"]) for got in result(context)["images"]] == [(FIRST.canonical(), how)] * 2
 
 
 def test_a_steps_image_is_what_the_jobs_first_step_in_it_found(
-    context: Context, meeting: Options, flights: Flights
+    context: Context, agreeing: Options, flights: Flights
 ) -> None:
-    options = meeting._replace(of_step=True)
+    options = agreeing._replace(of_step=True)
     flights.failing[FIRST] = NOT_FOUND
     with pytest.raises(ImageNotFound):
         image.run(context, options)
@@ -229,41 +229,41 @@ def test_a_steps_image_is_what_the_jobs_first_step_in_it_found(
 
 
 def test_steps_that_find_an_image_at_once_have_the_same(
-    context: Context, meeting: Options, flights: Flights, monkeypatch: pytest.MonkeyPatch
+    context: Context, agreeing: Options, flights: Flights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options, flights.meanings = meeting._replace(of_step=True), iter([DIGEST, MOVED])
+    options, flights.meanings = agreeing._replace(of_step=True), iter([DIGEST, MOVED])
     image.run(context, options)
     monkeypatch.setattr(Heads, "heard", lambda *_: {})
     assert ran(image.run(another(context), options)).own.image == DIGEST
 
 
-def test_what_this_node_knows_needs_no_board(context: Context, meeting: Options, flights: Flights) -> None:
+def test_what_this_node_knows_needs_no_barrier(context: Context, agreeing: Options, flights: Flights) -> None:
     os.rmdir(context.policy.paths.store)
-    options = meeting._replace(of_step=True)
+    options = agreeing._replace(of_step=True)
     known = options._replace(said={FIRST.canonical(): HeadImage(DIGEST)})
     assert [ran(image.run(context, one)).own.image for one in (known, options)] == [DIGEST] * 2
     assert flights.names() == [FIRST.at(DIGEST), FIRST.canonical()]
 
 
-def test_a_prolog_that_runs_again_keeps_to_its_word(context: Context, meeting: Options, flights: Flights) -> None:
-    image.run(context, meeting)
+def test_a_prolog_that_runs_again_keeps_to_its_word(context: Context, agreeing: Options, flights: Flights) -> None:
+    image.run(context, agreeing)
     flights.failing[FIRST] = NOT_FOUND
-    assert ran(image.run(context, meeting)).own.image == DIGEST
+    assert ran(image.run(context, agreeing)).own.image == DIGEST
 
 
-def test_no_node_has_an_image_that_the_head_node_has_not(context: Context, meeting: Options, flights: Flights) -> None:
+def test_no_node_has_an_image_that_the_head_node_has_not(context: Context, agreeing: Options, flights: Flights) -> None:
     """All fail alike, whatever the others would find. The word stays: this job may end before they read it."""
     flights.failing[FIRST] = NOT_FOUND
     with pytest.raises(ImageNotFound):
-        image.run(context, meeting)
+        image.run(context, agreeing)
     flights.failing.clear()
     with pytest.raises(ImageNotFound, match=r"reg\.example\.com/a:1"):
-        image.run(another(context), meeting)
+        image.run(another(context), agreeing)
 
 
-def test_what_the_head_node_leaves_to_pyxis_all_do(context: Context, meeting: Options, flights: Flights) -> None:
+def test_what_the_head_node_leaves_to_pyxis_all_do(context: Context, agreeing: Options, flights: Flights) -> None:
     flights.failing[FIRST] = ImageForbidden(image=FIRST.canonical(), problem="401")
-    options = meeting._replace(pyxis=PYXIS)
+    options = agreeing._replace(pyxis=PYXIS)
     head = image.run(context, options)
     flights.failing.clear()
     other = image.run(another(context), options)
@@ -272,17 +272,17 @@ def test_what_the_head_node_leaves_to_pyxis_all_do(context: Context, meeting: Op
 
 
 def test_a_head_node_that_cannot_say_what_it_has_does_without(
-    context: Context, meeting: Options, flights: Flights
+    context: Context, agreeing: Options, flights: Flights
 ) -> None:
     Path(context.policy.paths.store).rmdir()
     with pytest.raises(StoreFailed):
-        image.run(context, meeting)
+        image.run(context, agreeing)
     flights.failing[FIRST] = NOT_FOUND
     with pytest.raises(ImageNotFound):
-        image.run(context, meeting)
+        image.run(context, agreeing)
 
 
-def test_without_the_store_pyxis_imports_its_image(context: Context, meeting: Options, flights: Flights) -> None:
+def test_without_the_store_pyxis_imports_its_image(context: Context, agreeing: Options, flights: Flights) -> None:
     failure = StoreFailed(what="find it", problem="Transport endpoint is not connected")
     flights.failing = {FIRST: failure, SECOND: failure}
     alone = image.run(context, Options((FIRST,), pyxis=PYXIS))
@@ -292,18 +292,18 @@ def test_without_the_store_pyxis_imports_its_image(context: Context, meeting: Op
         image.run(context, Options((SECOND,), pyxis=PYXIS))
     Path(context.policy.paths.store).rmdir()
     for one in (context, another(context)):
-        assert ran(image.run(one, meeting._replace(pyxis=PYXIS))).own.image == "claimed:reg.example.com/a:1"
+        assert ran(image.run(one, agreeing._replace(pyxis=PYXIS))).own.image == "claimed:reg.example.com/a:1"
 
 
-def test_where_the_head_node_is_silent_pyxis_imports_its_image(context: Context, meeting: Options) -> None:
+def test_where_the_head_node_is_silent_pyxis_imports_its_image(context: Context, agreeing: Options) -> None:
     """As where warmstart is off there: without it the step would run. Another image is still missing."""
     waits = context.policy.images._replace(wait=0)
     node = another(context._replace(policy=context.policy._replace(images=waits)))
-    told = image.run(node, meeting._replace(pyxis=PYXIS))
+    told = image.run(node, agreeing._replace(pyxis=PYXIS))
     assert ran(told).own.image == "claimed:reg.example.com/a:1"
     assert "the head node n1 has named no image" in told.notices[0]
     with pytest.raises(HeadSilent):
-        image.run(node, meeting)
+        image.run(node, agreeing)
 
 
 class Full(ResourceError):
@@ -324,16 +324,16 @@ class Full(ResourceError):
     ],
 )
 def test_a_failure_of_the_head_alone_leaves_the_others_without_the_image(
-    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch, said: HeadImage | None, problem: str
+    context: Context, agreeing: Options, monkeypatch: pytest.MonkeyPatch, said: HeadImage | None, problem: str
 ) -> None:
     """Nobody chooses an image of its own."""
     monkeypatch.setattr(Heads, "word", lambda *_: {FIRST.canonical(): said} if said else {})
     with pytest.raises(HeadHasNone, match=f"{problem}$"):
-        image.run(another(context), meeting)
+        image.run(another(context), agreeing)
 
 
 def test_who_waits_for_the_head_hears_that_the_job_is_over(
-    context: Context, meeting: Options, monkeypatch: pytest.MonkeyPatch
+    context: Context, agreeing: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The head node may be gone with it, and its word removed. The watch begins once."""
     monkeypatch.setattr(agreed, "ALONE_S", 0.0)
@@ -343,8 +343,8 @@ def test_who_waits_for_the_head_hears_that_the_job_is_over(
         begun.append(0)
         return lambda _: next(answers)
 
-    assert meeting.meeting
-    heads = Heads(context.store, another(context).run, meeting.meeting)
+    assert agreeing.barrier
+    heads = Heads(context.store, agreeing.barrier)
     with pytest.raises(JobOver, match=r"while it waited for image reg\.example\.com/a:1"):
         heads.word(FIRST.canonical(), job_end, after(30))
     assert begun == [0]

@@ -11,8 +11,8 @@ from warmstart import run_end
 from warmstart.run import state as runs
 from warmstart.steps import release
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store import board
-from warmstart.store.board import Topic, Whose
+from warmstart.store import barrier
+from warmstart.store.barrier import Topic
 from warmstart.store.layout import StoreFailed
 
 
@@ -37,13 +37,13 @@ def test_what_the_node_said_is_taken_down(ended: Context, tmp_path: Path, is_the
     record = ended.run._replace(topics=["test.7.0/caches"])
     if is_there:
         (tmp_path / "store").mkdir()
-        topic = Topic("test.7.0", "caches", "n1", Whose(1, "test", "n1"))
-        board.begin(str(tmp_path / "store"), topic, "answer", "{}")
+        topic = Topic("test.7.0", "caches.0.", "n1")
+        barrier.begin(str(tmp_path / "store"), topic, "answer", "{}")
     outcome = release.run(ended._replace(run=record), release.Options())
     assert [type(error) for error in outcome.degraded] == ([] if is_there else [StoreFailed])
     assert runs.load(ended.paths.state, 7) is None
     if is_there:
-        assert os.listdir(tmp_path / "store" / board.DIRECTORY) == []
+        assert os.listdir(tmp_path / "store" / barrier.DIRECTORY) == []
     ended.store.close()
 
 

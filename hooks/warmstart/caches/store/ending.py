@@ -29,7 +29,7 @@ from warmstart.errors import StoreError
 from warmstart.host import wire
 from warmstart.host.files import changed, closing, ensure_dir, opened_dir, unlink_if_there, write_all
 from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, suppress
-from warmstart.store import board
+from warmstart.store import barrier
 from warmstart.store.layout import StoreFailed, is_component, store_errors
 
 PATIENCE_S = 3600.0  # with nodes that do not end: lost, or their harvest waits
@@ -92,7 +92,7 @@ class Ended(NamedTuple):
 
 def name_of(uid: int, cluster: str, job_id: int, restarts: int) -> str:
     """Return the name of a run's directory, which begins with the user's uid."""
-    return f"{uid}.{board.run_of(cluster, job_id, restarts)}"
+    return f"{uid}.{barrier.run_of(cluster, job_id, restarts)}"
 
 
 def ended(run: Run, writer: str, node: str, handed: list[Handed]) -> Ended:

@@ -27,7 +27,7 @@ from warmstart.host.files import (
 from warmstart.lean import Callable, Iterable, NamedTuple, suppress
 from warmstart.policy.keys import Maintenance
 from warmstart.profiles.contract import is_whole
-from warmstart.store import board
+from warmstart.store import barrier
 from warmstart.store.atomic import TEMP_PREFIX
 from warmstart.store.layout import store_errors
 from warmstart.store.locks import HeldLock, try_lock
@@ -151,7 +151,7 @@ def sweep_top(store: str, now: float) -> list[str]:
     """
     swept = []
     for folder, prefix, age in (
-        (CACHES, TEMP_PREFIX, DAY), (f"{CACHES}/{_LOCKS}", "making.", DAY), (board.DIRECTORY, "", BOARD_SECONDS)
+        (CACHES, TEMP_PREFIX, DAY), (f"{CACHES}/{_LOCKS}", "making.", DAY), (barrier.DIRECTORY, "", BOARD_SECONDS)
     ):  # fmt: skip
         with store_errors("sweep the store"), suppress(FileNotFoundError), opened_dir(f"{store}/{folder}") as fd:
             names = [name for name in sorted(os.listdir(fd)) if name.startswith(prefix) or is_temporary(name)]
@@ -164,7 +164,7 @@ def _removed(name: str, fd: int) -> bool:
     try:
         return unlink_if_there(name, fd)
     except IsADirectoryError:  # the board of a run whose head node crashed, or that got no image
-        return board.remove(name, fd)
+        return barrier.remove(name, fd)
 
 
 def scopes(store: str) -> list[str]:

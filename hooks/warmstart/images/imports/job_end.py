@@ -21,10 +21,8 @@ from warmstart.host.deadline import Deadline, after, jittered
 from warmstart.run.state import Run
 from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import Slurmctld
-from warmstart.store import board
-from warmstart.store.board import run_of
+from warmstart.store.barrier import Barrier, take_down
 from warmstart.store.client import StoreClient
-from warmstart.store.meeting import Meeting
 
 FIRST_S = 10.0  # before the first question, and on other nodes the first look
 GROWTH = 1.5
@@ -56,15 +54,16 @@ class JobEnd:
         `stands_in`: this other node asks, too.
         """
         self._run = run
-        meeting = Meeting(run_of(run.cluster, run.job_id, run.restarts), _OVER, run.nodelist)
-        self._board = meeting.joined(store, run) if run.nodelist else None
+        self._store = store
+        user = (run.cluster, run.uid)
+        self._barrier = Barrier.of(user, run.job_id, run.restarts, _OVER, run.nodelist)
         self._slurmctld = Slurmctld(Access(scontrol, os.environ.get("SLURM_CONF", "")))
         self._stands_in = stands_in
         self._pause = STAND_IN_S if stands_in else FIRST_S
         self._due = time.monotonic() + jittered(self._pause)
-        if run.head and self._board:
+        if run.head and run.nodelist:
             with suppress(WarmstartError):
-                store.run(after(ANSWER_S), board.take_down, meeting.path)
+                store.run(after(ANSWER_S), take_down, self._barrier.path)
 
     def is_known(self, deadline: Deadline) -> bool:
         """Return whether the job is known to be over. Asks only if it is time to."""
@@ -82,10 +81,12 @@ class JobEnd:
         facts = self._slurmctld.job(self._run.job_id, deadline.within(ANSWER_S))
         if facts is None or not facts.has_left_its_nodes:
             return False
-        if self._board:
+        if self._run.nodelist:
             with suppress(WarmstartError):  # the others wait as long as they would without it
-                self._board.begin(_OVER, Over(), deadline.within(ANSWER_S))
+                self._barrier.begin(self._store, _OVER, Over(), deadline.within(ANSWER_S))
         return True
 
     def _look(self, deadline: Deadline) -> bool:
-        return self._board is not None and self._board.hear(_OVER, Over, deadline.within(ANSWER_S)) is not None
+        if not self._run.nodelist:
+            return False
+        return self._barrier.hear(self._store, _OVER, Over, deadline.within(ANSWER_S)) is not None

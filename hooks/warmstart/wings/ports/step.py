@@ -23,9 +23,7 @@ from warmstart.run.state import using_state
 from warmstart.runner import Refused, Step
 from warmstart.slurm import nodes
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store import board
-from warmstart.store.board import run_of
-from warmstart.store.meeting import Meeting
+from warmstart.store.barrier import Barrier, take_down
 from warmstart.wings.ports import ledger
 from warmstart.wings.ports.ledger import Holder, PortRequest, PortsUnavailable
 
@@ -74,7 +72,7 @@ class Options(NamedTuple):
 
     rule: Rendezvous
     further: int  # ports in addition to MASTER_PORT
-    meeting: Meeting  # where the head node says it; without nodes in a heterogeneous job
+    barrier: Barrier  # where the head node says it; without nodes in a heterogeneous job
     restarts: int
     head: bool  # whether this node reserves the ports
     others: bool  # whether the job has other nodes, which need the answer
@@ -104,7 +102,7 @@ def planned(policy: Policy, job: Job, grant: Grant, requested: Request) -> Step 
     options = Options(
         rule=rule,
         further=asked or 0,
-        meeting=Meeting(run_of(job.cluster, job.view_id, job.restarts), NAME, known),
+        barrier=Barrier.of((job.cluster, job.uid), job.view_id, job.restarts, NAME, known),
         restarts=job.restarts,
         head=address == job.node,
         others=several,
@@ -151,7 +149,7 @@ def run(context: Context, options: Options) -> Outcome:
     except WarmstartError as error:
         outcome = Outcome("skipped", degraded=[error])
     if options.head and options.others:
-        outcome = outcome._replace(topics=(options.meeting.path,))  # a refusal is published, too
+        outcome = outcome._replace(topics=(options.barrier.path,))  # a refusal is published, too
     return outcome._replace(degraded=[_by_rule(error, options) for error in outcome.degraded])
 
 
@@ -189,14 +187,14 @@ def _publish(context: Context, options: Options, answer: Answer) -> None:
     """Tell the other nodes, in place of what a prolog that was killed has told them: its ports may be others."""
     if options.others:
         deadline = _deadline(context, options)
-        context.store.run(deadline, board.take_down, options.meeting.path)
-        options.meeting.joined(context.store, context.run).begin(_ANSWER, answer, deadline)
+        context.store.run(deadline, take_down, options.barrier.path)
+        options.barrier.begin(context.store, _ANSWER, answer, deadline)
 
 
 def _join(context: Context, options: Options) -> Outcome:
-    board = options.meeting.joined(context.store, context.run)
-    look = partial(board.hear, _ANSWER, Answer)
-    address, ports, refused = board.await_head(look, _deadline(context, options), "offered no rendezvous port")
+    barrier, until = options.barrier, _deadline(context, options)
+    look = partial(barrier.hear, context.store, _ANSWER, Answer)
+    address, ports, refused = barrier.await_head(context.store, look, until, "offered no rendezvous port")
     if refused:
         raise PortsUnavailable(problem=f"the head node {address} has no rendezvous port for the job: {refused}")
     if not address or len(ports) <= options.further:

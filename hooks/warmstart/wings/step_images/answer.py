@@ -41,7 +41,7 @@ from warmstart.session import Session, open_session
 from warmstart.step_image import SetFailed, StepImage
 from warmstart.steps import image, seed
 from warmstart.steps.contract import Context
-from warmstart.store.meeting import Meeting
+from warmstart.store.barrier import Barrier
 from warmstart.wings.step_images import sets
 from warmstart.wings.step_images.asking import (
     ALONE,
@@ -213,8 +213,8 @@ def _obtain(session: Session, job: Job, run: Run, question: Question) -> Answer:
     private = plan.private_images(policy, job, [reference]) if run.workspace else ()
     audit = session.audit.bind(step=image.NAME)
     context = Context(policy, session.paths, run, audit, after(policy.images.wait + ANSWER_S), session.store)
-    meeting = plan.meeting_of(job)
-    done = image.run(context, _options(context, reference, private, meeting))
+    barrier = plan.barrier_of(job)
+    done = image.run(context, _options(context, reference, private, barrier))
     with_image = done.run or run
     path = with_image.images[reference.canonical()]
     notices, caches = list(done.notices), None
@@ -224,7 +224,7 @@ def _obtain(session: Session, job: Job, run: Run, question: Question) -> Answer:
         signal.alarm(int(policy.seed.fetch_budget + sets.BEYOND_FETCHING_S + ANSWER_S))
         try:
             context = context._replace(deadline=after(policy.seed.fetch_budget + ANSWER_S))
-            caches = _caches(context, found, meeting and meeting._replace(waits=_say), question.pid)
+            caches = _caches(context, found, barrier and barrier._replace(waits=_say), question.pid)
         except (WarmstartError, OSError) as error:
             why = error if isinstance(error, WarmstartError) else SetFailed(problem=error.strerror or str(error))
             session.failed(seed.NAME, why)
@@ -239,7 +239,7 @@ def _obtain(session: Session, job: Job, run: Run, question: Question) -> Answer:
 
 
 def _options(
-    context: Context, reference: Reference, private: tuple[tuple[Reference, str], ...], meeting: Meeting | None
+    context: Context, reference: Reference, private: tuple[tuple[Reference, str], ...], barrier: Barrier | None
 ) -> image.Options:
     """Return how to find an image: it is what it was for this job before, here or on another node."""
     options = image.Options((reference,), private=private)
@@ -247,16 +247,16 @@ def _options(
     path = run.images.get(name, "")
     is_known = os.path.dirname(path) == f"{context.policy.paths.store}/{layout.IMAGES}"
     said = {name: HeadImage(layout.digest_of(os.path.basename(path)))} if is_known else {}
-    if not reference.tag or not (meeting or said):
+    if not reference.tag or not (barrier or said):
         return options
-    place = sets.meeting_about(run, name, run.nodelist or run.node)
-    return options._replace(meeting=place, agreed=frozenset({reference}), of_step=True, said=said)
+    place = sets.barrier_about(run, name, run.nodelist or run.node)
+    return options._replace(barrier=place, agreed=frozenset({reference}), of_step=True, said=said)
 
 
-def _caches(context: Context, image: StepImage, meeting: Meeting | None, pid: int) -> str:
+def _caches(context: Context, image: StepImage, barrier: Barrier | None, pid: int) -> str:
     """Return which set of caches a step's container has."""
     with other_namespaces(pid, context.run.job_id) as namespaces:
-        return sets.provide(context, image, namespaces, meeting)
+        return sets.provide(context, image, namespaces, barrier)
 
 
 def _say(waits: bool) -> None:

@@ -4,8 +4,8 @@
                             └─▶ being made: wait for its maker; nobody makes it: undo it, make another
 
 The nodes of a step show the same. A set names the nodes that agreed on what is in it, and a step takes one that has all
-of its nodes. Which one that is they learn from the board, where the first of them has said it: so a node whose step has
-come early, and makes a set for it, and one on which a step on more nodes has come first, take the same. If the board is
+of its nodes. Which one that is they learn at the barrier, where the first of them has said it: so a node whose step has
+come early, and makes a set for it, and one on which a step on more nodes has come first, take the same. If that is
 out of order, a node makes a set of its own for the step, and shows nothing.
 
 Runs as root, beside the job's hooks. The maker holds a flock on the set's directory, which only root can open, and the
@@ -37,13 +37,12 @@ from warmstart.slurm.nodes import expand, has_several
 from warmstart.step_image import LOCK_S, SetFailed, StepImage, StepImagePart, locked_run
 from warmstart.steps import seed
 from warmstart.steps.contract import Context
-from warmstart.store.board import run_of
-from warmstart.store.meeting import Meeting
+from warmstart.store.barrier import Barrier, run_of
 
 MOST = 8  # sets of a run on a node beside its first one
 BEYOND_FETCHING_S = 15.0  # that making a set may take, beyond `seed.fetch_budget`
 ATTACHING_S = 5.0
-BOARD_S = 5.0  # for the nodes' word whose set it is
+BARRIER_S = 5.0  # for the nodes' word whose set it is
 REMOVAL_S = 5.0
 _TOPICS = "set-"  # so begin the names of all that steps' nodes agree on
 _WHOSE = "whose"
@@ -68,7 +67,7 @@ def provide_by_wings(context: Context, image: StepImage, namespaces: list[int], 
 
 
 class Whose(NamedTuple):
-    """A notice on the board: whose set a step takes."""
+    """Whose set a step takes."""
 
     nodes: str  # a hostlist
 
@@ -77,19 +76,19 @@ class _Claim(NamedTuple):
     """Which set of its image a step takes."""
 
     nodes: str  # of which it is, as a hostlist
-    meeting: Meeting | None  # where they agree on what is in it; None: they need not, and any set will do
+    barrier: Barrier | None  # where they agree on what is in it; None: they need not, and any set will do
 
     def waits(self, begins: bool) -> None:
         """Tell whoever wants to know."""
-        if self.meeting:
-            self.meeting.waits(begins)
+        if self.barrier:
+            self.barrier.waits(begins)
 
 
-def provide(context: Context, image: StepImage, namespaces: list[int], meeting: Meeting | None = None) -> str:
+def provide(context: Context, image: StepImage, namespaces: list[int], barrier: Barrier | None = None) -> str:
     """Return the key of the run's set of an image, "" for the first one; make it if there is none, and show it.
 
     `context` has the run as the step found it. `namespaces` are open mount namespaces that must see the
-    overlays. `meeting` is where the job's nodes agree; None: each decides for itself. Raises `SetFailed`,
+    overlays. `barrier` is where the job's nodes agree; None: each decides for itself. Raises `SetFailed`,
     `JobBusy` and what keeps a set from being made.
     """
     if not context.run.own.path:
@@ -98,7 +97,7 @@ def provide(context: Context, image: StepImage, namespaces: list[int], meeting: 
         _show(context, image, "")
         return ""
     deadline = context.deadline.within(context.policy.seed.fetch_budget + BEYOND_FETCHING_S)
-    claim = _claim(context, image, meeting, deadline)
+    claim = _claim(context, image, barrier, deadline)
     while True:
         with _claimed(context, image, claim, deadline) as found:
             if found.seeded:
@@ -107,17 +106,14 @@ def provide(context: Context, image: StepImage, namespaces: list[int], meeting: 
             if found.facts:  # somebody has begun it, and makes it no more
                 _undo(context, found)
                 continue
-            _make(context._replace(deadline=deadline), image, found, namespaces, claim.meeting)
+            _make(context._replace(deadline=deadline), image, found, namespaces, claim.barrier)
             return found.key
 
 
-def meeting_about(run: Run, what: str, nodelist: str) -> Meeting:
+def barrier_about(run: Run, what: str, nodelist: str) -> Barrier:
     """Return where nodes of a run agree on something that steps name while it runs. A set's `topics` has them all."""
-    return Meeting(_board_of(run), f"{_TOPICS}{hashlib.sha256(what.encode()).hexdigest()[:32]}", nodelist)
-
-
-def _board_of(run: Run) -> str:
-    return run_of(run.cluster, run.job_id, run.restarts)
+    topic = f"{_TOPICS}{hashlib.sha256(what.encode()).hexdigest()[:32]}"
+    return Barrier.of((run.cluster, run.uid), run.job_id, run.restarts, topic, nodelist)
 
 
 def own_nodes(run: Run, said: str) -> str:
@@ -130,20 +126,20 @@ def own_nodes(run: Run, said: str) -> str:
     return said if run.node in its and its <= {*jobs} else run.node
 
 
-def _claim(context: Context, image: StepImage, meeting: Meeting | None, deadline: Deadline) -> _Claim:
+def _claim(context: Context, image: StepImage, barrier: Barrier | None, deadline: Deadline) -> _Claim:
     """Find out which set a step takes."""
     run = context.run
     asked = own_nodes(run, image.nodes)
-    if meeting is None or not has_several(asked) or not _is_in_step(context):
+    if barrier is None or not has_several(asked) or not _is_in_step(context):
         return _Claim(asked, None)
     own = [other for other in _read(context).others if other.image == image.digest]
     # Of one that is not whole a step on other nodes may be cancelled, and they never say what they show.
     wide = [other.nodes for other in own if other.seeded and {*expand(asked)} <= {*expand(other.nodes)}]
     whose = wide[0] if wide else asked
-    place = meeting_about(run, f"{image.digest} {asked}", asked)
+    place = barrier_about(run, f"{image.digest} {asked}", asked)
     with suppress(StoreError):  # then it cannot agree either, and is cold
-        whose = place.joined(context.store, run).begin(_WHOSE, Whose(whose), deadline.within(BOARD_S)).nodes
-    return _Claim(whose, meeting_about(run, f"{image.digest} {whose}", whose)._replace(waits=meeting.waits))
+        whose = place.begin(context.store, _WHOSE, Whose(whose), deadline.within(BARRIER_S)).nodes
+    return _Claim(whose, barrier_about(run, f"{image.digest} {whose}", whose)._replace(waits=barrier.waits))
 
 
 def _is_in_step(context: Context) -> bool:
@@ -157,7 +153,7 @@ def _claimed(context: Context, image: StepImage, claim: _Claim, deadline: Deadli
     """Yield the set of an image: whole; or, locked for a `with`, begun by somebody (it has facts), or new."""
     with locked_run(context) as run:
         own = [other for other in run.others if other.image == image.digest]
-        found = next((other for other in own if not claim.meeting or other.nodes == claim.nodes), None)
+        found = next((other for other in own if not claim.barrier or other.nodes == claim.nodes), None)
         fd = -1
         if found is None:
             found, fd = _begin(context, run, image, claim.nodes)
@@ -190,7 +186,7 @@ def _begin(context: Context, run: Run, image: StepImage, nodes: str) -> tuple[Ca
         path=context.policy.paths.cache,  # containers see it there
     )
     if run.leads(new) and run.nodelist:
-        new = new._replace(topics=[f"{_board_of(run)}/{_TOPICS}"])
+        new = new._replace(topics=[f"{run_of(run.cluster, run.job_id, run.restarts)}/{_TOPICS}"])
     begun = new._replace(facts={"image": image.digest})
     state.save_caches(context.paths.state, run, begun)
     with opened_dir(run.directory) as base:
@@ -219,7 +215,7 @@ def _latest(context: Context, found: Caches) -> Caches:
         return next((other for other in run.others if other.key == found.key), found)
 
 
-def _make(context: Context, image: StepImage, new: Caches, namespaces: list[int], meeting: Meeting | None) -> None:
+def _make(context: Context, image: StepImage, new: Caches, namespaces: list[int], barrier: Barrier | None) -> None:
     """Seed a set, and show it to the job's steps; undo it after an error."""
     started, run, directory = time.monotonic(), context.run, context.run.directory_of(new)
     audit = context.audit.bind(step=seed.NAME)
@@ -229,7 +225,7 @@ def _make(context: Context, image: StepImage, new: Caches, namespaces: list[int]
         tuple(run.own.seeded),
         run.own.facts.get("declared", ""),
         run.fresh,
-        meeting,
+        barrier,
         cache=run.own.facts.get("cache", ""),
         attach=lambda profiles: _attach(context, directory, profiles, namespaces),
     )

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from warmstart.policy.match import Grant
     from warmstart.policy.shared import SharedPath
     from warmstart.request import Request
+    from warmstart.store.barrier import Barrier
     from warmstart.store.bundles import Offer, Offers
-    from warmstart.store.meeting import Meeting
 
 NAME = "tree"
 LOOK_S = 5.0
@@ -76,7 +76,7 @@ class Options(NamedTuple):
     tree: str
     marker: str
     scope: str  # the user's own, in the store
-    meeting: Meeting | None = None  # where the nodes of a job agree on its tree; None: each reads the tree itself
+    barrier: Barrier | None = None  # where the nodes of a job agree on its tree; None: each reads the tree itself
     shared: tuple[SharedPath, ...] = ()  # trees of the job's account, or the site
 
 
@@ -122,7 +122,7 @@ def options_of(policy: Policy, job: Job, grant: Grant, requested: Request) -> Op
         tree,
         marker,
         scope_key("user", job),
-        meeting=(meeting := plan.meeting_of(job)) and meeting._replace(topic=NAME),
+        barrier=(barrier := plan.barrier_of(job)) and barrier._replace(topic=NAME),
         shared=granted(policy, job, grant, KEY),
     )
 
@@ -159,12 +159,12 @@ def run(context: Context, options: Options) -> Outcome:
     try:
         tree = _look(context, options)
     except TreeUnusable as error:
-        if options.meeting:  # the other nodes wait for this one's word
+        if options.barrier:  # the other nodes wait for this one's word
             with suppress(StoreError):
-                _agreed(context, options, options.meeting, None, error.code)
+                _agreed(context, options, options.barrier, None, error.code)
         raise
-    if options.meeting:
-        found = _isolated(options, partial(_agreed, context, options, options.meeting, tree))
+    if options.barrier:
+        found = _isolated(options, partial(_agreed, context, options, options.barrier, tree))
     else:
         found = _isolated(options, partial(_alone, context, options, tree))
     try:
@@ -198,7 +198,7 @@ def run(context: Context, options: Options) -> Outcome:
         environment=_variables(context, tree.seen.path, found),
         degraded=[found.failure] if found.failure else [],
         notices=_notices(context, options, found),
-        topics=(options.meeting.path,) if options.meeting and run.head else (),
+        topics=(options.barrier.path,) if options.barrier and run.head else (),
     )
 
 
@@ -231,7 +231,7 @@ def _alone(context: Context, options: Options, tree: _Tree) -> _Found:
 
 
 def _agreed(
-    context: Context, options: Options, meeting: Meeting, tree: _Tree | None, problem: str = NODES_DIFFER
+    context: Context, options: Options, barrier: Barrier, tree: _Tree | None, problem: str = NODES_DIFFER
 ) -> _Found:
     """Show what all nodes of the job show: the copy that the head node proposes, or the tree itself.
 
@@ -240,7 +240,7 @@ def _agreed(
     from warmstart.seed.together import ProposedProfile, Together
 
     reads = Caches(read_scopes=[tree.home.scope if tree else options.scope])
-    together = Together(context.store, context.run, reads, meeting, context.policy.seed.fetch_budget)
+    together = Together(context.store, context.run, reads, barrier, context.policy.seed.fetch_budget)
     own: dict[str, ProposedProfile] = {}
     without = _Found(None, NOTHING_PROPOSED if tree else problem)
     if context.run.head and tree:

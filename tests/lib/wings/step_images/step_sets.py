@@ -13,8 +13,8 @@ from warmstart.run.state import Caches, Seeded
 from warmstart.step_image import StepImage
 from warmstart.steps import workspace
 from warmstart.steps.contract import Context
+from warmstart.store.barrier import Barrier
 from warmstart.store.client import StoreClient
-from warmstart.store.meeting import Meeting
 from warmstart.wings.step_images import sets
 
 FIRST, OTHER = f"sha256:{'aa' * 32}", f"sha256:{'bb' * 32}"
@@ -51,8 +51,8 @@ class Run:
         view.publish(self.context.paths.view, record, {"environment": "x"})
 
     def provide(self, image: StepImage = IMAGE) -> str:
-        meeting = Meeting("", "", self.context.run.nodelist) if self.context.run.nodelist else None
-        return sets.provide(self.context._replace(deadline=after(20)), image, [], meeting)
+        barrier = Barrier("", "", self.context.run.nodelist) if self.context.run.nodelist else None
+        return sets.provide(self.context._replace(deadline=after(20)), image, [], barrier)
 
     @property
     def sets(self) -> list[Caches]:

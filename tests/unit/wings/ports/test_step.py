@@ -26,16 +26,15 @@ from warmstart.run_end import Ending
 from warmstart.runner import Refused, Step
 from warmstart.steps import release
 from warmstart.steps.contract import Context
-from warmstart.store.board import DIRECTORY, Whose
+from warmstart.store.barrier import DIRECTORY, Barrier, HeadSilent
 from warmstart.store.layout import StoreFailed
-from warmstart.store.meeting import HeadSilent
 from warmstart.wings.ports import ledger as ports
 from warmstart.wings.ports import step as wing_step
 
 RULE = a_rendezvous(shared_nodes=True, wait=60)
 TWO = a_job(nodelist="n[1-2]")
 OTHER = TWO._replace(node="n2")
-FOR_US = Whose(os.getuid(), "test", "n[1-2]")
+FOR_US = {"cluster": "test", "uid": TWO.uid, "nodelist": "n[1-2]"}
 HERE = os.cpu_count() or 1
 
 
@@ -100,11 +99,13 @@ class Nodes:
     def answers(self) -> list[str]:
         return sorted(os.listdir(self.root / "store" / DIRECTORY))
 
-    def put(self, whose: Whose, text: str) -> None:
+    def put(self, text: str, **whose: Any) -> None:  # noqa: ANN401 - of `FOR_US`
         """Have an answer to job 7 of another writer."""
-        answer = self.root / "store" / DIRECTORY / "test.7.0" / "rendezvous.answer"
+        cluster, uid, nodelist = {**FOR_US, **whose}.values()
+        key = Barrier.of((cluster, uid), 7, 0, "", nodelist).key
+        answer = self.root / "store" / DIRECTORY / "test.7.0" / f"rendezvous.{key}.answer"
         answer.parent.mkdir(parents=True)
-        answer.write_text(json.dumps([*whose, text]))
+        answer.write_text(text)
 
 
 @pytest.fixture
@@ -271,7 +272,7 @@ NINTH = '{"address": "n9", "ports": [24000]}'
 def test_an_answer_that_is_none_is_replaced(
     nodes: Nodes, changes: dict[str, Any], text: str, error: type[WarmstartError]
 ) -> None:
-    nodes.put(FOR_US._replace(**changes), text)
+    nodes.put(text, **changes)
     with pytest.raises(error):
         nodes.run(OTHER, wait=0)
     assert nodes.run(TWO) == nodes.run(OTHER)
@@ -279,7 +280,7 @@ def test_an_answer_that_is_none_is_replaced(
 
 def test_a_second_prolog_of_the_head_says_its_own_ports(nodes: Nodes) -> None:
     """The first one was killed before it wrote down that it had said anything."""
-    nodes.put(FOR_US, '{"address": "n1", "ports": [1]}')
+    nodes.put('{"address": "n1", "ports": [1]}')
     assert nodes.run(TWO) == nodes.run(OTHER)
 
 

@@ -19,7 +19,7 @@ from warmstart.policy.keys import Policy
 from warmstart.run import state as runs
 from warmstart.run.state import Run
 from warmstart.steps.image import Options
-from warmstart.store.meeting import Meeting
+from warmstart.store.barrier import Barrier
 from warmstart.wings.step_images import answer
 from warmstart.wings.step_images.answer import Asker, find_asker
 from warmstart.wings.step_images.asking import LONGEST_LINE
@@ -115,13 +115,13 @@ def test_an_image_stays_what_it_was_for_the_job(tmp_path: Path, path: str, said:
     context, name = a_context(tmp_path), "reg.example.com/a:1"
     images = {name: path.format(store=context.policy.paths.store)} if path else {}
     context = context._replace(run=context.run._replace(images=images, nodelist=nodelist))
-    meeting = Meeting("", "", nodelist) if nodelist else None
-    options = answer._options(context, parse(name), (), meeting)
+    barrier = Barrier("", "", nodelist) if nodelist else None
+    options = answer._options(context, parse(name), (), barrier)
     assert options.said == ({name: HeadImage(said)} if said else {})
     assert options.of_step is bool(nodelist or said)
-    assert options.meeting is None or options.meeting.nodelist == (nodelist or "n1")
+    assert options.barrier is None or options.barrier.nodelist == (nodelist or "n1")
     by_digest = parse(f"reg.example.com/a@sha256:{'ab' * 32}")
-    assert answer._options(context, by_digest, (), meeting) == Options((by_digest,))
+    assert answer._options(context, by_digest, (), barrier) == Options((by_digest,))
 
 
 def talk(here: Installation, text: bytes) -> bytes:

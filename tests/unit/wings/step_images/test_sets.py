@@ -20,14 +20,13 @@ from warmstart import run_end, view, wing
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DiskFailed
-from warmstart.profiles import registry
 from warmstart.run import state as runs
 from warmstart.run.state import Caches
-from warmstart.seed import overlay, together
+from warmstart.seed import vote
 from warmstart.step_image import SetFailed, StepImage
 from warmstart.steps import seed
 from warmstart.steps.contract import Context
-from warmstart.store import board
+from warmstart.store import barrier
 from warmstart.wings.step_images import sets
 from warmstart.wings.step_images.sets import MOST
 
@@ -213,28 +212,25 @@ def test_what_cannot_be_seeded_is_undone(run: Run, monkeypatch: pytest.MonkeyPat
     assert (run.sets, run.directories, run.shown()) == ([], [], "")
 
 
-def test_overlays_that_steps_would_not_see_are_extracted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    dropped: list[str] = []
-    monkeypatch.setattr(overlay, "discard", lambda _fd, name: dropped.append(name))
-    context, caches = run.context, Caches("c0ffee00")
-    os.makedirs(f"{context.run.directory_of(caches)}/cache/numba")
-    seeding = seed._Seeding(context, caches, None)
-    profile = registry.get("numba")
-    seeding._sources = [seed._Source(profile, "ns", [], 0.0, way="overlay")]
+def test_what_steps_would_not_see_is_undone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(seeding: Any, profiles: list[Any]) -> None:  # noqa: ANN401 - `_Seeding.show`
+        seeding._options.attach([cache.name for cache in profiles])
 
-    def refuse(_: list[str]) -> None:
+    def refuse(*_: object) -> None:
         raise PermissionError(1, "no")
 
-    seeding.attach(refuse)
-    assert (dropped, [source.way for source in seeding._sources]) == (["numba"], [""])
-    assert len(result(context)["remarks"]) == 1
+    monkeypatch.setattr(seed._Seeding, "show", shown)
+    monkeypatch.setattr(sets, "_attach", refuse)
+    with pytest.raises(PermissionError):
+        run.provide()
+    assert (run.sets, run.directories, run.shown()) == ([], [], "")
 
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Run]]:
     """Give a run on three nodes, which show the same of DeepGEMM."""
     monkeypatch.setattr(view, "allow_reading", lambda *_: None)
-    monkeypatch.setattr(together, "PROPOSAL_S", 0.5)
+    monkeypatch.setattr(vote, "PROPOSAL_S", 0.5)
     made = {node: Run(tmp_path, node, "n[1-3]", "deepgemm") for node in ("n1", "n2", "n3")}
     yield made
     for run in made.values():
@@ -257,7 +253,7 @@ def test_a_set_serves_steps_on_its_nodes(job: dict[str, Run]) -> None:
     assert [run.sets[0].topics for run in job.values()] == [["test.7.0/set-"], [], []]
     context = job["n1"].context
     assert os.listdir(f"{context.policy.paths.store}/runs/test.7.0")
-    context.store.run(after(5), board.take_down, job["n1"].sets[0].topics[0])
+    context.store.run(after(5), barrier.take_down, job["n1"].sets[0].topics[0])
     assert os.listdir(f"{context.policy.paths.store}/runs") == []
 
 
@@ -300,7 +296,7 @@ def test_nodes_that_are_not_the_jobs_count_as_one(job: dict[str, Run], said: str
 
 
 def test_a_node_whose_peers_are_lost_goes_on(job: dict[str, Run]) -> None:
-    """After the bound: nothing is proposed, and the set is cold. Nor does it need the board."""
+    """After the bound: nothing is proposed, and the set is cold. Nor does it need the barrier."""
     assert asked(job, "n2", on="n[1-2]") == {"n2": "n[1-2]"}
     assert asked(job, "n1", on="n[1-2]") == {"n1": "n[1-2]"}
     shutil.rmtree(job["n1"].context.policy.paths.store)

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from warmstart.seed.together import Cold, ProposedProfile, Settled
+from warmstart.store.meeting import Meeting
 
 from tests.lib.node import SCOPE
 from tests.lib.policy_site import defaults, offering
@@ -23,10 +25,8 @@ from warmstart.policy.shared import SharedPath
 from warmstart.request import Request, RequestInvalid
 from warmstart.runner import Prepared
 from warmstart.seed import node_cache, together
-from warmstart.seed.together import Cold, ProposedProfile, Settled
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store.bundles import FetchOverBudget
-from warmstart.store.meeting import Meeting
 from warmstart.wings.trees import place, requests, shown, step
 from warmstart.wings.trees.current import TreeUnusable
 from warmstart.wings.trees.offered import PROFILE

@@ -1,10 +1,14 @@
 """The part of one node when its job's nodes agree on what they show the job. Runs as root; hot path of such jobs.
 
-    head node    list the bundles ─▶ propose ─▶ fetch and mount ─▶ collect the votes ─▶ choose
-    other nodes            wait for the proposal ─▶ fetch and mount ─▶ vote ─▶ wait for the choice
+    head node    look at the listings ─▶ propose ─▶ fetch and mount ─▶ count the votes ─▶ choose
+    other nodes              wait for the proposal ─▶ fetch and mount ─▶ vote ─▶ wait for the choice
 
 A profile is warm on all nodes or cold on all (docs/reference/profiles.md, Jobs on several nodes): it is warm if every
 node can show exactly what the head node proposed, in time. Whatever a node cannot find out counts as cold.
+
+A proposal names generations of listings, which never change. A vote is a name, `vote.NODE.COLD.WHY`: COLD has a bit for
+each proposed profile, by its place in the sorted proposal, that the node cannot show. So the head node reads the names
+of one directory, however many nodes vote, and opens nothing.
 
 Times: the head node chooses at most `seed.fetch_budget` and `VOTES_S` after its proposal, or chooses cold. Other nodes
 wait `MARGIN_S` longer than that, from when they saw the proposal. Who has waited in vain says in the head node's place
@@ -15,40 +19,34 @@ from __future__ import annotations
 
 import time
 
+from warmstart.caches.store.look import Generation
 from warmstart.host.deadline import Deadline, after, looks
 from warmstart.lean import Mapping, NamedTuple, partial
-from warmstart.run.state import Caches, Run
 from warmstart.slurm.nodes import expand, first
-from warmstart.store.bundles import Offer
+from warmstart.store.barrier import Barrier, HeadSilent
 from warmstart.store.client import StoreClient
-from warmstart.store.meeting import HeadSilent, Meeting
 
 VOTES_S = 5.0  # for mounts, votes and what the store is late by
 MARGIN_S = 5.0  # by which a node waits longer for the choice than the head node may take
 PROPOSAL_S = 20.0  # that other nodes wait for the proposal, from where they need it, if there is time for the rest then
 SAYING_S = 2.0  # of a node's time, for what it says in the head node's place
 NO_VOTE = "no-vote"  # a node did not vote in time
-_PROPOSAL, _CHOICE, _VOTE = "proposal", "choice", "vote."  # notices
+_PROPOSAL, _CHOICE, _VOTE = "proposal", "choice", "vote."
 
 
-class ProposedProfile(NamedTuple):
+class Proposed(NamedTuple):
     """What the head node is to show of one profile."""
 
     namespace: str
     facts: dict[str, str]  # from which the namespace was computed
-    offers: list[Offer]  # in the order of an overlay's layers
+    listings: dict[str, Generation]  # by scope, most trusted first
+    without: list[str] = []  # noqa: RUF012 - hashes of bundles that the head node leaves out; never mutated
 
 
 class Proposal(NamedTuple):
-    """What the head node proposes."""
+    """What the head node proposes, by profile."""
 
-    profiles: dict[str, ProposedProfile]
-
-
-class Vote(NamedTuple):
-    """What one node cannot show."""
-
-    cold: dict[str, str]  # profile → why; a profile that is not here can be shown
+    profiles: dict[str, Proposed]
 
 
 class Cold(NamedTuple):
@@ -71,43 +69,42 @@ class Settled(NamedTuple):
     waited_s: float
 
 
-class Together:
+class Vote:
     """One node's part. Call `proposal`, then `settle`."""
 
-    def __init__(self, store: StoreClient, run: Run, caches: Caches, meeting: Meeting, budget_s: float) -> None:
+    def __init__(self, store: StoreClient, where: Barrier, node: str, budget_s: float) -> None:
         """`budget_s` is the time for fetching bundles."""
         self._store = store
-        self._node = run.node
-        self._is_head = run.leads(caches)
-        self._scopes = caches.read_scopes
-        self._nodelist = meeting.nodelist
-        self._board = meeting.joined(store, run)
+        self._barrier = where
+        self._node = node
+        self._is_head = first(where.nodelist) == node
         self._budget_s = budget_s
         self._proposed: list[str] = []  # profiles
         self._chosen_by = Deadline(0.0)  # when the choice must be there
 
-    def proposal(self, own: Mapping[str, ProposedProfile], deadline: Deadline) -> dict[str, ProposedProfile]:
+    def proposal(self, own: Mapping[str, Proposed], deadline: Deadline) -> dict[str, Proposed]:
         """Return what all nodes are to show.
 
         On the head node that is `own`, unless an earlier prolog of this run has proposed something. Raises
         `StoreError`, on other nodes also `HeadSilent`.
         """
-        made = self._board.begin(_PROPOSAL, Proposal(dict(own)), deadline) if self._is_head else self._heard(deadline)
-        for profile in made.profiles.values():
-            for offer in profile.offers:
-                self._store.check_offer(offer, self._scopes)
+        if self._is_head:
+            made = self._barrier.begin(self._store, _PROPOSAL, Proposal(dict(own)), deadline)
+        else:
+            made = self._heard(deadline)
         self._chosen_by = after(self._budget_s + VOTES_S + (0.0 if self._is_head else MARGIN_S))
-        self._proposed = [*made.profiles]
+        self._proposed = sorted(made.profiles)
         return made.profiles
 
     def _heard(self, deadline: Deadline) -> Proposal:
         """Wait for the proposal; in the end propose nothing."""
         spare = deadline.left() - self._budget_s - VOTES_S - SAYING_S
         until = after(0.0 if self._store.head_silent else max(0.0, min(PROPOSAL_S, spare)))  # waited for once already
+        look = partial(self._barrier.hear, self._store, _PROPOSAL, Proposal)
         try:
-            return self._board.await_head(partial(self._board.hear, _PROPOSAL, Proposal), until, "proposed nothing")
+            return self._barrier.await_head(self._store, look, until, "proposed nothing")
         except HeadSilent:
-            made = self._board.begin(_PROPOSAL, Proposal({}), after(SAYING_S))
+            made = self._barrier.begin(self._store, _PROPOSAL, Proposal({}), after(SAYING_S))
             if not made.profiles:
                 raise
             return made
@@ -120,49 +117,54 @@ class Together:
         began = time.monotonic()
         until = deadline.within(self._chosen_by.left())
         if self._is_head:
-            choice = self._board.say(_CHOICE, self._counted(cold, until), deadline)
+            choice = self._barrier.say(self._store, _CHOICE, self._counted(cold, until), deadline)
         else:
-            self._board.say(_VOTE + self._node, Vote(cold), deadline)
+            self._vote(cold, deadline)
             choice = self._chosen(Deadline(until.at - SAYING_S))
         return Settled(choice.cold, round(time.monotonic() - began, 3))
 
+    def _vote(self, cold: dict[str, str], deadline: Deadline) -> None:
+        bits = sum(1 << number for number, profile in enumerate(self._proposed) if profile in cold)
+        why = min(cold.values(), default="").replace(": ", "+").replace(", ", "+")
+        self._barrier.mark(self._store, f"{_VOTE}{self._node}.{bits:x}.{why}", deadline)
+
     def _chosen(self, until: Deadline) -> Choice:
         """Wait for the choice; in the end choose cold."""
+        look = partial(self._barrier.hear, self._store, _CHOICE, Choice)
         try:
-            return self._board.await_head(partial(self._board.hear, _CHOICE, Choice), until, "chosen nothing")
+            return self._barrier.await_head(self._store, look, until, "chosen nothing")
         except HeadSilent as error:
-            silent = Cold(error.code, [first(self._nodelist)])
+            silent = Cold(error.code, [first(self._barrier.nodelist)])
             mine = Choice(dict.fromkeys(self._proposed, silent))
-            if (choice := self._board.say(_CHOICE, mine, after(SAYING_S))) == mine:
+            if (choice := self._barrier.say(self._store, _CHOICE, mine, after(SAYING_S))) == mine:
                 raise
             return choice
 
     def _counted(self, own: dict[str, str], until: Deadline) -> Choice:
         """Return the choice of the head node by the votes of all nodes; a profile without a vote is cold."""
-        votes = {self._node: own}
-        missing = {*expand(self._nodelist)} - {self._node}
-        with self._board.waiting():
+        missing = {*expand(self._barrier.nodelist)} - {self._node}
+        against: dict[str, dict[str, str]] = {profile: {} for profile in self._proposed}  # node → why
+        for profile in own.keys() & against.keys():
+            against[profile][self._node] = own[profile]
+        marks: list[str] = []
+        with self._barrier.waiting():
             for _ in looks(until):
                 if until.expired():  # the others give up soon
                     break
-                known = [_VOTE + node for node in votes]
-                given = self._board.hear_all(_VOTE, Vote, known, until)
-                votes.update({name.removeprefix(_VOTE): vote.cold for name, vote in given.items()})
-                missing -= votes.keys()
+                marks = self._barrier.marks(self._store, _VOTE, until)
+                missing -= {mark.rsplit(".", 2)[0] for mark in marks}
                 if not missing:
                     break
-        cold: dict[str, Cold] = {}
-        for profile in self._proposed:
-            against = {node: why for node, word in votes.items() if (why := word.get(profile))}
-            against.update(dict.fromkeys(missing, NO_VOTE))
-            if against:
-                cold[profile] = _cold(against)
-        return Choice(cold)
+        for mark in marks:
+            node, bits, why = mark.rsplit(".", 2)
+            for number, profile in enumerate(self._proposed):
+                if int(bits, 16) >> number & 1:
+                    against[profile][node] = why.replace("+", ": ", 1).replace("+", ", ")
+        silent = dict.fromkeys(missing, NO_VOTE)
+        return Choice({profile: _cold(found or silent) for profile, found in against.items() if found or silent})
 
 
-def _cold(against: Mapping[str, str]) -> Cold:
-    """Return one reason of those that nodes gave, with all that follows its colon, and the nodes that gave it."""
-    reason = min(why.partition(":")[0] for why in against.values())
-    given = {node: why for node, why in against.items() if why.partition(":")[0] == reason}
-    details = {detail for why in given.values() for detail in why.partition(": ")[2].split(", ") if detail}
-    return Cold(f"{reason}: {', '.join(sorted(details))}" if details else reason, sorted(given))
+def _cold(reasons: Mapping[str, str]) -> Cold:
+    """Return one reason of those that nodes gave, and the nodes that gave it."""
+    reason = min(reasons.values())
+    return Cold(reason, sorted(node for node, why in reasons.items() if why == reason))

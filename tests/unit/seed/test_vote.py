@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import cast
@@ -9,17 +10,17 @@ from typing import cast
 import pytest
 
 from tests.lib.image_site import InlineWorker
+from warmstart.caches.store.look import Generation
 from warmstart.errors import StoreError
 from warmstart.host.deadline import after
 from warmstart.host.worker import Worker
-from warmstart.run.state import Caches, Run
-from warmstart.seed import together
-from warmstart.seed.together import Cold, ProposedProfile, Settled, Together
+from warmstart.seed import vote
+from warmstart.seed.vote import Cold, Proposed, Settled, Vote
+from warmstart.store.barrier import Barrier, HeadSilent
 from warmstart.store.client import StoreClient
-from warmstart.store.meeting import HeadSilent, Meeting
 
 NODES = [f"n{number}" for number in range(1, 65)]
-OFFERED = {"alpha": ProposedProfile("f" * 32, {"cpu": "x"}, [])}
+OFFERED = {"alpha": Proposed("f" * 32, {"cpu": "x"}, {"user-1": Generation(7, "ab" * 32)})}
 
 
 class Local(StoreClient):
@@ -33,8 +34,8 @@ class Local(StoreClient):
 def be_patient(patch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let each node wait so long for the others."""
     for name in ("PROPOSAL_S", "VOTES_S", "MARGIN_S"):
-        patch.setattr(together, name, seconds)
-    patch.setattr(together, "SAYING_S", seconds / 5)
+        patch.setattr(vote, name, seconds)
+    patch.setattr(vote, "SAYING_S", seconds / 5)
 
 
 @pytest.fixture(autouse=True)
@@ -42,9 +43,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     be_patient(monkeypatch, 0.05)
 
 
-def member(store: Path, node: str, nodes: list[str], about: str = "caches") -> Together:
-    made = Run("0a1b2c3d", "b", 7, 7, 2001, 2001, "a", "", "main", "c", node, nodelist=",".join(nodes))
-    return Together(Local(store), made, Caches(), Meeting("c.7.0", about, ",".join(nodes)), 0.0)
+def member(store: Path, node: str, nodes: list[str]) -> Vote:
+    return Vote(Local(store), Barrier.of(("c", 2001), 7, 0, "caches", ",".join(nodes)), node, 0.0)
 
 
 def agree(
@@ -91,6 +91,24 @@ def colds(learnt: dict[str, Settled | StoreError]) -> list[dict[str, Cold]]:
 def test_what_one_node_cannot_show_is_cold_on_all(tmp_path: Path, node: str) -> None:
     learnt = agree(tmp_path, NODES[:4], {node: {"alpha": "cache-failed"}})
     assert colds(learnt) == [{"alpha": Cold("cache-failed", [node])}]
+
+
+def test_many_votes_cost_the_head_node_few_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One directory's names: it opens none of them."""
+    be_patient(monkeypatch, 10)
+    head = member(tmp_path, NODES[0], NODES)
+    head.proposal({**OFFERED, "beta": OFFERED["alpha"]}, after(30))
+    for node in NODES[1:]:
+        member_of = member(tmp_path, node, NODES)
+        member_of.proposal({}, after(30))
+        member_of._vote({"beta": "nodes-differ: cpu, gpu" if node == "n11" else "nodes-differ: gpu"}, after(30))
+    opened: list[str] = []
+    real = os.open
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", lambda path, *rest, **more: (opened.append(str(path)), real(path, *rest, **more))[1])
+        found = head.settle({}, after(30)).cold
+    assert found == {"beta": Cold("nodes-differ: cpu, gpu", ["n11"])}
+    assert len(opened) < 10
 
 
 @pytest.mark.real_time
