@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.lib.privileges import drop_to
+from warmstart.caches.store.layout import File, Namespace
+from warmstart.caches.store.listing import Row
 from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect_overlay
 from warmstart.harvest.pack import pack
 from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, remove_tree
 from warmstart.host.identity import Identity
-from warmstart.seed import node_cache, overlay
+from warmstart.seed import mounts, overlay
 from warmstart.seed.node_cache import Copy
-from warmstart.store.bundles import Offer
-from warmstart.store.manifest import File
 
 JOB = Identity("a job", 64201, 64201)
 SUBDIR = "tool"
@@ -58,11 +58,12 @@ class Node(NamedTuple):
         sha256 = hashlib.sha256(made.read_bytes()).hexdigest()
         files = {path: File(len(data), hashlib.sha256(data).hexdigest(), MTIME_NS) for path, data in content.items()}
         entries = {path: {path: file} for path, file in files.items()}
-        (directory / f"{sha256}.files.json").write_text(json.dumps(entries))
-        if scope:
-            (directory / f"{sha256}.origin.json").write_text(json.dumps([scope, "tool", "ns", stage.name]))
+        where = Namespace("/store", scope or "user-1", "tool", "ns")
+        place = where[1:] if scope else []
+        (directory / f"{sha256}.json").write_text(f"{json.dumps(place)}\n{json.dumps(entries)}")
         made.rename(directory / f"{sha256}.sqsh")
-        return Copy(Offer(scope, stage.name, sha256, 0, list(entries), whole=True), str(directory))
+        row = Row(sha256, 0, len(entries), len(entries), "a", 1, 7, 0)
+        return Copy(where, row, str(directory))
 
     def run(self, name: str) -> Run:
         """Make a run's directory, with a cache that still belongs to root."""
@@ -95,9 +96,9 @@ class Run(NamedTuple):
 
     def show(self, *copies: Copy, hidden: Sequence[str] = ()) -> bool:
         """Mount an overlay of bundles and give the cache to the job. Return whether it is id-mapped."""
-        roots = node_cache.mounted(self.node.layers, [copy.path for copy in copies], after(10))
+        roots = mounts.mounted(self.node.layers, [copy.path for copy in copies], after(10))
         with opened_dir(str(self.path)) as fd, overlay.JobIds(self.job) as ids:
-            mapped = overlay.build(fd, SUBDIR, roots, hidden, ids)
+            mapped = overlay.show(fd, SUBDIR, roots, hidden, ids)
         for root in roots:
             os.close(root)
         os.chown(self.cache, self.job.uid, self.job.gid)

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from warmstart.caches.store import bundles
 from warmstart.caches.store.bundles import Draft, Published
@@ -38,10 +39,10 @@ def draft(entries: Entries, user: str = "a", uid: int = 1000) -> Draft:
     return Draft(user, uid, 7, files, facts={"cpu": "x"})
 
 
-def publish(base: Path, where: Namespace, entries: Entries, *, fresh: bool = False) -> Published:
+def publish(base: Path, where: Namespace, entries: Entries, **more: Any) -> Published:  # noqa: ANN401 - of `Draft`
     """Publish a real bundle; a `fresh` job's takes the place of what is there."""
     fd = packed(base, entries)
     try:
-        return bundles.publish(where, "n1-test", fd, draft(entries)._replace(fresh=fresh), 0)
+        return bundles.publish(where, "n1-test", fd, draft(entries)._replace(**more), 0)
     finally:
         os.close(fd)

@@ -11,6 +11,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from warmstart.store.board import Topic, Whose
+
 from tests.lib import superblocks
 from tests.lib.pairs import ME, TEMPLATE, Group, Known, Operation, State, memory
 from warmstart.host.deadline import after
@@ -23,7 +25,6 @@ from warmstart.policy.keys import Keep
 from warmstart.repack import parts as repack_parts
 from warmstart.repack import rewrite
 from warmstart.store import board, bundles, index, maintenance, parts
-from warmstart.store.board import Topic, Whose
 from warmstart.store.bundles import Offer
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace

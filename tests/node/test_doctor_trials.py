@@ -116,7 +116,7 @@ def test_a_doctor_that_was_killed(here: Node, monkeypatch: pytest.MonkeyPatch) -
         return True
 
     with monkeypatch.context() as patch:
-        patch.setattr(overlay, "build", signal_and_wait)
+        patch.setattr(overlay, "show", signal_and_wait)
         child = os.fork()
         if not child:
             try:

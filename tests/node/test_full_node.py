@@ -10,14 +10,15 @@ import pytest
 
 from tests.lib import mounts
 from tests.lib.node import Node, one
+from warmstart.caches.store.bundles import BundleDamaged
+from warmstart.caches.store.listing import Row
 from warmstart.harvest import collect
 from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage
 from warmstart.host import space
 from warmstart.host.deadline import after
 from warmstart.host.files import DiskFailed, opened_dir
 from warmstart.host.space import Reservation
-from warmstart.seed.node_cache import local_copy
-from warmstart.store.bundles import BundleDamaged, Offer
+from warmstart.seed.node_cache import get
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -105,27 +106,27 @@ def test_what_dies_with_a_reservation_leaves_none(disk: Path) -> None:
     assert os.listdir(disk) == []
 
 
-def published(base: Path, size: int) -> tuple[Node, Offer]:
-    """Return a node beside a store with one bundle, and its offer."""
+def published(base: Path, size: int) -> tuple[Node, Row]:
+    """Return a node beside a store with one bundle, and its row."""
     node = Node(base)
     node.publish(one("a", os.urandom(size)))
-    (offer,) = node.offers()
-    return node, offer
+    (row,) = node.listing().rows
+    return node, row
 
 
-def fetch(node: Node, disk: Path, offer: Offer) -> None:
+def fetch(node: Node, disk: Path, row: Row) -> None:
     """Fetch a bundle to the node's disk."""
     directory, where = str(disk / "bundles"), node.namespace()
     with node.client() as store:
-        local_copy(directory, where, offer, store=store, most_bytes=1 << 40, deadline=after(20))
+        get(directory, where, row, store=store, most_bytes=1 << 40, deadline=after(20))
 
 
 @pytest.mark.threat(26)
 def test_a_bundle_that_leaves_too_little_is_not_fetched(base: Path, disk: Path) -> None:
     """Nothing of it is on the disk."""
-    node, offer = published(base, 62 * MIB)
+    node, row = published(base, 62 * MIB)
     with pytest.raises(DiskFailed, match=rf"the disk of {disk}/bundles has no room for 63 MiB: \d+ MiB and \d+ of"):
-        fetch(node, disk, offer)
+        fetch(node, disk, row)
     assert os.listdir(disk / "bundles") == []
     assert used(disk) < MIB
 
@@ -133,15 +134,15 @@ def test_a_bundle_that_leaves_too_little_is_not_fetched(base: Path, disk: Path) 
 @pytest.mark.threat(26)
 def test_nothing_is_left_of_a_fetch_that_failed(base: Path, disk: Path) -> None:
     """The bytes in the store are not those of the manifest. The next fetch is not disturbed."""
-    node, offer = published(base, 8 * MIB)
+    node, row = published(base, 8 * MIB)
     (stored,) = node.directory().glob("*.sqsh")
     whole = stored.read_bytes()
     stored.chmod(0o600)
     stored.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(BundleDamaged):
-        fetch(node, disk, offer)
+        fetch(node, disk, row)
     assert os.listdir(disk / "bundles") == []
     assert used(disk) < MIB
     stored.write_bytes(whole)
-    fetch(node, disk, offer)
-    assert (disk / "bundles" / f"{offer.sha256}.sqsh").read_bytes() == whole
+    fetch(node, disk, row)
+    assert (disk / "bundles" / f"{row.sha256}.sqsh").read_bytes() == whole

@@ -54,7 +54,7 @@ def copy(node: Node) -> Iterator[Copy]:
     before = Path(made.path).read_bytes()
     yield made
     assert Path(made.path).read_bytes() == before
-    assert content(Path(node.layers, made.offer.sha256)) == SEEDED
+    assert content(Path(node.layers, made.row.sha256)) == SEEDED
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_no_user_stops_another_who_has_the_bundle(
         with meddling((JOB.uid, JOB.gid), run.cache / path) as done:
             assert stopped((other.job.uid, other.job.gid), other.cache / path, data) == []
             assert (done["flock"], done["lease"]) == ("yes", "yes" if mapped else "EACCES")
-            assert (node.base / "layers" / copy.offer.sha256 / path).read_bytes() == data
+            assert (node.base / "layers" / copy.row.sha256 / path).read_bytes() == data
 
 
 def refuses(*_: object) -> None:

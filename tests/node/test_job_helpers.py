@@ -20,13 +20,14 @@ import pytest
 
 from tests.lib.privileges import drop_to
 from tests.lib.requirements import need_root_and_mksquashfs
+from warmstart.caches.store.layout import Namespace
+from warmstart.caches.store.listing import Row
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
 from warmstart.seed.client import JobClient
 from warmstart.seed.node_cache import Copy
-from warmstart.store.bundles import Offer
 
 pytestmark = pytest.mark.threat(28)
 JOB = Identity("a job", 64201, 64201)
@@ -123,12 +124,12 @@ def test_extraction(base: Path, cache: int) -> None:
         file.truncate(SIZE)
     bundle = str(base / "bundle.sqsh")
     subprocess.run(["mksquashfs", str(content), bundle, "-quiet", "-no-progress", "-no-sparse"], check=True)
-    offer = Offer("user-1", "b", "ab" * 32, os.path.getsize(bundle), ["e"], whole=True)
-    (base / f"{offer.sha256}.sqsh").hardlink_to(bundle)
-    (base / f"{offer.sha256}.files.json").write_text(json.dumps({"e": {"e.nbi": [SIZE, "0" * 64, 17]}}))
-    copy = Copy(offer, str(base))
+    row = Row("ab" * 32, os.path.getsize(bundle), 1, 1, "a", 1, 7, 0)
+    (base / f"{row.sha256}.sqsh").hardlink_to(bundle)
+    (base / f"{row.sha256}.json").write_text("[]\n" + json.dumps({"e": {"e.nbi": [SIZE, "0" * 64, 17]}}))
+    copy = Copy(Namespace("/store", "user-1", "numba", "ns"), row, str(base))
     client = JobClient(JOB, VALIDATOR)
-    extraction = threading.Thread(target=client.unpack, args=([copy], cache, "numba", after(60)))
+    extraction = threading.Thread(target=client.unpack, args=([copy], [["e"]], cache, "numba", after(60)))
     extraction.start()
     pid = unsquashfs()
     os.kill(pid, signal.SIGSTOP)

@@ -20,6 +20,7 @@ from tests.lib.node import Node, one
 from tests.lib.privileges import as_user
 from tests.lib.runs import a_run
 from warmstart import run_end
+from warmstart.caches.store.listing import Row
 from warmstart.errand import Errands
 from warmstart.harvest import deferred, spool
 from warmstart.harvest.deferred import HARVESTS, REMOVALS
@@ -28,9 +29,8 @@ from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.run import state as runs
 from warmstart.run.state import Run
-from warmstart.seed import node_cache
+from warmstart.seed import eviction, node_cache
 from warmstart.store import manifest
-from warmstart.store.bundles import Offer
 
 pytestmark = pytest.mark.usefixtures("capable_host", "busy")
 
@@ -220,23 +220,19 @@ def test_copies_are_pruned_and_their_use_is_told_to_the_store(base: Path) -> Non
     for name, age in (("old", 5 * 86400), ("older", 9 * 86400), ("fresh", 60)):
         bundle = node.publish(one(name, os.urandom(8000)))
         os.utime(node.directory() / f"{bundle}.sqsh", (0, 0))
-        offer = next(offer for offer in node.offers() if offer.bundle == bundle)
-        shas[name] = fetch(node, offer)
+        shas[name] = fetch(node, next(row for row in node.listing().rows if row.sha256 == bundle))
         os.utime(shas[name], (now - age, now - age))
     node.maintain()
     assert [path.exists() for path in shas.values()] == [False, False, True]
-    assert not list(Path(node.paths.bundles).glob("*.origin.json"))[1:]
+    assert len(list(Path(node.paths.bundles).glob("*.json"))) == 1
     used = sorted(round((now - row["used"]) / 86400) for row in node.json("cache", "list"))
     assert used == [0, 5, 9]
 
 
-def fetch(node: Host, offer: Offer) -> Path:
+def fetch(node: Host, row: Row) -> Path:
     with node.client() as store:
-        where = node.namespace()
-        copy = node_cache.local_copy(
-            node.paths.bundles, where, offer, store=store, most_bytes=1 << 30, deadline=after(60)
-        )
-        return Path(copy.path)
+        bundles, where = node.paths.bundles, node.namespace()
+        return Path(node_cache.get(bundles, where, row, store=store, most_bytes=1 << 30, deadline=after(60)).path)
 
 
 @pytest.mark.threat(22)
@@ -288,7 +284,7 @@ def test_a_flock_on_the_nodes_directory_stops_nothing(node: Host) -> None:
 
 @pytest.mark.threat(22)
 def test_the_last_success_is_known(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_cache, "prune", fails)
+    monkeypatch.setattr(eviction, "prune", fails)
     node.maintain(status=1)
     assert not os.path.exists(node.paths.maintained)
     monkeypatch.undo()

@@ -20,10 +20,12 @@ from tests.lib.overlay_place import JOB, MTIME_NS, SUBDIR, Node, Run, a_node, co
 from tests.lib.whiteouts import PATHS, RULES, grouped, merged
 from warmstart.host import linux
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
-from warmstart.seed import node_cache, overlay
-from warmstart.seed.node_cache import Copy, Keep
-from warmstart.seed.overlay import CacheInUse, Layer
+from warmstart.host.files import names_in, opened_dir
+from warmstart.seed import eviction, mounts, overlay
+from warmstart.seed.eviction import Keep
+from warmstart.seed.layers import visible
+from warmstart.seed.node_cache import Copy
+from warmstart.seed.overlay import CacheInUse
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -86,12 +88,12 @@ def test_what_a_job_does_to_its_cache_reaches_neither_another_job_nor_the_shared
     copy = node.bundle(SEEDED)
     run, other = node.run("1.aaaaaaaa"), node.run("2.bbbbbbbb")
     assert run.show(copy) == other.show(copy) == way
-    assert node.mounts().count(f"layers/{copy.offer.sha256}") == 1
+    assert node.mounts().count(f"layers/{copy.row.sha256}") == 1
     run.as_job(change_all)
     assert content(other.cache) == SEEDED
     assert content(run.cache) == {"file": b"abcdedmore", "d/one": b"", "d/two": b"new", "e/f/new": b"y"}
     assert run.take_down() == []
-    shared = Path(node.layers, copy.offer.sha256)
+    shared = Path(node.layers, copy.row.sha256)
     assert content(shared) == SEEDED
     assert {path.stat().st_mtime_ns for path in shared.rglob("*") if path.is_file()} == {MTIME_NS // 10**9 * 10**9}
 
@@ -132,16 +134,12 @@ def test_no_mount_carries_setuid_or_devices(node: Node) -> None:
 def test_two_bundles_with_one_entry_show_one_of_them_whole(node: Node) -> None:
     first = node.bundle({"k/a": b"A", "k/b": b"A", "own/1": b"A"})
     second = node.bundle({"k/a": b"B", "k/c": b"B", "own/2": b"B", "bad/x": b"B"})
-    visible = overlay.visible(
-        [
-            Layer({"k": ["k/a", "k/b"], "own/1": ["own/1"]}, ["k", "own/1"]),
-            Layer({"k": ["k/a", "k/c"], "own/2": ["own/2"], "bad": ["bad/x"]}, ["own/2"]),
-        ]
-    )
+    held = [{"k": ["k/a", "k/b"], "own/1": ["own/1"]}, {"k": ["k/a", "k/c"], "own/2": ["own/2"], "bad": ["bad/x"]}]
+    seen = visible(held, [["k", "own/1"], ["own/2"]])
     run = node.run("1.aaaaaaaa")
-    run.show(first, second, hidden=visible.hidden)
+    run.show(first, second, hidden=seen.hidden)
     assert content(run.cache) == {"k/a": b"A", "k/b": b"A", "own/1": b"A", "own/2": b"B"}
-    assert sorted(visible.hidden) == ["bad/x", "k/c"]
+    assert sorted(seen.hidden) == ["bad/x", "k/c"]
 
 
 @pytest.mark.threat(8)
@@ -150,15 +148,12 @@ def test_two_bundles_with_one_entry_show_one_of_them_whole(node: Node) -> None:
 def test_the_kernel_shows_what_the_function_says(bundles: list[set[str]], entry_of: Callable[[str], str]) -> None:
     with a_node() as node:
         copies = [node.bundle(dict.fromkeys(paths, b"%d" % n)) for n, paths in enumerate(bundles)]
-        found, taken = [], set[str]()
-        for paths in bundles:
-            files = grouped(paths, entry_of)
-            found.append(Layer(files, sorted(files.keys() - taken)))
-            taken.update(files)
-        visible = overlay.visible(found)
+        held = [grouped(paths, entry_of) for paths in bundles]
+        names = [sorted(held[n].keys() - {e for above in held[:n] for e in above}) for n in range(len(held))]
+        seen = visible(held, names)
         run = node.run("1.aaaaaaaa")
-        run.show(*copies, hidden=visible.hidden)
-        expected = merged(list(enumerate(bundles)), visible.hidden)
+        run.show(*copies, hidden=seen.hidden)
+        expected = merged(list(enumerate(bundles)), seen.hidden)
         assert content(run.cache) == {path: b"%d" % n for path, n in expected.items()}
 
 
@@ -171,14 +166,14 @@ def test_eight_prologs_mount_a_bundle_once(node: Node) -> None:
             if not pid:
                 status = 1
                 try:
-                    (fd,) = node_cache.mounted(node.layers, [copy.path], after(20))
+                    (fd,) = mounts.mounted(node.layers, [copy.path], after(20))
                     status = 0 if os.listdir(f"/proc/self/fd/{fd}") else 1
                 finally:
                     os._exit(status)
             children.append(pid)
         assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 8
-        assert node.mounts() == [f"layers/{copy.offer.sha256}"]
-        node_cache.unmount(node.layers, copy.offer.sha256, after(5))
+        assert node.mounts() == [f"layers/{copy.row.sha256}"]
+        unmount(node, copy)
         assert node.mounts() == []
 
 
@@ -188,14 +183,19 @@ def test_a_prolog_waits_for_another_that_mounts_until_its_deadline(node: Node) -
     with opened_dir(node.layers) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(OSError, match="still mounting"):
-            node_cache.mounted(node.layers, [copy.path], after(0.02))
+            mounts.mounted(node.layers, [copy.path], after(0.02))
+
+
+def unmount(node: Node, copy: Copy) -> None:
+    with mounts.exclusive(node.layers, after(5)) as fd:
+        mounts.unmount(fd, copy.row.sha256)
 
 
 def loop_devices(copy: Copy) -> list[str]:
     found = []
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
         try:
-            if copy.offer.sha256 in backing.read_text():
+            if copy.row.sha256 in backing.read_text():
                 found.append(backing.parts[3])
         except OSError:  # freed just now
             continue
@@ -204,21 +204,21 @@ def loop_devices(copy: Copy) -> list[str]:
 
 def test_maintenance_keeps_what_a_job_has(node: Node) -> None:
     copy = node.bundle({"big": os.urandom(300_000)})
-    Path(copy.path.replace(".sqsh", ".origin.json")).write_text('["user-1-a", "whole-things", "ns", "b"]')
+    Path(copy.path.replace(".sqsh", ".json")).write_text('["user-1-a", "whole-things", "ns"]')
     before = Path(copy.path).stat().st_mtime
     run = node.run("1.aaaaaaaa")
     run.show(copy)
-    assert node_cache.prune(copy.directory, node.layers, Keep(0), before + 7200) == 0
+    assert eviction.prune(copy.directory, node.layers, Keep(0), before + 7200) == 0
     assert os.listdir(node.layers) == []
     assert len(loop_devices(copy)) == 1
     os.utime(copy.path, (before - 7200, before - 7200))
-    assert [use.at >= before for use in node_cache.uses(copy.directory)] == [True]
+    assert [use.at >= before for use in eviction.uses(copy.directory)] == [True]
     Path("/proc/sys/vm/drop_caches").write_text("3")
     assert run.as_job(lambda: len(Path("big").read_bytes())) == 300_000
     run.take_down()
     assert loop_devices(copy) == []
-    assert [use.at >= before for use in node_cache.uses(copy.directory)] == [False]
-    assert node_cache.prune(copy.directory, node.layers, Keep(0), before + 7200) > 300_000
+    assert [use.at >= before for use in eviction.uses(copy.directory)] == [False]
+    assert eviction.prune(copy.directory, node.layers, Keep(0), before + 7200) > 300_000
     assert not Path(copy.path).exists()
     assert node.mounts() == []
 
@@ -229,10 +229,10 @@ def test_what_no_job_has_needed_for_an_hour_is_unmounted(node: Node) -> None:
     before = Path(copy.path).stat().st_mtime
     run = node.run("1.aaaaaaaa")
     run.show(copy)
-    assert node_cache.prune(copy.directory, node.layers, Keep(1 << 40), before + 1800) == 0
-    assert node_cache.mount_points(node.layers) == [copy.offer.sha256]
-    assert node_cache.prune(copy.directory, node.layers, Keep(1 << 40), before + 7200) == 0
-    assert (node_cache.mount_points(node.layers), Path(copy.path).exists()) == ([], True)
+    assert eviction.prune(copy.directory, node.layers, Keep(1 << 40), before + 1800) == 0
+    assert names_in(node.layers) == [copy.row.sha256]
+    assert eviction.prune(copy.directory, node.layers, Keep(1 << 40), before + 7200) == 0
+    assert (names_in(node.layers), Path(copy.path).exists()) == ([], True)
     assert run.as_job(lambda: Path("file").read_text()) == "seeded"
     run.take_down()
     assert loop_devices(copy) == []
@@ -243,23 +243,23 @@ def test_what_no_job_has_needed_for_an_hour_is_unmounted(node: Node) -> None:
 
 def mount(node: Node, copy: Copy) -> None:
     """Mount a copy as a prolog does that then shows it to a job."""
-    os.close(*node_cache.mounted(node.layers, [copy.path], after(5)))
+    os.close(*mounts.mounted(node.layers, [copy.path], after(5)))
 
 
 @pytest.mark.threat(27)
 def test_mounts_are_bounded_for_each_user_and_for_the_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_cache, "MOST_OF_SCOPE", 3, raising=False)
-    monkeypatch.setattr(node_cache, "MOST_MOUNTED", 5, raising=False)
+    monkeypatch.setattr(mounts, "MOST_OF_SCOPE", 3, raising=False)
+    monkeypatch.setattr(mounts, "MOST_MOUNTED", 5, raising=False)
     made = {
         (scope, number): node.bundle({f"{scope}{number}": b"x"}, scope)
         for scope, count in (("user-1-a", 5), ("user-2-b", 2), ("user-3-c", 3))
         for number in range(count)
     }
-    names = {copy.offer.sha256: place for place, copy in made.items()}
+    names = {copy.row.sha256: place for place, copy in made.items()}
     for age, (place, copy) in enumerate(made.items()):
         os.utime(copy.path, (1000 + age, 1000 + age))
         mount(node, copy)
-        mounted = [names[sha256] for sha256 in node_cache.mount_points(node.layers)]
+        mounted = [names[sha256] for sha256 in names_in(node.layers)]
         assert len(mounted) <= 5
         assert sum(scope == place[0] for scope, _ in mounted) <= 3
     assert sorted(mounted) == [
@@ -273,14 +273,14 @@ def test_mounts_are_bounded_for_each_user_and_for_the_node(node: Node, monkeypat
 
 @pytest.mark.threat(27)
 def test_a_mount_that_is_about_to_be_shown_stays(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_cache, "MOST_OF_SCOPE", 1, raising=False)
-    monkeypatch.setattr(node_cache, "MOST_MOUNTED", 1, raising=False)
+    monkeypatch.setattr(mounts, "MOST_OF_SCOPE", 1, raising=False)
+    monkeypatch.setattr(mounts, "MOST_MOUNTED", 1, raising=False)
     shown, opened, last = (node.bundle({name: b"x"}, "user-1-a") for name in "abc")
     run = node.run("1.aaaaaaaa")
     run.show(shown)
-    roots = node_cache.mounted(node.layers, [opened.path], after(5))
+    roots = mounts.mounted(node.layers, [opened.path], after(5))
     mount(node, last)
-    assert node_cache.mount_points(node.layers) == sorted([opened.offer.sha256, last.offer.sha256])
+    assert names_in(node.layers) == sorted([opened.row.sha256, last.row.sha256])
     with opened_dir(".", roots[0]) as root:
         assert os.listdir(root) == ["b"]
     os.close(*roots)
@@ -295,7 +295,7 @@ def test_a_process_that_outlives_its_job_is_cut_off(node: Node) -> None:
     reader = subprocess.Popen(["/bin/sleep", "60"], cwd=run.cache, user=JOB.uid, group=JOB.gid, extra_groups=[])
     try:
         assert run.take_down() == [SUBDIR]
-        assert node.mounts() == [f"layers/{node_cache.mount_points(node.layers)[0]}"]
+        assert node.mounts() == [f"layers/{names_in(node.layers)[0]}"]
         assert not run.path.exists()
         done = subprocess.run(
             ["/bin/sh", "-c", f"cd /proc/{reader.pid}/cwd && echo x >new"], capture_output=True, text=True, check=False
@@ -312,7 +312,7 @@ def test_a_run_whose_removal_waits_has_no_mount_left(node: Node) -> None:
     run.show(node.bundle(SEEDED))
     with opened_dir(str(run.path)) as fd:
         assert overlay.take_down(fd) == []
-    assert node.mounts() == [f"layers/{node_cache.mount_points(node.layers)[0]}"]
+    assert node.mounts() == [f"layers/{names_in(node.layers)[0]}"]
     assert run.take_down() == []
 
 
@@ -328,7 +328,7 @@ def test_another_namespace_that_copied_the_mounts(node: Node) -> None:
         assert other.stdout.readline() == b"ready\n"
         assert str(run.cache) in Path(f"/proc/{other.pid}/mountinfo").read_text()
         run.take_down()
-        node_cache.unmount(node.layers, copy.offer.sha256, after(5))
+        unmount(node, copy)
         assert str(node.base) not in Path(f"/proc/{other.pid}/mountinfo").read_text()
         assert loop_devices(copy) == []
     finally:

@@ -9,17 +9,16 @@ import pytest
 
 from tests.lib import packed
 from tests.lib.overlay_place import without_overlays
-from tests.lib.runs import a_context, a_policy, a_run, changed, ran, result
+from tests.lib.runs import CACHE, a_context, a_policy, a_run, changed, ran, result
 from warmstart import run_end
+from warmstart.caches.store.bundles import Published
+from warmstart.caches.store.layout import Namespace
 from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
-from warmstart.run.state import Caches
 from warmstart.steps import release, seed, workspace
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store.bundles import Published
-from warmstart.store.layout import Namespace
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -33,11 +32,11 @@ def root(base: Path) -> Path:
     return base
 
 
-def published(root: Path, entries: packed.Entries) -> Published:
+def published(root: Path, entries: packed.Entries, scope: str = "user-1", *, fresh: bool = False) -> Published:
     """Publish a bundle for the jobs of this node."""
-    known = seed._facts(a_new_context(root, "ffffffff"), Caches(), seed.Options(("numba",)))
-    name = host_facts.namespace(registry.get("numba"), known)
-    return packed.publish(root, Namespace(f"{root}/store", "user-1", "numba", name), entries)
+    profile = registry.get("numba")
+    name = host_facts.namespace(profile, host_facts.derive([profile], "label:bare") | {"path": CACHE})
+    return packed.publish(root, Namespace(f"{root}/store", scope, "numba", name), entries, fresh=fresh)
 
 
 def a_new_context(root: Path, run_id: str) -> Context:
@@ -63,46 +62,48 @@ def seeded(context: Context) -> tuple[dict[str, bytes], Outcome]:
 @pytest.mark.threat(8)
 @pytest.mark.parametrize("overlays", [True, False])
 def test_of_each_entry_one_bundle(root: Path, monkeypatch: pytest.MonkeyPatch, overlays: bool) -> None:
-    published(root, {"m/k": {"m/k.nbi": b"old", "m/k.1": b"old"}})
-    published(root, {"m/k": {"m/k.nbi": b"new", "m/k.2": b"new"}, "m/n": {"m/n.nbi": b"n"}})
+    published(root, {"m/k": {"m/k.nbi": b"old", "m/k.1": b"old"}, "m/o": {"m/o.nbi": b"o"}})
+    published(root, {"m/k": {"m/k.nbi": b"new", "m/k.2": b"new"}, "m/n": {"m/n.nbi": b"n"}}, fresh=True)
     if not overlays:
         without_overlays(monkeypatch)
     context = prepared(root, "aaaaaaaa")
     found, outcome = seeded(context)
-    assert found == {"m/k.nbi": b"old", "m/k.1": b"old", "m/n.nbi": b"n"}
-    assert outcome.degraded == []
-    assert sorted(ran(outcome).own.seeded["numba"].entries) == ["m/k", "m/n"]
+    assert found == {"m/k.nbi": b"new", "m/k.2": b"new", "m/n.nbi": b"n", "m/o.nbi": b"o"}
+    assert (outcome.degraded, ran(outcome).own.seeded["numba"].number) == ([], 3)
     told = result(context)
     cache = told["caches"]["numba"]
     assert (cache["way"], cache["bundles"]) == ("overlay" if overlays else "extraction", 2)
     assert ("remarks" in told) is not overlays
+    mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "/cache/numba " in line]
+    assert len(mounts) == overlays  # of the bundles nothing is left there
 
 
-@pytest.mark.parametrize("overlays", [True, False])
-def test_an_index_that_names_what_a_bundle_lacks(root: Path, monkeypatch: pytest.MonkeyPatch, overlays: bool) -> None:
-    published(root, {"k": {"k.nbi": b"k"}, "l": {"l.nbi": b"l"}})
-    published(root, {"k": {"k.nbi": b"other"}, "n": {"n.nbi": b"n"}})
-    (path,) = (root / "store").rglob("index.json")
-    text = path.read_text().replace('"n":', '"o":')
-    path.unlink()
-    path.write_text(text)
-    if not overlays:
-        without_overlays(monkeypatch)
+def test_a_listing_that_names_what_a_bundle_lacks(root: Path) -> None:
+    """Of two scopes names count. They and the list of files on the node must not differ."""
+    published(root, {"l": {"l.nbi": b"l"}}, scope="site")
+    made = published(root, {"k": {"k.nbi": b"k"}})
     context = prepared(root, "aaaaaaaa")
+    context = context._replace(run=changed(context.run, read_scopes=["site", "user-1"]))
+    assert seeded(context)[0] == {"k.nbi": b"k", "l.nbi": b"l"}
+    about = Path(context.paths.bundles, f"{made.sha256}.json")
+    about.write_text(about.read_text().replace('"k":', '"o":'))
+    run_end.finish_deferred(context.paths, context.run, after(20))
+    context = prepared(root, "bbbbbbbb")
+    context = context._replace(run=changed(context.run, read_scopes=["site", "user-1"]))
     found, outcome = seeded(context)
     assert (found, {error.code for error in outcome.degraded}) == ({}, {"bundle-damaged"})
     left = Path(context.run.directory, "cache", "numba").stat()  # the job's variable names it
     assert (left.st_uid, stat.S_IMODE(left.st_mode)) == (UID, 0o700)
-    assert ran(outcome).own.seeded["numba"].entries == []
 
 
 def test_the_sixteenth_bundle_stays_cold(root: Path) -> None:
-    made = [published(root, {f"e{n}": {f"e{n}.nbi": b"%d" % n}}).bundle for n in range(17)]
+    made = [published(root, {f"e{n}": {f"e{n}.nbi": b"%d" % n}}).sha256 for n in range(17)]
     context = prepared(root, "aaaaaaaa")
-    found, _ = seeded(context)
+    found, outcome = seeded(context)
     assert found == {f"e{n}.nbi": b"%d" % n for n in range(15)}
+    assert [bundle.sha256 for bundle in ran(outcome).own.seeded["numba"].bundles] == made[:15]
     (remark,) = result(context)["remarks"]
-    assert (remark["bundle"], remark["text"].partition(" ")[0]) == (made[15], f"{len(made[15:])}")
+    assert remark["text"].partition(" ")[0] == "2"
 
 
 @pytest.mark.threat(4)

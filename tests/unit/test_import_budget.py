@@ -25,11 +25,11 @@ NEVER_WARM = frozenset(
 WARM = {
     "nothing applies": ("warmstart.entry.prolog", "warmstart.plan"),
     "a warm image": ("warmstart.steps.workspace", "warmstart.steps.image", "warmstart.steps.environment"),
-    "seeding": ("warmstart.steps.seed", "warmstart.store.bundles", "warmstart.profiles.registry"),
+    "seeding": ("warmstart.steps.seed", "warmstart.caches.store.look", "warmstart.profiles.registry"),
     "three profiles' overlays": (
         "warmstart.seed.overlay", "warmstart.profiles.shipped", "warmstart.profiles.naming",
     ),
-    "a board": ("warmstart.store.board", "warmstart.store.meeting", "warmstart.slurm.nodes"),
+    "a barrier": ("warmstart.store.barrier", "warmstart.slurm.nodes"),
     **{
         f"a wing's {module}": (f"warmstart.wings.{module}",)
         for part in ("step", "end", "informs")
@@ -58,13 +58,15 @@ def test_the_hot_path_imports_almost_nothing(case: str) -> None:
 
 def test_a_job_without_an_earlier_run_loads_nothing_to_remove_it() -> None:
     first = "import types; warmstart.entry.prolog._supersede(types.SimpleNamespace(earlier_run=lambda: None), None)"
-    for case in ("a warm image", "seeding", "a board"):
+    for case in ("a warm image", "seeding", "a barrier"):
         assert "warmstart.run_end" not in imported(*WARM[case], then=first)
 
 
 def test_a_cache_that_is_all_mounted_starts_no_programs() -> None:
-    mounted = "import types; warmstart.steps.seed._Seeding.extract(types.SimpleNamespace(_sources=[]))"
-    modules = ("warmstart.steps.seed", "warmstart.seed.overlay", "warmstart.seed.node_cache")
+    mounted = (
+        "import types; warmstart.steps.seed._Seeding.finish(types.SimpleNamespace(_warm=[], _vote=None, _profiles=[]))"
+    )
+    modules = ("warmstart.steps.seed", "warmstart.seed.overlay", "warmstart.seed.mounts", "warmstart.seed.node_cache")
     assert "subprocess" not in imported(*modules, then=mounted)
 
 

@@ -15,11 +15,11 @@ import click
 
 from warmstart.audit import events
 from warmstart.audit.line import visible
-from warmstart.audit.query import LineFilter
+from warmstart.audit.query import LineFilter, epoch
 from warmstart.caches.store import bundles
 from warmstart.caches.store.gc import Bundle, What
 from warmstart.caches.store.layout import Namespace
-from warmstart.cli.audit import epoch, moment
+from warmstart.cli.audit import moment
 from warmstart.cli.output import (
     UNUSABLE,
     Column,

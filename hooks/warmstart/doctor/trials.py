@@ -177,7 +177,7 @@ def _trial_directory(parent: str) -> Iterator[str]:
 
 def _show(parent: str, name: str) -> _Shown:
     """Pack a bundle, mount it and show it as a job's cache."""
-    from warmstart.seed import node_cache
+    from warmstart.seed import mounts
 
     enter_new()
     base = f"{parent}/{name}"
@@ -187,9 +187,9 @@ def _show(parent: str, name: str) -> _Shown:
         try:
             bundle = f"{base}/bundles/one.sqsh"
             os.close(pack(f"{base}/entries", bundle, after(SECONDS)))
-            layers = node_cache.mounted(f"{base}/layers", [bundle], after(SECONDS))
+            layers = mounts.mounted(f"{base}/layers", [bundle], after(SECONDS))
             with overlay.JobIds(Identity("nobody", 65534, 65534)) as nobody:
-                mapped = overlay.build(run, "x", layers, [], nobody)
+                mapped = overlay.show(run, "x", layers, [], nobody)
         except WarmstartError as error:
             return _Shown(str(error), mapped=False, change=VOLUME if mount_of(base).kind == "overlay" else LOAD)
         except OSError as error:

@@ -3,27 +3,15 @@
     <run>/.seed/            root, 0700
         <subdir>/           one per profile that is seeded by an overlay
             upper  work     what the job writes; the job owns upper, 0700, which gives the overlay its owner and mode
-            whiteouts       a layer that hides what the job must not see
+            whiteouts       a layer that hides what the job must not see (`layers` has why one is enough)
             merged          the overlay for root; no job can reach it or mount over it
-            l0 … l15        the layers, topmost first, until the overlay is mounted
     <run>/cache/<subdir>    the same overlay for the job
 
 All paths are below the run's directory, so no upper layer or mount point is used twice. Everything is mounted while
-root still owns `cache` (docs/threats.md, row 4). The clones of the layers are unmounted at once, because the overlay
-has its own. Imports ctypes, so a warm prolog that seeds nothing must not import this module.
-
-Whiteouts: an overlay merges directories, so if two bundles have an entry with different files, it would show the files
-of both. One layer of whiteouts above all bundles is enough, because no path is hidden in one bundle and shown from a
-bundle below it:
-
-- A path belongs to the same entry in every bundle (`Profile.entry_of` is a function of the path). An entry is shown
-  from the topmost bundle that has it, or not at all.
-- So if an entry is shown from a bundle, no bundle above has a file of it. In the bundles below, whiteouts hide the
-  other files of the entry; files of the same name are covered anyway.
-- A path of an entry that is not shown (it is in a bundle that was not fetched) is hidden in all bundles.
-
-Bundles can break the first rule if a release whose profile divides its cache differently published them. Then an entry
-that cannot be shown whole and alone is not shown.
+root still owns `cache` (docs/threats.md, row 4). An overlay takes layers that are attached somewhere: the clones of the
+bundles lie on each other at `cache/<subdir>` until it is mounted, and it is told them by descriptor. Then they are
+detached, because the overlay has its own; directories for them would have to be made and removed. Imports ctypes, so a
+warm prolog that seeds nothing must not import this module.
 """
 
 from __future__ import annotations
@@ -36,13 +24,11 @@ import time
 from warmstart.errors import ResourceError
 from warmstart.host import linux
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import PATH, closing, ensure_dir, mount_id, opened_dir, remove_tree
+from warmstart.host.files import PATH, ensure_dir, mount_id, opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.host.untrusted import TurnedAway, open_directory
-from warmstart.lean import Collection, Iterator, Mapping, NamedTuple, Sequence, contextmanager, suppress
+from warmstart.lean import Iterator, NamedTuple, Sequence, contextmanager, suppress
 from warmstart.paths import SEED
-from warmstart.seed import node_cache
-from warmstart.seed.node_cache import Copy
 
 MOST_LAYERS = 16
 MOST_BUNDLES = MOST_LAYERS - 1  # one layer is for whiteouts
@@ -57,8 +43,6 @@ _OPTIONS = "upperdir=upper,workdir=work,redirect_dir=nofollow,metacopy=off,index
 _BUSY_PAUSE = 0.005  # short, to hit the moment between two files of a process that writes one after the other
 _LAST_TRY = 1.0  # seconds to wait for a moment without writers when an overlay is removed
 _REMOVAL = 2.0  # seconds; nothing has been written to the overlay yet
-
-Files = Mapping[str, Collection[str]]  # entry → paths of its files
 
 
 class OverlayUnavailable(ResourceError):
@@ -75,20 +59,6 @@ class CacheInUse(ResourceError):
     code = "cache-in-use"
     template = "{what}: a process still {problem}"
     hint = "which process of the job outlived it? Slurm's ProctrackType should end them all"
-
-
-class Layer(NamedTuple):
-    """One bundle: all its files, and the entries of it that are offered to the job."""
-
-    files: Files
-    entries: Collection[str]
-
-
-class Visible(NamedTuple):
-    """What an overlay shows of its bundles."""
-
-    entries: list[list[str]]  # the shown entries of each layer
-    hidden: list[str]  # paths of whiteouts; none is below another
 
 
 class JobIds:
@@ -115,13 +85,6 @@ class JobIds:
         return self._namespace
 
 
-class Shown(NamedTuple):
-    """A mounted overlay."""
-
-    entries: list[list[str]]  # of each bundle
-    mapped: bool  # seeded files belong to the job by id-mapping; else to root, writable for all
-
-
 class OpenedOverlay(NamedTuple):
     """An overlay, open to be harvested; read-only unless its job runs."""
 
@@ -129,80 +92,24 @@ class OpenedOverlay(NamedTuple):
     merged: int  # descriptor of the overlay, to read content
 
 
-def show(  # noqa: PLR0917 - target, bundles, job and deadline
-    run_fd: int, subdir: str, directory: str, copies: list[Copy], job: JobIds, deadline: Deadline
-) -> Shown:
-    """Mount an overlay of bundles, topmost first, at `cache/<subdir>` of a run; `directory` is the node's `layers`.
-
-    Root must still own `cache`. Raises `OverlayUnavailable` if the overlay cannot be mounted, and leaves nothing of it;
-    `BundleDamaged` if index and manifest of a bundle disagree.
-    """
-    visible = _visible(copies)
-    try:
-        roots = node_cache.mounted(directory, [copy.path for copy in copies], deadline)
-    except OSError as error:
-        raise OverlayUnavailable(profile=subdir, problem=error.strerror or str(error)) from error
-    try:
-        mapped = build(run_fd, subdir, roots, visible.hidden, job)
-    finally:
-        for root in roots:
-            os.close(root)
-    return Shown(visible.entries, mapped)
-
-
-def _visible(copies: list[Copy]) -> Visible:
-    """Return what to show; reads lists of files only if some bundle is not shown whole."""
-    if all(copy.offer.whole for copy in copies):
-        return Visible([copy.offer.entries for copy in copies], [])
-    return visible([Layer(copy.files(), copy.offer.entries) for copy in copies])
-
-
-def visible(layers: Sequence[Layer]) -> Visible:
-    """Return the entries to show and the paths to hide; `layers` are ordered topmost first."""
-    top: dict[str, int] = {}  # path → the topmost layer that has it
-    for number, layer in enumerate(layers):
-        for files in layer.files.values():
-            for path in files:
-                top.setdefault(path, number)
-    folders = {folder for path in top for folder in _parents(path)}
-
-    def is_clear(path: str, number: int) -> bool:
-        return top[path] == number and path not in folders and not any(folder in top for folder in _parents(path))
-
-    entries = [
-        [entry for entry in layer.entries if all(is_clear(path, number) for path in layer.files[entry])]
-        for number, layer in enumerate(layers)
-    ]
-    shown = {path for layer, names in zip(layers, entries, strict=True) for name in names for path in layer.files[name]}
-    hidden = top.keys() - shown
-    return Visible(entries, sorted(path for path in hidden if not any(folder in hidden for folder in _parents(path))))
-
-
-def _parents(path: str) -> Iterator[str]:
-    """Yield the parent directories of a path, deepest first."""
-    while "/" in path:
-        path = path.rpartition("/")[0]
-        yield path
-
-
-def build(run_fd: int, subdir: str, layers: Sequence[int], hidden: Sequence[str], job: JobIds) -> bool:
+def show(run_fd: int, subdir: str, layers: Sequence[int], hidden: Sequence[str], job: JobIds) -> bool:
     """Mount an overlay of `layers` (O_PATH descriptors of mounted bundles, topmost first) at `cache/<subdir>`.
 
-    `cache/<subdir>` must exist, and root must own it and its parents. `hidden` are paths that the job must not see
-    (`visible`). Returns True if seeded files belong to the job by id-mapping. If the kernel cannot map ids, they belong
-    to root with modes 0666 and 0777, and it returns False.
+    `cache/<subdir>` must exist, and root must own it and its parents. `hidden` are paths that the job must not see.
+    Returns True if seeded files belong to the job by id-mapping. If the kernel cannot map ids, they belong to root with
+    modes 0666 and 0777, and it returns False.
 
     Raises `OverlayUnavailable` if the overlay cannot be mounted, and leaves nothing of it.
     """
     try:
         with suppress(OSError):  # there is no cheaper probe for id-mapping than the attempt
-            return _build(run_fd, subdir, layers, hidden, job, mapped=True)
-        return _build(run_fd, subdir, layers, hidden, job, mapped=False)
+            return _show(run_fd, subdir, layers, hidden, job, mapped=True)
+        return _show(run_fd, subdir, layers, hidden, job, mapped=False)
     except OSError as error:
         raise OverlayUnavailable(profile=subdir, problem=error.strerror or str(error)) from error
 
 
-def _build(  # noqa: PLR0917 - the arguments of `build`, and whether to map ids
+def _show(  # noqa: PLR0917 - the arguments of `show`, and whether to map ids
     run_fd: int, subdir: str, layers: Sequence[int], hidden: Sequence[str], job: JobIds, mapped: bool
 ) -> bool:
     ensure_dir(SEED, 0o700, run_fd)
@@ -210,38 +117,40 @@ def _build(  # noqa: PLR0917 - the arguments of `build`, and whether to map ids
         os.mkdir(subdir, 0o700, dir_fd=seed)
         try:
             with opened_dir(subdir, seed) as profile_dir, linux.working_in(profile_dir):
-                _make_upper(job)
-                names = _attached(layers, job if mapped else None)
-                if hidden:
-                    _make_whiteouts(hidden, job)
-                    names.insert(0, WHITEOUTS)
-                options = f"lowerdir={':'.join(names)},{_OPTIONS}"
-                linux.mount("warmstart", "merged", "overlay", linux.RESTRICTED, options)
+                for name in ("work", "merged", "upper"):
+                    os.mkdir(name, 0o700)
+                os.chown("upper", job.uid, job.gid)
+                target = f"../../cache/{subdir}"
+                with _attached(layers, target, job if mapped else None) as names:
+                    if hidden:
+                        _make_whiteouts(hidden, job)
+                        names.insert(0, WHITEOUTS)
+                    linux.mount(
+                        "warmstart", "merged", "overlay", linux.RESTRICTED, f"lowerdir={':'.join(names)},{_OPTIONS}"
+                    )
                 linux.make_private("merged")
-                _detach_layers(len(layers))
-                linux.bind("merged", f"../../cache/{subdir}")
+                linux.bind("merged", target)
         except BaseException:
             remove_tree(seed, subdir, after(_REMOVAL))
             raise
     return mapped
 
 
-def _make_upper(job: JobIds) -> None:
-    for name in ("work", "merged", "upper"):
-        os.mkdir(name, 0o700)
-    os.chown("upper", job.uid, job.gid)
-
-
-def _attached(layers: Sequence[int], job: JobIds | None) -> list[str]:
-    """Attach a clone of each layer at `l<n>`, id-mapped if `job` is given; return their names."""
-    names = [f"l{number}" for number in range(len(layers))]
-    for name, layer in zip(names, layers, strict=True):
-        os.mkdir(name, 0o700)
-        with closing(linux.clone(layer)) as clone:
+@contextmanager
+def _attached(layers: Sequence[int], target: str, job: JobIds | None) -> Iterator[list[str]]:
+    """Attach a clone of each layer at `target` for a `with`, id-mapped if `job` is given; yield names for them."""
+    clones: list[int] = []
+    try:
+        for layer in layers:
+            clones.append(linux.clone(layer))
             if job:
-                linux.map_ids(clone, job.namespace())
-            linux.attach(clone, name)
-    return names
+                linux.map_ids(clones[-1], job.namespace())
+            linux.attach(clones[-1], target)
+        yield [linux.proc_path(clone) for clone in clones]
+    finally:
+        for clone in reversed(clones):
+            linux.detach(clone)
+            os.close(clone)
 
 
 def _make_whiteouts(hidden: Sequence[str], job: JobIds) -> None:
@@ -264,12 +173,6 @@ def _make_folder(path: str, job: JobIds) -> None:
     os.mkdir(path, 0o755)
     os.chmod(path, 0o755)  # whatever the umask is
     os.chown(path, job.uid, job.gid)
-
-
-def _detach_layers(count: int) -> None:
-    for number in range(count):
-        linux.unmount_here(f"l{number}")
-        os.rmdir(f"l{number}")
 
 
 @contextmanager

@@ -13,7 +13,8 @@ import errno
 import os
 import time
 
-from warmstart.errors import ResourceError, StoreError, UserError
+from warmstart.caches.store.bundles import BundleDamaged, BundleGone
+from warmstart.errors import ResourceError, UserError
 from warmstart.host import wire
 from warmstart.host.deadline import after
 from warmstart.host.files import (
@@ -65,22 +66,6 @@ _held: list[HeldLock] = []  # keeps locks until this process ends
 
 
 MOST_BYTES = 8 << 30  # of a bundle that is made, and of all that are fetched for one job
-
-
-class BundleDamaged(StoreError):
-    """A bundle is not what its publisher wrote."""
-
-    code = "bundle-damaged"
-    template = "bundle {bundle}: {problem}"
-    hint = "run `warmstart cache verify` to quarantine it; check the store's disks for errors"
-
-
-class BundleGone(StoreError):
-    """A bundle that the index had is missing, or offered to nobody: it was removed or replaced meanwhile."""
-
-    code = "bundle-gone"
-    template = "bundle {bundle} is not offered by the store any more"
-    hint = "ignore it if it happens once; otherwise run `warmstart cache reindex`"
 
 
 class FetchOverBudget(ResourceError):

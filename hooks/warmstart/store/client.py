@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from warmstart.caches.store.layout import Namespace as CachesNamespace
     from warmstart.policy.keys import Policy
-    from warmstart.store.bundles import Offer, Offers, Published
+    from warmstart.store.bundles import Published
     from warmstart.store.layout import Namespace
-    from warmstart.store.manifest import Draft, Entries, Manifest
+    from warmstart.store.manifest import Draft, Manifest
     from warmstart.store.parts import Handed, Listing, RunParts
 
     P = ParamSpec("P")
@@ -39,7 +39,7 @@ def rooms_of(policy: Policy) -> tuple[str, ...]:
 class StoreClient:
     """One store, with processes of its owner; `close` ends them and releases their locks."""
 
-    head_silent = False  # whether this hook has waited in vain for the head node (meeting.py)
+    head_silent = False  # whether this hook has waited in vain for the head node (barrier.py)
 
     def __init__(self, owner: Identity, path: str, writer: str, rooms: tuple[str, ...] = OWNERS_ROOMS) -> None:
         """Work in the store at `path` as `owner`; `writer` (node and run id) is part of the names of temp files.
@@ -93,41 +93,6 @@ class StoreClient:
         return self.worker.look(deadline, function, self.path, *args, **kwargs)
 
     # Bundles
-
-    def offers(
-        self, scopes: list[str], profile: str, namespace: str, deadline: Deadline, *, named: bool = True
-    ) -> Offers:
-        """Return which entries to take from which bundle; `scopes` are ordered most trusted first.
-
-        Unless they are to be `named`, the names of a large bundle's entries are left out where all are taken.
-        """
-        from warmstart.store import bundles
-
-        offers = self.look(deadline, bundles.offers, scopes, profile, namespace, self.writer, named)
-        for offer in offers.offers:
-            self.check_offer(offer, scopes)
-        return offers
-
-    def check_offer(self, offer: Offer, scopes: list[str]) -> None:
-        """Refuse what root cannot use: the hash becomes a file name, and an offer is trusted by its scope."""
-        from warmstart.store.layout import is_bundle_id
-        from warmstart.store.manifest import is_sha256
-
-        if not (is_sha256(offer.sha256) and is_bundle_id(offer.bundle) and offer.scope in scopes):
-            raise self._malformed("offers", f"not a bundle: {offer.bundle!a} {offer.sha256!a}")
-
-    def fetch(self, where: Namespace, offer: Offer, deadline: Deadline, *, into: int) -> Entries:
-        """Copy a bundle into the open file `into`, which may have its beginning; return its entries with their files.
-
-        Raises `BundleDamaged`, `BundleGone`, `ManifestUnreadable`, or `DiskFailed` if the node's disk fails.
-        """
-        from warmstart.store import bundles, layout
-
-        with self.worker.another(keep=[into]) as worker:
-            entries = worker.run(deadline, bundles.fetch, where, offer, into)
-        if not all(layout.is_plain_path(path) for files in entries.values() for path in files):
-            raise self._malformed("fetch", f"a file name in {offer.bundle} is not valid in a manifest")
-        return entries
 
     def manifest(self, where: Namespace, bundle: str, deadline: Deadline) -> Manifest:
         """Return a bundle's manifest; raises `ManifestUnreadable` or `BundleGone`."""

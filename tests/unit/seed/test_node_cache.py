@@ -12,27 +12,30 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from warmstart.store.maintenance import Use
 
-from tests.lib.bundles import draft, namespace, publish
+from warmstart.caches.store import bundles
+from warmstart.caches.store.bundles import BundleGone, Draft
+from warmstart.caches.store.layout import File, Namespace
+from warmstart.caches.store.listing import Row
 from warmstart.host import files
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
-from warmstart.seed import node_cache
-from warmstart.seed.node_cache import IN_USE_SECONDS, Copy, Keep, local_copy
-from warmstart.store import bundles, maintenance
-from warmstart.store.bundles import BundleGone, FetchOverBudget, Offer
+from warmstart.run import state
+from warmstart.seed import eviction, node_cache
+from warmstart.seed.eviction import IN_USE_S, Keep, Place, Use
+from warmstart.seed.node_cache import Copy, FetchOverBudget
 from warmstart.store.client import StoreClient
 
 WHOLES = "whole-things"
 
 ME = Identity("me", os.getuid(), os.getgid())
-HOUR_AGO = IN_USE_SECONDS + 1
+HOUR_AGO = IN_USE_S + 1
 
 
 class Node(NamedTuple):
@@ -45,26 +48,30 @@ class Node(NamedTuple):
     def directory(self) -> Path:
         return self.base / "bundles"
 
-    def publish(self, *entries: str, content: bytes) -> Offer:
-        """Publish a bundle; return what a job is offered of it."""
-        made = publish(self.base / "store", *entries, content=content)
-        found = bundles.offers(str(self.base / "store"), ["user-1"], "numba", "ns", "n1-test")
-        return next(offer for offer in found.offers if offer.bundle == made.bundle)
+    @property
+    def where(self) -> Namespace:
+        return Namespace(str(self.base / "store"), "user-1", "numba", "ns")
 
-    def copy(self, offer: Offer, *, most: int = 1 << 20, seconds: float = 30) -> Copy:
-        where = namespace(self.base / "store")
-        deadline = after(seconds)
-        directory = str(self.directory)
-        return local_copy(directory, where, offer, store=self.client, most_bytes=most, deadline=deadline)
+    def publish(self, *entries: str, content: bytes) -> Row:
+        """Put a bundle into the store; return its row."""
+        fd = os.memfd_create("bundle")
+        os.write(fd, content)
+        found = {entry: {f"{entry}.nbi": File(3, "ab" * 32, 17)} for entry in entries}
+        row = bundles.put(self.where, "n1-test", fd, Draft("a", 1000, 7, found), 0)
+        os.close(fd)
+        return row
+
+    def copy(self, row: Row, *, most: int = 1 << 20, seconds: float = 30) -> Copy:
+        return node_cache.get(
+            str(self.directory), self.where, row, store=self.client, most_bytes=most, deadline=after(seconds)
+        )
 
     def names(self) -> set[str]:
         """Return what the directory holds, without the hashes."""
         return {name.partition(".")[2] for name in os.listdir(self.directory)}
 
     def prune(self, keep: int, wholes: int = 0) -> int:
-        return node_cache.prune(
-            str(self.directory), str(self.base / "layers"), Keep(keep, {WHOLES: wholes}), time.time()
-        )
+        return eviction.prune(str(self.directory), str(self.base / "layers"), Keep(keep, {WHOLES: wholes}), time.time())
 
 
 @pytest.fixture
@@ -77,34 +84,47 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def age(copy: Copy, seconds: float) -> None:
     """Have a copy used so long ago, and all that lies beside it."""
     then = time.time() - seconds
-    for path in Path(copy.directory).glob(f"{copy.offer.sha256}*"):
+    for path in Path(copy.directory).glob(f"{copy.row.sha256}*"):
         os.utime(path, (then, then))
 
 
 def test_a_bundle_is_fetched_once(node: Node) -> None:
-    offer = node.publish("a", "b", content=b"squashfs")
-    copy = node.copy(offer)
-    assert copy == Copy(offer, str(node.directory), 8)
+    row = node.publish("a", "b", content=b"squashfs")
+    copy = node.copy(row)
+    assert copy == Copy(node.where, row, str(node.directory), 8)
     assert Path(copy.path).read_bytes() == b"squashfs"
-    assert copy.files() == draft("a", "b").entries
-    assert node.names() == {"sqsh", "files.json", "origin.json"}
+    assert [*copy.entries(["b"])] == ["a", "b"]
+    with pytest.raises(bundles.BundleDamaged):
+        copy.entries(["c"])
+    assert node.names() == {"sqsh", "json"}
     assert stat.S_IMODE(node.directory.stat().st_mode) == 0o700
     assert stat.S_IMODE(os.stat(copy.path).st_mode) == 0o444
     age(copy, HOUR_AGO)
-    assert node.copy(offer, most=0) == copy._replace(fetched=0)
+    assert node.copy(row, most=0) == copy._replace(fetched=0)
     assert time.time() - os.stat(copy.path).st_mtime < 600
 
 
 def test_another_jobs_fetch_is_waited_for_until_the_deadline(node: Node) -> None:
-    offer = node.publish("a", content=b"whole")
+    row = node.publish("a", content=b"whole")
     node.directory.mkdir(mode=0o700)
-    with (node.directory / f"{offer.sha256}.fetching").open("w+") as held:
+    with (node.directory / f"{row.sha256}.fetching").open("w+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         held.write("half of another, and longer")
         with pytest.raises(FetchOverBudget, match="another job"):
-            node.copy(offer, seconds=0.05)
-    assert Path(node.copy(offer).path).read_bytes() == b"whole"  # it has died
+            node.copy(row, seconds=0.05)
+    assert Path(node.copy(row).path).read_bytes() == b"whole"  # it has died
     assert "fetching" not in node.names()
+
+
+def test_nodes_that_boot_together_do_not_fetch_at_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+    monkeypatch.setattr(state, "uptime_s", lambda: 60.0)
+    monkeypatch.setattr(node_cache, "_is_spread", False)
+    monkeypatch.setattr(node_cache, "time", SimpleNamespace(sleep=naps.append))
+    rows = [node.publish(name, content=name.encode()) for name in "ab"]
+    for row in rows:
+        node.copy(row)
+    assert [nap <= node_cache.SPREAD_S for nap in naps] == [True]
 
 
 @contextmanager
@@ -122,95 +142,93 @@ def that_stops(monkeypatch: pytest.MonkeyPatch, stop: Callable[[], None]) -> Ite
         yield
 
 
-def begins(node: Node, offer: Offer, monkeypatch: pytest.MonkeyPatch) -> Path:
+def begins(node: Node, row: Row, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Have a prolog fetch a bundle of twelve bytes from a store that dies; return what it leaves of it: eight."""
     with that_stops(monkeypatch, lambda: os._exit(1)), pytest.raises(WorkerSilent):
-        node.copy(offer)
+        node.copy(row)
     (beginning,) = node.directory.glob("*.fetching")
     return beginning
 
 
 @pytest.mark.real_time
 def test_the_next_job_goes_on_with_a_fetch(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer = node.publish("a", content=b"0123456789ab")
+    row = node.publish("a", content=b"0123456789ab")
     late = pytest.raises(FetchOverBudget, match="8 of 12 bytes came in time")
     with that_stops(monkeypatch, lambda: time.sleep(60)), late:
-        node.copy(offer, seconds=1)
+        node.copy(row, seconds=1)
     (beginning,) = node.directory.glob("*.fetching")
     assert beginning.read_bytes() == b"01234567"
     (stored,) = (node.base / "store").rglob("*.sqsh")
     stored.chmod(0o600)
     stored.write_bytes(b"not read89ab")
-    assert Path(node.copy(offer).path).read_bytes() == b"0123456789ab"
-    assert node.names() == {"sqsh", "files.json", "origin.json"}
+    assert Path(node.copy(row).path).read_bytes() == b"0123456789ab"
+    assert node.names() == {"sqsh", "json"}
 
 
 @pytest.mark.threat(41)
 def test_a_beginning_counts_as_a_copy_of_its_scope(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     beginning = begins(node, node.publish("a", content=b"0123456789ab"), monkeypatch)
-    assert node.names() == {"fetching", "origin.json"}
-    size = beginning.stat().st_blocks * 512
-    assert size > 0
+    assert node.names() == {"fetching", "json"}
+    size = beginning.stat().st_blocks * 512 + beginning.with_suffix(".json").stat().st_size
+    assert size > 512
     for hours, keep in ((0, 0), (2, size), (23, size)):
         then = time.time() - hours * 3600
         for path in node.directory.iterdir():
             os.utime(path, (then, then))
-        assert (node.prune(keep), node.names()) == (0, {"fetching", "origin.json"})
+        assert (node.prune(keep), node.names()) == (0, {"fetching", "json"})
     assert (node.prune(size - 1), node.names()) == (size, set())
     put(node, "aa", "numba", 0)
     old = node.directory / "bb.fetching"
     old.write_bytes(b"x")
     os.utime(old, (time.time() - 90_000,) * 2)
     node.prune(1 << 30)
-    assert node.names() == {"sqsh", "origin.json"}
+    assert node.names() == {"sqsh", "json"}
 
 
 @pytest.mark.threat(41)
 def test_a_bundle_that_was_removed_meanwhile_leaves_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer = node.publish("a", content=b"0123456789ab")
-    begins(node, offer, monkeypatch)
-    node.client.run_in(after(10), maintenance.remove, namespace(node.base / "store"), [offer.bundle])
+    row = node.publish("a", content=b"0123456789ab")
+    begins(node, row, monkeypatch)
+    bundles.discard(node.where, row.sha256)
     with pytest.raises(BundleGone):
-        node.copy(offer)
+        node.copy(row)
     assert node.names() == set()
 
 
 @pytest.mark.threat(24)
 def test_the_least_recently_used_copy_goes_first(node: Node) -> None:
-    offers = [node.publish(name, content=name.encode() * 10) for name in "abc"]
-    copies = [node.copy(offer) for offer in offers]
+    rows = [node.publish(name, content=name.encode() * 10) for name in "abc"]
+    copies = [node.copy(row) for row in rows]
     for copy, seconds in zip(copies, (HOUR_AGO, 3 * HOUR_AGO, 5), strict=True):
         age(copy, seconds)
-    (size,) = {
-        os.stat(copy.path).st_size + os.stat(copy.path.replace(".sqsh", ".files.json")).st_size for copy in copies
-    }
+    (size,) = {os.stat(copy.path).st_size + os.stat(copy.path.replace(".sqsh", ".json")).st_size for copy in copies}
     assert size > 100
     assert node.prune(3 * size) == 0
     assert node.prune(3 * size - 1) == size
     assert [os.path.exists(copy.path) for copy in copies] == [True, False, True]
-    assert not list(node.directory.glob(f"{copies[1].offer.sha256}*"))
+    assert not list(node.directory.glob(f"{copies[1].row.sha256}*"))
     assert node.prune(0) == size
     assert [os.path.exists(copy.path) for copy in copies] == [False, False, True]
-    assert node_cache.prune(str(node.base / "none"), str(node.base / "layers"), Keep(0), 0.0) == 0
+    assert eviction.prune(str(node.base / "none"), str(node.base / "layers"), Keep(0), 0.0) == 0
 
 
 @pytest.mark.threat(27)
 def test_nobody_pushes_the_copies_of_others_out(node: Node) -> None:
     node.directory.mkdir(mode=0o700)
     for name, scope, hours in (("aa", "user-1", 9), ("bb", "user-2", 8), ("cc", "user-2", 7), ("dd", "user-2", 0)):
-        (node.directory / f"{name}.sqsh").write_bytes(b"x" * 10)
-        (node.directory / f"{name}.origin.json").write_text(json.dumps([scope, "numba", "ns", "b"]))
+        (node.directory / f"{name}.sqsh").write_bytes(b"x" * 1000)
+        (node.directory / f"{name}.json").write_text(json.dumps([scope, "numba", "ns"]))
         then = time.time() - hours * HOUR_AGO
         os.utime(node.directory / f"{name}.sqsh", (then, then))
-    node.prune(20)
+    node.prune(2100)
     assert sorted(path.stem for path in node.directory.glob("*.sqsh")) == ["aa", "dd"]
 
 
 def put(node: Node, name: str, profile: str, hours: int) -> None:
-    """Put a copy of ten bytes there that was last used so long ago."""
+    """Put a copy of a thousand bytes there that was last used so long ago."""
     node.directory.mkdir(mode=0o700, exist_ok=True)
-    (node.directory / f"{name}.sqsh").write_bytes(b"x" * 10)
-    (node.directory / f"{name}.origin.json").write_text(json.dumps(["user-1", profile, "ns", "b"]))
+    (node.directory / f"{name}.sqsh").write_bytes(b"x" * 1000)
+    (node.directory / f"{name}.json").write_text(json.dumps(["user-1", profile, "ns"]))
     then = time.time() - hours * HOUR_AGO
     os.utime(node.directory / f"{name}.sqsh", (then, then))
 
@@ -218,16 +236,16 @@ def put(node: Node, name: str, profile: str, hours: int) -> None:
 def test_wholes_have_a_quota_of_their_own(node: Node) -> None:
     for name, profile, hours in (("aa", "numba", 9), ("bb", WHOLES, 8), ("cc", WHOLES, 7), ("dd", "numba", 6)):
         put(node, name, profile, hours)
-    assert node.prune(20, wholes=10) == 10
+    assert node.prune(2100, wholes=1100) > 1000
     assert sorted(path.stem for path in node.directory.glob("*.sqsh")) == ["aa", "cc", "dd"]
-    assert node.prune(10, wholes=10) == 10
+    assert node.prune(1100, wholes=1100) > 1000
     assert sorted(path.stem for path in node.directory.glob("*.sqsh")) == ["cc", "dd"]
 
 
 def test_what_the_dead_left_goes(node: Node) -> None:
     """Descriptions of no copy; abandoned fetches at once, since their lock tells."""
     node.directory.mkdir(mode=0o700)
-    for name in ("11.fetching", "22.fetching", "33.files.json", "44.fetching", "55.origin.json"):
+    for name in ("11.fetching", "22.fetching", "33.json", "44.fetching"):
         (node.directory / name).touch()
         if name != "44.fetching":
             os.utime(node.directory / name, (1, 1))
@@ -238,14 +256,14 @@ def test_what_the_dead_left_goes(node: Node) -> None:
 
 
 def test_where_a_copy_is_from_and_when_it_was_used(node: Node) -> None:
-    offer = node.publish("a", content=b"x")
-    copy = node.copy(offer)
+    row = node.publish("a", content=b"x")
+    copy = node.copy(row)
     os.utime(copy.path, (100, 100))
-    assert node_cache.uses(copy.directory) == [Use("user-1", "numba", "ns", offer.bundle, 100.0)]
+    assert eviction.uses(copy.directory) == [Use(Place("user-1", "numba", "ns"), row.sha256, 100.0)]
     for damage in (b"", b"[]", b'{"a": 1}', b"\xff"):
-        (node.directory / f"{copy.offer.sha256}.origin.json").write_bytes(damage)
-        assert node_cache.uses(copy.directory) == []
-    assert node_cache.uses(str(node.base / "none")) == []
+        (node.directory / f"{copy.row.sha256}.json").write_bytes(damage)
+        assert eviction.uses(copy.directory) == []
+    assert eviction.uses(str(node.base / "none")) == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 3 * 3600), st.integers(0, 50)), max_size=6), st.integers(0, 200))
@@ -257,12 +275,12 @@ def test_the_cache_is_bounded_but_for_what_is_in_use(copies: list[tuple[int, int
             path.write_bytes(b"x" * size)
             os.utime(path, (now - seconds, now - seconds))
         before = {path.name: path.stat() for path in Path(directory).iterdir()}
-        removed = node_cache.prune(directory, f"{directory}-layers", Keep(keep), now)
+        removed = eviction.prune(directory, f"{directory}-layers", Keep(keep), now)
         left = set(os.listdir(directory))
     gone = sorted((status.st_mtime, status.st_size) for name, status in before.items() if name not in left)
     stay = [(before[name].st_mtime, before[name].st_size) for name in left]
     total = sum(size for _, size in stay)
     assert removed == sum(size for _, size in gone)
-    assert total <= keep or all(used > now - IN_USE_SECONDS for used, _ in stay)
-    assert not gone or (total + gone[-1][1] > keep and gone[-1][0] <= now - IN_USE_SECONDS)
+    assert total <= keep or all(used > now - IN_USE_S for used, _ in stay)
+    assert not gone or (total + gone[-1][1] > keep and gone[-1][0] <= now - IN_USE_S)
     assert not gone or all(gone[-1] <= one for one in stay)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,21 +16,17 @@ from tests.lib import packed
 from tests.lib.alone import run_alone
 from tests.lib.packed import MTIME_NS
 from tests.lib.runs import a_context, changed, ran, result
-from warmstart.errand import Errands
-from warmstart.harvest.live import ROUNDS
+from warmstart.caches.store.layout import Namespace
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import DiskFailed
 from warmstart.profiles import facts, registry
 from warmstart.run.state import Run, Seeded
-from warmstart.seed import overlay
-from warmstart.seed.node_cache import Copy
-from warmstart.seed.overlay import OverlayUnavailable, Shown
+from warmstart.seed import mounts, overlay
 from warmstart.steps import seed
 from warmstart.steps.contract import CacheFailed, Context, Outcome
 from warmstart.steps.seed import Options
-from warmstart.store import bundles, index
-from warmstart.store.layout import Namespace, StoreFailed
+from warmstart.store.layout import StoreFailed
 
 SCOPES = ["site", "user-64201-ws-alice"]
 NUMBA = Options(("numba",))
@@ -52,13 +47,15 @@ class Node:
         for profile in ("numba", "jax", "trt-rtx", "torch-extensions"):
             (self.cache / profile).mkdir(parents=True)
 
-    def publish(self, entries: packed.Entries, profile: str = "numba", scope: str = SCOPES[1]) -> str:
-        """Publish a bundle for jobs of this node; return its id."""
+    def publish(
+        self, entries: packed.Entries, profile: str = "numba", scope: str = SCOPES[1], *, fresh: bool = False
+    ) -> str:
+        """Publish a bundle for jobs of this node; return its hash."""
         known = facts.derive([registry.get(profile)], "label:bare") | {"path": ""}
         name = facts.namespace(registry.get(profile), known)
-        made = packed.publish(self.root, Namespace(self.context.store.path, scope, profile, name), entries)
-        assert made.bundle
-        return made.bundle
+        made = packed.publish(self.root, Namespace(self.context.store.path, scope, profile, name), entries, fresh=fresh)
+        assert made.sha256
+        return made.sha256
 
     def run(self, options: Options = NUMBA) -> Outcome:
         return seed.run(self.context, options)
@@ -67,20 +64,20 @@ class Node:
         files = [path for path in self.cache.rglob("*") if path.is_file()]
         return {str(path.relative_to(self.cache)): path.read_bytes() for path in files}
 
-    def overlays(self, *, mapped: bool = True) -> list[tuple[str, list[str]]]:
-        """Have overlays that can be mounted; return what is shown, as it comes."""
-        shown: list[tuple[str, list[str]]] = []
+    def overlays(self) -> list[tuple[str, int, list[str]]]:
+        """Have overlays that can be mounted; return profile, layers and what is hidden, as it comes."""
+        shown: list[tuple[str, int, list[str]]] = []
 
-        def show(  # noqa: PLR0917 - overlay.show's
-            run_fd: int, subdir: str, directory: str, copies: list[Copy], job: overlay.JobIds, deadline: Deadline
-        ) -> Shown:
-            assert os.fstat(run_fd).st_ino == self.cache.parent.stat().st_ino
-            assert (directory, job.uid) == (self.context.paths.layers, os.getuid())
-            assert deadline.left() <= seed.MOUNTING_SECONDS
-            entries = [copy.offer.entries for copy in copies]
-            shown.append((subdir, [entry for names in entries for entry in names]))
-            return Shown(entries, mapped)
+        def mounted(directory: str, paths: list[str], deadline: Deadline) -> list[int]:
+            assert (directory, deadline.left() <= seed.MOUNTING_SECONDS) == (self.context.paths.layers, True)
+            return [os.open(path, os.O_RDONLY) for path in paths]
 
+        def show(run_fd: int, subdir: str, layers: list[int], hidden: list[str], job: overlay.JobIds) -> bool:
+            assert (os.fstat(run_fd).st_ino, job.uid) == (self.cache.parent.stat().st_ino, os.getuid())
+            shown.append((subdir, len(layers), hidden))
+            return True
+
+        self.patch.setattr(mounts, "mounted", mounted)
         self.patch.setattr(overlay, "show", show)
         return shown
 
@@ -89,10 +86,10 @@ class Node:
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     """Give a node that can't mount overlays; unsquashfs runs without namespaces of its own."""
 
-    def refuse(*_: object) -> Shown:
-        raise OverlayUnavailable(profile="numba", problem="no loop device")
+    def refuse(*_: object) -> list[int]:
+        raise OSError(errno.ENODEV, "no loop device")
 
-    monkeypatch.setattr(overlay, "show", refuse)
+    monkeypatch.setattr(mounts, "mounted", refuse)
     monkeypatch.setattr(process, "run_alone", run_alone)
     made = Node(tmp_path, monkeypatch)
     yield made
@@ -115,28 +112,6 @@ def cold(node: Node) -> dict[str, str]:
     return {name: cache["cold"] for name, cache in caches(node).items() if not cache["warm"]}
 
 
-def watching(on: Node, **changes: object) -> Outcome:
-    """Run the step where the policy has jobs harvested while they run."""
-    policy, run = on.context.policy, changed(on.context.run, publish_scope=SCOPES[1], **changes)
-    policy = policy._replace(harvest=policy.harvest._replace(while_running=900))
-    on.context = on.context._replace(policy=policy, run=run)
-    return on.run()
-
-
-def test_a_job_is_harvested_while_it_runs(node: Node) -> None:
-    assert (ran(node.run()).live, os.path.lexists(node.context.paths.errands)) == (False, False)
-    outcome, now = watching(node), int(time.time())
-    (errand,) = Errands(node.context.paths, ROUNDS).all()
-    assert (errand.key, errand.attempts, 0 <= errand.due - now - 900 < 20) == (node.context.run.name, 0, True)
-    assert (ran(outcome).live, result(node.context)["look"]) == (True, errand.due)
-
-
-@pytest.mark.parametrize("head", [True, False])
-def test_the_head_node_takes_down_what_the_nodes_of_a_job_say_meanwhile(node: Node, head: bool) -> None:
-    outcome = watching(node, nodelist="n[1-2]", node="n1" if head else "n2")
-    assert (ran(outcome).live, outcome.topics) == (True, ("test.7.0/rounds",) if head else ())
-
-
 def test_an_empty_store_leaves_the_job_cold(node: Node) -> None:
     outcome = node.run(Options(("numba", "jax")))
     assert (outcome.state, outcome.degraded, node.cached()) == ("unchanged", [], {})
@@ -145,24 +120,6 @@ def test_an_empty_store_leaves_the_job_cold(node: Node) -> None:
     assert ran(outcome).own.facts["image"] == "label:bare"
     assert cold(node) == dict.fromkeys(("numba", "jax"), "nothing-published")
     assert result(node.context)["facts"] == ran(outcome).own.facts
-
-
-def test_nodes_that_boot_together_do_not_fetch_at_once(node: Node) -> None:
-    naps: list[float] = []
-    uptime = [60.0]
-    node.patch.setattr(seed, "time", SimpleNamespace(sleep=naps.append, monotonic=time.monotonic, time=time.time))
-    node.patch.setattr(seed, "uptime_s", lambda: uptime[0])
-    node.run()
-    assert naps == []  # there is nothing to fetch
-    for name in ("m/f", "m/g"):
-        node.publish({name: {f"{name}.nbi": b"index"}})
-    node.run()
-    assert [nap < seed.SPREAD_S for nap in naps] == [True]
-    node.run()
-    node.publish({"m/h": {"m/h.nbi": b"index"}})
-    uptime[0] = seed.JUST_BOOTED_S + 1
-    node.run()
-    assert len(naps) == 1
 
 
 def test_where_overlays_are_not_to_be_had_entries_are_extracted(node: Node) -> None:
@@ -179,27 +136,62 @@ def test_where_overlays_are_not_to_be_had_entries_are_extracted(node: Node) -> N
 
 
 @pytest.mark.parametrize("overlays", [True, False])
-def test_the_names_of_a_large_bundle_are_recorded_only_where_they_were_needed(
-    node: Node, monkeypatch: pytest.MonkeyPatch, overlays: bool
-) -> None:
-    monkeypatch.setattr(index, "FIRST", 512)
-    large = {f"m/{number}{'n' * 200}": {f"m/{number}{'n' * 200}.nbi": b"x"} for number in range(20)}
-    node.publish(large)
-    if overlays:
-        node.overlays()
+def test_the_names_of_entries_are_recorded_only_where_they_were_needed(node: Node, overlays: bool) -> None:
+    """All rows of one listing are shown, so what to hide is known to who wrote it."""
+    node.publish({name: {f"{name}.nbi": name.encode(), f"{name}.old": b"x"} for name in ("m/a", "m/b")})
+    node.publish({"m/b": {"m/b.nbi": b"new"}, "m/c": {"m/c.nbi": b"c"}}, fresh=True)
+    shown = node.overlays() if overlays else []
     outcome = node.run()
-    (given,) = seeded(outcome)["numba"].bundles
-    assert (sorted(given.entries), given.number) == (([], 20) if overlays else (sorted(large), 0))
-    assert (caches(node)["numba"]["entries"], outcome.degraded) == (20, [])
+    top, below = seeded(outcome)["numba"].bundles
+    assert (caches(node)["numba"]["entries"], outcome.degraded) == (3, [])
+    if overlays:
+        assert shown == [("numba", 2, ["m/b.old"])]
+        assert (top.entries, top.number, below.entries, below.number) == ([], 2, [], 1)
+    else:
+        assert (sorted(top.entries), below.entries) == (["m/b", "m/c"], ["m/a"])
+        assert node.cached() == {
+            "numba/m/a.nbi": b"m/a", "numba/m/a.old": b"x", "numba/m/b.nbi": b"new", "numba/m/c.nbi": b"c",
+        }  # fmt: skip
+
+
+def test_what_a_user_has_wins_over_what_others_share(node: Node) -> None:
+    """Names and lists of files tell, as nobody has written down what to hide in two listings."""
+    node.publish({name: {f"{name}.nbi": b"site", f"{name}.old": b"x"} for name in ("m/a", "m/b")}, scope=SCOPES[0])
+    node.publish({"m/b": {"m/b.nbi": b"own"}})
+    shown = node.overlays()
+    assert [bundle.entries for bundle in seeded(node.run())["numba"].bundles] == [["m/b"], ["m/a"]]
+    assert shown == [("numba", 2, ["m/b.old"])]
+    assert caches(node)["numba"]["scopes"] == sorted(SCOPES)
+
+
+def test_a_bundle_that_does_not_come_hides_what_it_would_cover(node: Node) -> None:
+    """An old version must not be shown in place of the new one."""
+    node.publish({"m/a": {"m/a.nbi": b"a"}, "m/b": {"m/b.nbi": b"old"}})
+    node.publish({"m/b": {"m/b.nbi": os.urandom(50_000)}}, fresh=True)
+    policy = node.context.policy
+    node.context = node.context._replace(policy=policy._replace(seed=policy.seed._replace(keep=20_000)))
+    shown = node.overlays()
+    assert [bundle.entries for bundle in seeded(node.run())["numba"].bundles] == [["m/a"]]
+    assert shown == [("numba", 1, ["m/b.nbi"])]
+
+
+def test_more_bundles_than_an_overlay_has_layers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seed, "MOST_LAYERS", 2)
+    for name in ("m/a", "m/b", "m/c"):
+        node.publish({name: {f"{name}.nbi": b"x"}})
+    shown = node.overlays()
+    assert [bundle.entries for bundle in seeded(node.run())["numba"].bundles] == [["m/a"], ["m/b"]]
+    (remark,) = result(node.context)["remarks"]
+    assert (shown, remark["text"].startswith("1 bundles were left out: ")) == ([("numba", 2, [])], True)
 
 
 def test_what_the_jobs_own_process_does_is_nobody_elses_fault(node: Node) -> None:
     node.publish(ENTRIES)
     node.run()
-    (listing,) = Path(node.context.paths.bundles).glob("*.files.json")
-    files = json.loads(listing.read_text())
+    (about,) = Path(node.context.paths.bundles).glob("*.json")
+    place, files = map(json.loads, about.read_text().split("\n"))
     files["m/f"]["m/gone"] = [1, "ab" * 32, MTIME_NS]
-    listing.write_text(json.dumps(files))
+    about.write_text(f"{json.dumps(place)}\n{json.dumps(files)}")
     outcome = node.run()
     assert [error.code for error in outcome.degraded] == ["disk-failed"]
     assert cold(node) == {"numba": "disk-failed"}
@@ -214,7 +206,7 @@ def test_the_budget_of_bytes_is_one_for_all(node: Node, monkeypatch: pytest.Monk
         policy = node.context.policy
         node.context = node.context._replace(policy=policy._replace(seed=policy.seed._replace(keep=20_000)))
     else:
-        monkeypatch.setattr(bundles, bound, 20_000)
+        monkeypatch.setattr(seed, bound, 20_000)
     outcome = node.run()
     assert (seeded(outcome)["numba"].entries, outcome.degraded) == (["m/f"], [])
     texts = [remark["text"] for remark in result(node.context)["remarks"]]
@@ -224,15 +216,13 @@ def test_the_budget_of_bytes_is_one_for_all(node: Node, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("change", "reason"), [("budget", "bundles-left-out"), ("format", "bundles-refused")])
 def test_why_all_of_a_profile_is_cold(node: Node, change: str, reason: str) -> None:
-    node.publish(ENTRIES)
+    node.publish(ENTRIES, scope=SCOPES[0])
     if change == "budget":
         policy = node.context.policy
         node.context = node.context._replace(policy=policy._replace(seed=policy.seed._replace(keep=20)))
     else:
-        (manifest,) = Path(node.context.store.path).rglob("*Z-*.json")
-        manifest.chmod(0o644)
-        manifest.write_text('{"format": 2}')
-        (manifest.parent / "index.json").unlink()
+        (listing,) = Path(node.context.store.path).rglob("listing/*")
+        listing.rename(listing.with_name("00000009"))
     node.run()
     assert cold(node) == {"numba": reason}
 
@@ -251,7 +241,7 @@ def test_a_damaged_bundle_leaves_its_profile_cold(node: Node) -> None:
     path.chmod(0o600)
     path.write_bytes(b"x" * path.stat().st_size)
     outcome = node.run(Options(("numba", "trt-rtx")))
-    assert [type(error) for error in outcome.degraded] == [bundles.BundleDamaged]
+    assert [error.code for error in outcome.degraded] == ["bundle-damaged"]
     assert (caches(node)["trt-rtx"]["warm"], cold(node)) == (True, {"numba": "bundle-damaged"})
     assert node.cached().keys() == {"trt-rtx/runtime_cache.bin"}
 
@@ -262,7 +252,7 @@ def test_what_each_entry_is_from_is_recorded(node: Node) -> None:
     found = seeded(node.run(Options(("trt-rtx", "numba"))))
     (given,) = found["trt-rtx"].bundles
     assert (given.scope, given.bundle, given.entries) == (SCOPES[1], bundle, ["runtime_cache.bin"])
-    assert os.path.exists(f"{node.context.paths.bundles}/{given.sha256}.files.json")
+    assert os.path.exists(f"{node.context.paths.bundles}/{given.sha256}.sqsh")
     fresh = node.run(Options(("trt-rtx", "numba"), fresh=True))
     assert ran(fresh).fresh
     assert [found.bundles for found in seeded(fresh).values()] == [[], []]

@@ -31,7 +31,7 @@ from warmstart.caches.store.layout import (
 )
 from warmstart.caches.store.listing import MOST_OF_USER, HarvestTooLarge, Listing, Row
 from warmstart.caches.store.merge import Addition, Removal
-from warmstart.errors import ResourceError, StoreError
+from warmstart.errors import StoreError
 from warmstart.host import wire
 from warmstart.host.files import (
     DiskFailed,
@@ -71,14 +71,6 @@ class BundleGone(StoreError):
     code = "bundle-gone"
     template = "bundle {bundle} is not in the store any more"
     hint = "ignore it if it happens once; else check whether something besides warmstart removes files of the store"
-
-
-class FetchOverBudget(ResourceError):
-    """A bundle is not on the node, and its fetch takes more bytes or time than there are."""
-
-    code = "fetch-over-budget"
-    template = "bundle {bundle}: {problem}"
-    hint = "later jobs go on with what came; raise seed.fetch_budget in the policy, or what nodes keep of its kind"
 
 
 class Draft(NamedTuple):

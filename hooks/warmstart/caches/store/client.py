@@ -13,8 +13,20 @@ if TYPE_CHECKING:
     from warmstart.caches.store.bundles import Draft, Published
     from warmstart.caches.store.layout import Entries, Namespace
     from warmstart.caches.store.listing import Row
+    from warmstart.caches.store.look import Found, Want
     from warmstart.host.deadline import Deadline
     from warmstart.store.client import StoreClient
+
+
+def listings(store: StoreClient, scopes: list[str], wants: list[Want], deadline: Deadline) -> list[Found]:
+    """Return what there is to show of profiles; `scopes` are ordered most trusted first. One question."""
+    from warmstart.caches.store import look
+
+    found = store.look(deadline, look.look, scopes, wants)
+    try:
+        return look.checked(found, scopes, wants)
+    except ValueError as error:
+        raise WorkerAnswerMalformed(function="look", identity=store.worker.identity.name, problem=error) from error
 
 
 def fetch(store: StoreClient, where: Namespace, row: Row, deadline: Deadline, *, into: int) -> Entries:

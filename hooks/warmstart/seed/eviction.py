@@ -1,0 +1,168 @@
+"""What goes from a node's cache of bundles, and what of it was used when. Runs as root, in maintenance.
+
+Eviction keeps the wholes of each kind within what their wing has said, and all else within `seed.keep`. It removes the
+least recently used copies of the scope that has most, but never one used in the last hour, which a prolog may be about
+to mount, and none that a job has mounted: that would free nothing before the job ends. A beginning counts as a copy.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from warmstart.host import files, wire
+from warmstart.host.deadline import after
+from warmstart.host.files import closing, is_at, names_in, opened_dir, unlink_if_there
+from warmstart.host.space import Held, fair_order
+from warmstart.lean import TYPE_CHECKING, NamedTuple, suppress
+from warmstart.profiles.contract import WHOLE, is_whole
+from warmstart.seed import mounts
+from warmstart.seed.node_cache import ABOUT, BUNDLE, FETCHING
+
+if TYPE_CHECKING:
+    from warmstart.policy.keys import Policy
+
+IN_USE_S = 3600.0  # a copy that was used within this time may be about to be mounted
+ABANDONED_S = 86400.0  # a beginning with which nobody went on for so long
+UNMOUNTING_S = 5.0
+_LONGEST_PLACE = 4096
+
+
+class Keep(NamedTuple):
+    """Bytes of copies that stay on a node."""
+
+    caches: int
+    wholes: dict[str, int] = {}  # noqa: RUF012 - by the name that they have in place of a profile's; never mutated
+
+    @classmethod
+    def of(cls, policy: Policy) -> Keep:
+        """Return what the policy says."""
+        return cls(policy.seed.keep, {f"{WHOLE}{known.name}": known.keep for known in policy.wings if known.keep})
+
+
+class Place(NamedTuple):
+    """Where in the store a copy is from."""
+
+    scope: str = ""  # "" if that is not known, as the rest
+    profile: str = ""
+    namespace: str = ""
+
+
+class Use(NamedTuple):
+    """The last use of a copy."""
+
+    place: Place
+    sha256: str
+    at: float  # seconds since the epoch
+
+
+class _Kept(NamedTuple):
+    """A copy or the beginning of one."""
+
+    used: float
+    size: int  # bytes, with what is known about it
+    sha256: str
+    is_mounted: bool  # by a job
+    place: Place
+
+
+def prune(bundles: str, layers: str, keep: Keep, now: float) -> int:
+    """Evict copies beyond what is to stay, and remove abandoned fetches; return the bytes removed.
+
+    Copies used since `now` minus `IN_USE_S` stay, and so do those that jobs have mounted. Copies that are gone or were
+    not used since then are unmounted first: each mount takes a megabyte of kernel memory, however small its bundle.
+    """
+    before, removed = now - IN_USE_S, 0
+    with suppress(FileNotFoundError), opened_dir(bundles) as fd:
+        for sha256 in names_in(layers):
+            with suppress(FileNotFoundError), mounts.exclusive(layers, after(UNMOUNTING_S)) as dir_fd:
+                if last_use(fd, sha256) <= before:
+                    mounts.unmount(dir_fd, sha256)
+        kinds: dict[str, list[_Kept]] = {}  # of each name of wholes, and of all profiles: ""
+        for copy in sorted([*_copies(fd, BUNDLE), *_copies(fd, FETCHING)]):
+            kinds.setdefault(copy.place.profile if is_whole(copy.place.profile) else "", []).append(copy)
+        most = {"": keep.caches, **keep.wholes}
+        for kind, copies in kinds.items():
+            removed += _evict(fd, copies, most.get(kind, 0), before)
+        for name in os.listdir(fd):
+            with suppress(OSError):
+                _remove_useless(fd, name, now)
+    return removed
+
+
+def _evict(fd: int, copies: list[_Kept], keep: int, before: float) -> int:
+    """Evict copies until at most `keep` bytes are left; return the bytes removed."""
+    excess, removed = sum(copy.size for copy in copies) - keep, 0
+    held = [Held(copy.place.scope, copy.size, copy.used <= before and not copy.is_mounted) for copy in copies]
+    for number in fair_order(held):
+        if removed >= excess:
+            break
+        for suffix in (BUNDLE, FETCHING, ABOUT):  # the bundle first: without it the rest means nothing
+            unlink_if_there(copies[number].sha256 + suffix, fd)
+        removed += copies[number].size
+    return removed
+
+
+def _remove_useless(fd: int, name: str, now: float) -> None:
+    """Remove a beginning that nobody has locked, if it is old or nothing has come; and what is about no copy."""
+    stem, _, kind = name.partition(".")
+    if f".{kind}" == ABOUT and os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime <= now - IN_USE_S:
+        if not any(
+            os.access(stem + suffix, os.F_OK, dir_fd=fd, follow_symlinks=False) for suffix in (BUNDLE, FETCHING)
+        ):
+            unlink_if_there(name, fd)
+    elif f".{kind}" == FETCHING:
+        with closing(os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)) as file:
+            status = os.fstat(file)
+            is_useless = status.st_size == 0 or status.st_mtime <= now - ABANDONED_S
+            if is_useless and files.try_flock(file) and is_at(file, name, fd):
+                unlink_if_there(name, fd)
+
+
+def uses(bundles: str) -> list[Use]:
+    """Return the last use of each copy whose place in the store is known: now, of one that a job has mounted."""
+    now = time.time()
+    with suppress(FileNotFoundError), opened_dir(bundles) as fd:
+        found = [copy for copy in _copies(fd, BUNDLE) if copy.place.scope]
+        return [Use(copy.place, copy.sha256, now if copy.is_mounted else copy.used) for copy in found]
+    return []
+
+
+def last_use(fd: int, sha256: str) -> float:
+    """Return when a copy was used, 0.0 if it is gone."""
+    try:
+        return os.stat(sha256 + BUNDLE, dir_fd=fd, follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def place_of(fd: int, sha256: str) -> Place:
+    """Return where in the store a copy is from."""
+    with suppress(OSError, ValueError, TypeError), closing(files.open_regular(sha256 + ABOUT, fd)) as about:
+        scope, profile, namespace = wire.parse(os.read(about, _LONGEST_PLACE).partition(b"\n")[0])
+        return Place(str(scope), str(profile), str(namespace))
+    return Place()
+
+
+def _copies(fd: int, suffix: str) -> list[_Kept]:
+    from warmstart.host import loops
+
+    mounted: frozenset[tuple[int, int]] = frozenset()
+    with suppress(OSError):  # no /sys
+        mounted = loops.backing_files()  # mounted anywhere: of a copy that was unmounted here, jobs have it
+    found = []
+    for name in os.listdir(fd):
+        if name.endswith(suffix):
+            with suppress(FileNotFoundError):
+                status, sha256 = os.stat(name, dir_fd=fd, follow_symlinks=False), name.removesuffix(suffix)
+                # Of a beginning all is allocated that the bundle will need.
+                size = max(status.st_size, status.st_blocks * 512 * (suffix == FETCHING)) + _size(fd, sha256 + ABOUT)
+                is_mounted = (status.st_dev, status.st_ino) in mounted
+                found.append(_Kept(status.st_mtime, size, sha256, is_mounted, place_of(fd, sha256)))
+    return found
+
+
+def _size(fd: int, name: str) -> int:
+    with suppress(FileNotFoundError):
+        return os.stat(name, dir_fd=fd, follow_symlinks=False).st_size
+    return 0
