@@ -116,13 +116,13 @@ class StoreMaintenance:
         compacts = True
         for where in self.namespaces():
             with self.isolated():
-                compacts = compacts and self.compact(where)
+                compacts = compacts and self.compact(where, FEWEST)
         self.collect_garbage()
         now, deadline = time.time(), after(CHECKS_SECONDS)
         self.check(bundle for bundle in self.bundles() if not deadline.expired() and gc.is_due(bundle.bundle, now))
         for where in self.namespaces():
             with self.isolated():
-                self._sweep(where)
+                self.sweep(where)
         for scope in store.run(session.store_deadline(), gc.scopes):
             with self.isolated():
                 store.run(session.store_deadline(), quota.correct, scope)
@@ -136,7 +136,7 @@ class StoreMaintenance:
         store.run(session.store_deadline(), gc.record_maintained)
         return self.report
 
-    def compact(self, where: Namespace, fewest: int = FEWEST) -> bool:
+    def compact(self, where: Namespace, fewest: int) -> bool:
         """Make one bundle of several of a user's; return whether this host can."""
         session = self._session
         if is_whole(where.profile):
@@ -199,7 +199,7 @@ class StoreMaintenance:
         self._count(removed=len(out.rows))
         return out
 
-    def _sweep(self, where: Namespace) -> None:
+    def sweep(self, where: Namespace) -> None:
         """Remove what no generation of a listing names, and a namespace that nobody has published into for a day."""
         session, now = self._session, time.time()
         if names := session.store.worker.run(session.store_deadline(), bundles.sweep, where, now):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -11,20 +10,23 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from warmstart.store.maintenance import Bundle, Merger
 
 from tests.lib import packed
 from tests.lib.node import SCOPE, Node
 from tests.lib.superblocks import image
 from tests.lib.worker_calls import answer_here
+from warmstart.caches.store import bundles, ending, gc
+from warmstart.caches.store.bundles import Published
+from warmstart.caches.store.gc import Bundle, Merger
+from warmstart.caches.store.layout import Namespace
+from warmstart.host.deadline import Deadline
+from warmstart.host.files import DiskFailed
 from warmstart.images.store import eviction
-from warmstart.maintenance import store
+from warmstart.maintenance import repack, store
 from warmstart.maintenance.store import StoreMaintenance, StoreReport
-from warmstart.repack import rewrite
+from warmstart.seed.overlay import OverlayUnavailable
 from warmstart.session import MaintenanceBusy, Session, open_session
-from warmstart.store import index, maintenance
-from warmstart.store.bundles import BundleDamaged
-from warmstart.store.layout import Namespace, StoreFailed
+from warmstart.store.layout import StoreFailed
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def test_another_host_is_at_it(node: Node, session: Session) -> None:
 
 def test_what_dead_publishers_left_is_swept(node: Node, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     left = [f".tmp-{number}" for number in range(30)]
-    answer_here(monkeypatch, maintenance.sweep, lambda *_: left)
+    answer_here(monkeypatch, bundles.sweep, lambda *_: left)
     work = StoreMaintenance(session)
     work.sweep(next(work.namespaces()))
     assert work.report.swept == 30
@@ -76,62 +78,74 @@ def test_what_dead_publishers_left_is_swept(node: Node, session: Session, monkey
 def test_a_namespace_that_can_not_be_surveyed_stops_nothing(
     node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = index.read
+    survey = gc.survey
 
-    def failing(directory: str, owner: str) -> index.Index:
-        if "/site/" in directory:
-            raise OSError(errno.EIO, "Input/output error")
-        return read(directory, owner)
+    def failing(where: Namespace) -> list[Bundle]:
+        if where.scope == "site":
+            raise StoreFailed(what="w", problem="Input/output error")
+        return survey(where)
 
-    monkeypatch.setattr(index, "read", failing)
-    monkeypatch.setattr(rewrite, "is_due", lambda *_: True)
+    answer_here(monkeypatch, survey, failing)
+    monkeypatch.setattr(gc, "is_due", lambda *_: True)
     report = StoreMaintenance(session).all()
     assert (report.verified, report.failed) == (2, 2)
     assert {error.code for error in session.failures} == {"store-failed"}
 
 
-def damaged(*_: object) -> None:
-    raise BundleDamaged(bundle="20200101T000000.000000Z-0123456789abcdef", problem="cut")
-
-
 def test_what_can_not_be_merged_stays(node: Node, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    merger = Merger("a", ["x"], {}, {})
-    answer_here(monkeypatch, maintenance.plan_compaction, lambda *_: [merger])
-    quarantined: list[str] = []
+    """Where the host cannot mount, the first namespace says so, and no other is tried."""
+    tried: list[Namespace] = []
 
-    def quarantine(_where: Namespace, _writer: str, bundle: str) -> bool:
-        quarantined.append(bundle)
-        return True
+    def compact(_session: Session, where: Namespace, *_: object) -> Published:
+        tried.append(where)
+        raise OverlayUnavailable(profile="numba", problem="no overlay")
 
-    answer_here(monkeypatch, maintenance.quarantine, quarantine)
+    monkeypatch.setattr(repack, "compact", compact)
+    monkeypatch.setattr(store, "FEWEST", 2)
+    report = StoreMaintenance(session).all()
+    assert (report.compacted, report.failed, len(tried)) == (0, 1, 1)
+    assert sorted(node.offered()) == ["a", "b"]
+
+
+def test_one_users_bundles_keep_no_other_users_from_being_merged(
+    node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, user in zip("cdef", "bbcc", strict=True):
+        node.publish({name: {f"{name}.nbi": b"x"}}, scope="site", user=user, uid=ord(user))
+
+    def fail_for_one(_session: Session, _where: Namespace, merger: Merger, _deadline: Deadline) -> Published:
+        if merger.rows[0].user == "b":
+            raise DiskFailed(what="/x", problem="no")
+        return Published(merger.rows[0].user)
+
+    monkeypatch.setattr(repack, "compact", fail_for_one)
     work = StoreMaintenance(session)
-    monkeypatch.setattr(rewrite, "compact", damaged)
-    work.compact(next(work.namespaces()))
-    assert quarantined == ["20200101T000000.000000Z-0123456789abcdef"]
-    assert (work.report.compacted, work.report.quarantined) == (0, 1)
-    assert [event["reason"] for event in node.events("bundle.quarantined")] == ["cut"]
+    assert work.compact(node.namespace("site"), fewest=2)
+    assert [event["bundle"] for event in node.events("bundle.compacted")] == ["a", "c"]
+    assert [event["code"] for event in node.failures()] == ["disk-failed"]
 
 
-def test_the_scrub_goes_on(node: Node, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checks_go_on(node: Node, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     answers: Iterator[str | Exception] = iter(["", "its hash differs", StoreFailed(what="w", problem="p"), ""])
 
-    def verify(*_: object) -> str:
+    def damage(*_: object) -> str:
         answer = next(answers)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    monkeypatch.setattr(rewrite, "verify", verify)
+    answer_here(monkeypatch, gc.damage, damage)
     work = StoreMaintenance(session)
-    found = work.scrub(work.bundles())
+    found = work.check(work.bundles())
     assert list(found.values()) == ["its hash differs"]
-    assert (work.report.verified, work.report.quarantined, work.report.failed) == (3, 1, 1)
+    assert (work.report.verified, work.report.removed, work.report.failed) == (3, 1, 1)
+    assert [event["reason"] for event in node.events("bundle.removed")] == ["damaged: its hash differs"]
     assert len(list(work.bundles())) == 3
 
 
 def test_a_large_store_is_never_held_whole(node: Node, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    listed, surveyed = maintenance.namespaces, maintenance.survey
+    listed, surveyed = gc.namespaces, gc.survey
 
     def namespaces(store: str, scope: str) -> list[Namespace]:
         asked.append(f"list {scope}")
@@ -139,9 +153,9 @@ def test_a_large_store_is_never_held_whole(node: Node, session: Session, monkeyp
             raise StoreFailed(what="w", problem="p")
         return listed(store, scope)
 
-    def survey(where: Namespace, writer: str) -> list[Bundle]:
+    def survey(where: Namespace) -> list[Bundle]:
         asked.append(f"read {where.scope}")
-        return surveyed(where, writer)
+        return surveyed(where)
 
     answer_here(monkeypatch, listed, namespaces)
     answer_here(monkeypatch, surveyed, survey)
@@ -151,6 +165,21 @@ def test_a_large_store_is_never_held_whole(node: Node, session: Session, monkeyp
     assert [bundle.scope for bundle in work.bundles()] == [SCOPE] * 2
     assert work.report.failed == 1
     assert len(session.failures) == 1
+
+
+def test_a_run_of_which_not_all_nodes_ended_is_published(
+    node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer_here(monkeypatch, ending.due, lambda *_: ["1.c.7.0", "1.c.8.0"])
+
+    def unite(_store: str, _writer: str, name: str, _now: float) -> list[ending.United]:
+        if name == "1.c.7.0":
+            raise StoreFailed(what="w", problem="p")
+        return []
+
+    answer_here(monkeypatch, ending.unite, unite)
+    report = StoreMaintenance(session).all()
+    assert (report.united, report.failed) == (1, 1)
 
 
 def test_images_of_all_stores_are_kept_and_one_that_fails_keeps_no_other(
