@@ -216,23 +216,24 @@ def test_what_is_mounted_below_an_orphan_is_not_emptied(node: Host) -> None:
 def test_copies_are_pruned_and_their_use_is_told_to_the_store(base: Path) -> None:
     node = Host(base, "seed: {keep: 12KiB}")
     now = time.time()
-    shas = {}
+    copies = {}
     for name, age in (("old", 5 * 86400), ("older", 9 * 86400), ("fresh", 60)):
         bundle = node.publish(one(name, os.urandom(8000)))
         os.utime(node.directory() / f"{bundle}.sqsh", (0, 0))
-        shas[name] = fetch(node, next(row for row in node.listing().rows if row.sha256 == bundle))
-        os.utime(shas[name], (now - age, now - age))
+        (row,) = (row for row in node.listing().rows if row.sha256 == bundle)
+        copies[name] = fetch(node, row)
+        os.utime(copies[name], (now - age, now - age))
     node.maintain()
-    assert [path.exists() for path in shas.values()] == [False, False, True]
-    assert len(list(Path(node.paths.bundles).glob("*.json"))) == 1
+    assert [path.exists() for path in copies.values()] == [False, False, True]
+    assert [path.name for path in Path(node.paths.bundles).glob("*.json")] == [copies["fresh"].stem + ".json"]
     used = sorted(round((now - row["used"]) / 86400) for row in node.json("cache", "list"))
     assert used == [0, 5, 9]
 
 
 def fetch(node: Host, row: Row) -> Path:
     with node.client() as store:
-        bundles, where = node.paths.bundles, node.namespace()
-        return Path(node_cache.get(bundles, where, row, store=store, most_bytes=1 << 30, deadline=after(60)).path)
+        directory, where = node.paths.bundles, node.namespace()
+        return Path(node_cache.get(directory, where, row, store=store, most_bytes=1 << 30, deadline=after(60)).path)
 
 
 @pytest.mark.threat(22)
@@ -317,7 +318,7 @@ def test_one_node_that_cannot_be_maintained_costs_no_other_of_the_host(node: Hos
 def test_the_store_is_maintained_by_one_host(node: Host) -> None:
     bundle = node.publish(one("a"))
     directory = node.directory()
-    for name in (".tmp-n9-dead", "20200101T000000.000000Z-0000000000000000.sqsh"):
+    for name in (".tmp-n9-dead", f"{'0' * 64}.sqsh"):
         (directory / name).write_bytes(b"half")
     assert node.json("maintain", "--store")["swept"] == 0
     real = time.time
@@ -326,8 +327,8 @@ def test_the_store_is_maintained_by_one_host(node: Host) -> None:
         assert node.json("maintain", "--store")["swept"] == 2
     finally:
         time.time = real
-    assert sorted(path.name for path in directory.glob("*Z-*")) == [f"{bundle}.json", f"{bundle}.sqsh"]
-    stamp = node.store / "artifacts" / "maintained"
+    assert sorted(path.name for path in directory.glob("*.*")) == [f"{bundle}.json", f"{bundle}.sqsh"]
+    stamp = node.store / "caches" / "maintained"
     stamp.unlink()
     with node.client() as other:
         assert other.lock(after(60))

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.lib import image_site
-from tests.lib.bundles import OWNER, namespace, publish
+from tests.lib.bundles import memory_file, namespace, publish
 from tests.lib.superblocks import image
+from warmstart.caches.store import bundles, generations
+from warmstart.caches.store.bundles import BundleDamaged
+from warmstart.caches.store.layout import BUNDLE, FILES, LISTING
 from warmstart.images.store import layout, published
-from warmstart.store import bundles, index
-from warmstart.store.bundles import BundleDamaged
-from warmstart.store.layout import BUNDLE, MANIFEST
-from warmstart.store.manifest import ManifestUnreadable
+from warmstart.store.layout import StoreFailed
 
 pytestmark = [pytest.mark.threat(6), pytest.mark.usefixtures("capable_host")]
 
@@ -63,24 +63,18 @@ def test_an_image_of_somebody_elses_is_none(tmp_path: Path, spoil: Callable[[Pat
 
 
 @pytest.mark.parametrize("spoil", SPOILT)
-@pytest.mark.parametrize("what", ["manifest", "squashfs", "index"])
+@pytest.mark.parametrize("what", ["files", "squashfs", "listing"])
 def test_a_bundle_of_somebody_elses_is_in_no_job(tmp_path: Path, spoil: Callable[[Path], None], what: str) -> None:
-    made = publish(tmp_path, "a")
-    assert made.bundle is not None
-    where = namespace(tmp_path)
-    suffix = {"manifest": MANIFEST, "squashfs": BUNDLE, "index": ""}[what]
-    spoil(Path(where.path, f"{made.bundle}{suffix}" if suffix else index.NAME))
-    offers = bundles.offers(str(tmp_path), [where.scope], where.profile, where.name, OWNER).offers
-    assert [offer.bundle for offer in offers] == [made.bundle]
-    fd = os.memfd_create("copy")
-    try:
-        if what == "index":
-            assert [*bundles.fetch(where, offers[0], fd)] == ["a"]
-            return
-        with pytest.raises((BundleDamaged, ManifestUnreadable), match=r"belongs to uid|can be written by others"):
-            bundles.fetch(where, offers[0], fd)
-    finally:
-        os.close(fd)
+    made, where = publish(tmp_path, "a"), namespace(tmp_path)
+    names = {"files": made.sha256 + FILES, "squashfs": made.sha256 + BUNDLE, "listing": f"{LISTING}/{made.number:08}"}
+    spoil(Path(where.path, names[what]))
+    match = r"belongs to uid|can be written by others"
+    if what == "listing":
+        with pytest.raises(StoreFailed, match=match):
+            generations.read(where)
+        return
+    with memory_file(b"") as fd, pytest.raises((BundleDamaged, StoreFailed), match=match):
+        bundles.fetch(where, made.sha256, made.size, fd)
 
 
 @pytest.mark.parametrize("spoil", SPOILT)

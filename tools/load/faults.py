@@ -40,7 +40,14 @@ BREAKS_READING = {"a store gone", "a store not connected"}
 UNTOLD = {"switched off", "off on one node", "torn files"}
 TORN = {
     "var": ("*/state/*/run.json", "view/*/*/environment", "*/spool/**/*", "policy.json"),
-    "store": ("artifacts/*/*/*/*.json", "images/*.json", "images/tags/*.json", "parts/*/*.json", "runs/*/*"),
+    "store": (
+        "caches/*/*/*/*.json",
+        "caches/*/*/*/listing/*",
+        "images/*.json",
+        "images/tags/*.json",
+        "ending/*/*",
+        "runs/*/*",
+    ),
 }
 
 
@@ -68,7 +75,6 @@ class Faults:
             "a store not connected": (6, self._not_connected),
             "torn files": (6, self._tear),
             "a full state disk": (5, self._full_state),
-            "an unreadable index": (5, self._unreadable_index),
             "a damaged bundle": (6, self._damage),
             "a broken policy": (5, self._broken_policy),
             "switched off": (3, self._off),
@@ -170,17 +176,6 @@ class Faults:
             time.sleep(self._dice.choice((1, 8)) * SHORT_S)  # until the reserve is used up
         return True
 
-    def _unreadable_index(self, _jobs: list[str]) -> bool:
-        """Take an index away from the store's owner, who can replace it but not read it."""
-        found = sorted(self._site.store.glob("artifacts/*/*/*/index.json"))
-        if not found:
-            return False
-        with suppress(FileNotFoundError):
-            path = self._dice.choice(found)
-            path.chmod(0)
-            os.chown(path, 0, 0)
-        return True
-
     def _nonsense(self, _jobs: list[str]) -> bool:
         with self._front.nonsense(self._dice.choice(KINDS)):
             time.sleep(SHORT_S)
@@ -188,7 +183,7 @@ class Faults:
 
     def _damage(self, _jobs: list[str]) -> bool:
         """Change a byte of a published bundle, as a bad disk does."""
-        found = sorted(self._site.store.glob("artifacts/*/*/*/*.sqsh"))
+        found = sorted(self._site.store.glob("caches/*/*/*/*.sqsh"))
         if not found:
             return False
         path = self._dice.choice(found)

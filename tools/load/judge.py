@@ -120,7 +120,7 @@ def wrong_producers(seen: Iterable[Event], jobs: Mapping[int, Witness], store: P
         if known is None or said != (known.user, known.uid):
             found.append(f"bundle {bundle}: published for {said} of job {event.job}, which is {known and known.user}'s")
             continue
-        for path in store.glob(f"artifacts/*/*/*/{bundle}.sqsh"):
+        for path in store.glob(f"caches/*/*/*/{bundle}.sqsh"):
             makers = {maker.split(" ", 1)[1] for maker in _makers(path)}
             if makers - {f"{known.user} {event.job}"}:
                 found.append(f"bundle {bundle}: published for job {event.job}, made by {sorted(makers)}")

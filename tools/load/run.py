@@ -40,13 +40,14 @@ from tools.load.jobs import (
 from tools.load.judge import Judged
 from tools.load.resources import left
 from tools.load.story import Call, Ended
+from warmstart.caches.store import bundles, gc
+from warmstart.caches.store.layout import Namespace
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images.store.published import REMEMBERED_S
 from warmstart.paths import Installation
-from warmstart.store import maintenance
 from warmstart.store.client import StoreClient
-from warmstart.store.layout import Namespace, StoreFailed
+from warmstart.store.layout import StoreFailed
 
 WAVE = 80  # submissions
 CALM = 8  # the last jobs of a wave are left alone: it would not end while they are requeued
@@ -303,10 +304,10 @@ class Load:
         owner, store = self.cluster.account(STORE), str(self._site.store)
         later, deadline = time.time() + TWO_DAYS, after(120)
         with StoreClient(Identity(STORE, owner.uid, owner.gid), store, "load") as client:  # it goes by ctime
-            client.run(deadline, maintenance.sweep_top, later)
-            for path in self._site.store.glob("artifacts/*/*/*"):
-                with suppress(StoreFailed):  # a torn manifest; nothing of that namespace is swept
-                    client.run_in(deadline, maintenance.sweep, Namespace(store, *path.parts[-3:]), later)
+            client.run(deadline, gc.sweep_top, later)
+            for path in self._site.store.glob("caches/*/*/*"):
+                with suppress(StoreFailed):  # a torn listing; nothing of that namespace is swept
+                    client.worker.run(deadline, bundles.sweep, Namespace(store, *path.parts[-3:]), later)
 
 
 def wrong_end(submitted: Submitted, state: str, output: str) -> str:
