@@ -12,10 +12,10 @@ from functools import partial
 from typing import NamedTuple
 
 from warmstart.audit.log import Log
-from warmstart.errors import ResourceError, StoreError, UserError, WarmstartError
+from warmstart.errors import ResourceError, UserError, WarmstartError
 from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import ensure_path, read_small
+from warmstart.host.files import ensure_path
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.current import current_policy
 from warmstart.policy.keys import Policy
@@ -60,14 +60,6 @@ class NodeOfAnotherPod(ResourceError):
     code = "node-of-another-pod"
     template = "node {node} is kept by another pod, which is alive and has its state in {directory}, too"
     hint = "give each pod a directory of its own for warmstart's state (docs/guides/kubernetes.md)"
-
-
-class StoreReplaced(StoreError):
-    """The store's path leads to another store than the one that this host remembers, or to none."""
-
-    code = "store-replaced"
-    template = "the store in {path} has the id {found}, but this host has used the one with the id {known}"
-    hint = "mount the right file system; if the store was made anew, remove store-id in warmstart's state"
 
 
 class Session(NamedTuple):
@@ -189,14 +181,6 @@ def require_keeper(paths: NodePaths, node: str) -> None:
             raise NodeOfAnotherPod(node=node, directory=paths.shared)
     finally:
         os.close(lock)
-
-
-def known_store_id(path: str) -> str:
-    """Return the store's id that this host remembers in the file `path` (`Installation.store_id`), "" if none."""
-    try:
-        return read_small(path, LONGEST_ID).decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def is_root() -> bool:

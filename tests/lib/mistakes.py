@@ -91,7 +91,7 @@ class Site(NamedTuple):
         for path in (
             site.libexec,
             Path(site.installation.etc),
-            site.store / "artifacts",
+            site.store / "caches",
             base / "workspace",
             base / "log",
         ):
@@ -108,9 +108,7 @@ class Site(NamedTuple):
         (base / "config").write_text(site.text(SLURM))
         Path(site.installation.policy).write_text(POLICY.format(base=base))
         current_policy(site.installation, keep=True)
-        for name in ("maintained", "id"):
-            (site.store / "artifacts" / name).write_text("0123456789abcdef" if name == "id" else "")
-        Path(site.installation.store_id).write_text("0123456789abcdef")
+        (site.store / "caches" / "maintained").touch()
         os.makedirs(site.installation.node("n1").state)
         Path(site.installation.node("n1").maintained).touch()
         site.give(site.store, 1)
@@ -359,18 +357,12 @@ def _unmounted(site: Site) -> None:
     site.store.mkdir()
 
 
-def _replaced(site: Site) -> None:
-    _unmounted(site)
-    (site.store / "artifacts").mkdir()
-    site.give(site.store, 1)
-
-
 def _used_for_long(site: Site) -> None:
     """Let the store have been in use for long, and nobody have maintained it."""
-    (site.store / "artifacts/maintained").unlink()
-    (site.store / "artifacts/site").mkdir()
+    (site.store / "caches/maintained").unlink()
+    (site.store / "caches/site").mkdir()
     site.give(site.store, 1)
-    os.utime(site.store / "artifacts/site", (1, 1))
+    os.utime(site.store / "caches/site", (1, 1))
 
 
 NO_RULES = policy(POLICY[POLICY.index("rules:") :].replace("{{", "{").replace("}}", "}"), "")
@@ -511,12 +503,6 @@ IN_DOCTOR: dict[str, list[Row]] = {
         ("critical", "Permission denied", mode(".", 0o700)),
         ("critical", "cannot make files in", disk("store", "ro")),
     ],
-    "store.identity": [
-        ("critical", "something else is in its place", _replaced),
-        ("critical", "that this node has used", file("store/artifacts/id", "fedcba9876543210")),
-        ("advice", "no id yet", gone("store/artifacts/id", f"{VAR}/store-id")),
-        ("ok", "", gone(f"{VAR}/store-id")),
-    ],
     "store.space": [("wrong", "nothing is imported", disk("store", "full"))],
     "store.owner": [
         ("critical", "is owned by uid 5", lambda site: site.give(site.store, 5)),
@@ -532,8 +518,8 @@ IN_DOCTOR: dict[str, list[Row]] = {
     ],
     "store.maintenance": [
         ("wrong", "has never succeeded", _used_for_long),
-        ("wrong", "last succeeded", old("store/artifacts/maintained", 1)),
-        ("advice", "not succeeded yet", gone("store/artifacts/maintained")),
+        ("wrong", "last succeeded", old("store/caches/maintained", 1)),
+        ("advice", "not succeeded yet", gone("store/caches/maintained")),
     ],
     "slurm.hooks": [
         ("wrong", "is not set and does not run", conf("Prolog=@/prolog\n", "Prolog=(null)\n")),

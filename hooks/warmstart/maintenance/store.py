@@ -13,8 +13,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from warmstart.audit import events
+from warmstart.audit.line import Event
 from warmstart.caches.store import bundles, ending, gc, quota
-from warmstart.caches.store.gc import Bundle, Merger, Out
+from warmstart.caches.store.gc import Bundle, Merger, Out, What
 from warmstart.caches.store.layout import Namespace
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
@@ -167,7 +168,7 @@ class StoreMaintenance:
                 going.setdefault((bundle.where(self._session.store.path), reason), []).append(bundle.bundle)
             for (where, reason), names in going.items():
                 with self.isolated():
-                    self.remove(where, reason, gc.What(names))
+                    self.remove(where, reason, What(names))
 
     def check(self, found: Iterable[Bundle]) -> dict[str, str]:
         """Read bundles, and take the damaged ones out of their listings; return their problems by hash."""
@@ -181,10 +182,10 @@ class StoreMaintenance:
                 self._count(verified=1)
                 if problem:
                     damaged[bundle.bundle] = problem
-                    self.remove(where, f"damaged: {problem}", gc.What([bundle.bundle]))
+                    self.remove(where, problem, What([bundle.bundle]), events.BUNDLE_DAMAGED)
         return damaged
 
-    def remove(self, where: Namespace, reason: str, what: gc.What) -> Out:
+    def remove(self, where: Namespace, reason: str, what: What, event: Event = events.BUNDLE_REMOVED) -> Out:
         """Take bundles and entries from readers, whoever uses them: a node that has a copy keeps it until it is pruned.
 
         What was covered by them does not come back.
@@ -192,7 +193,7 @@ class StoreMaintenance:
         session = self._session
         out = session.store.run_in(session.store_deadline(), gc.take_out, where, what)
         for row in out.rows:
-            session.audit.emit(events.BUNDLE_REMOVED, **labels(where), bundle=row.sha256, user=row.user, reason=reason)
+            session.audit.emit(event, **labels(where), bundle=row.sha256, user=row.user, reason=reason)
         if out.entries:
             about = {"entries": what.entries[:20], "number": out.entries}
             session.audit.emit(events.ENTRIES_REMOVED, **labels(where), **about, reason=reason)

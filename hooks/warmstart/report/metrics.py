@@ -60,7 +60,7 @@ CATALOGUE = tuple(value for value in globals().values() if isinstance(value, Met
 # Acts that are counted one by one.
 _ACTS: dict[object, tuple[Metric, str]] = {
     events.IMAGE_DAMAGED: (DAMAGED, "image"),
-    events.BUNDLE_REMOVED: (DAMAGED, "bundle"),
+    events.BUNDLE_DAMAGED: (DAMAGED, "bundle"),
     events.HARVEST_DROPPED: (LOST, "harvest"),
     events.BUNDLE_DROPPED: (LOST, "bundle"),
     events.IMAGE_IMPORT_FAILED: (IMPORTS, "failed"),

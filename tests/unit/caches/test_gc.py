@@ -190,8 +190,8 @@ def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:
         (tmp_path / "caches" / name).touch()
     now = time.time()
     assert gc.sweep_top(str(tmp_path), now + 80_000) == []
-    swept = [f"caches/{name}" for name in (*left, "locks/making.user-1.ns")]
+    swept = [f"caches/{name}" for name in (*left, ".locks/making.user-1.ns")]
     assert gc.sweep_top(str(tmp_path), now + 90_000) == swept
     assert gc.sweep_top(str(tmp_path), now + 700_000) == ["runs/c.8.0"]
-    assert sorted(os.listdir(tmp_path / "caches")) == ["locks", "maintained", "user-1"]
+    assert sorted(os.listdir(tmp_path / "caches")) == [".locks", "maintained", "user-1"]
     assert 0 <= (gc.last_maintained(str(tmp_path)) or -1) < 60

@@ -50,13 +50,12 @@ def test_a_damaged_bundle_leaves_its_listing(site: Node, suffix: str) -> None:
     path = site.directory(SCOPE) / f"{bundle}{suffix}"
     path.chmod(0o600)
     data = path.read_bytes()
-    path.write_bytes(data[:200] + bytes([data[200] ^ 1]) + data[201:])
+    path.write_bytes(data[:70] + bytes([data[70] ^ 1]) + data[71:])
     result = site.command("cache", "verify")
     assert (result.exit_code, "1 damaged" in result.stdout) == (1, True)
     assert [row["bundle"] for row in site.json("cache", "list")] == [other]
     assert not path.exists()
-    (event,) = site.events("bundle.removed")
-    assert (event["bundle"], event["reason"].startswith("damaged: ")) == (bundle, True)
+    assert [event["bundle"] for event in site.events("bundle.damaged")] == [bundle]
     assert site.command("cache", "verify", bundle).exit_code == 1  # it is not there any more
 
 
@@ -110,7 +109,7 @@ def test_a_namespace_goes_with_its_last_bundle(node: Node, monkeypatch: pytest.M
     later = time.time() + 2 * 86400
     monkeypatch.setattr(time, "time", lambda: later)
     node.json("maintain", "--store")
-    assert sorted(os.listdir(node.store / "caches")) == ["locks", "maintained", "site"]
+    assert sorted(os.listdir(node.store / "caches")) == [".locks", "maintained", "site"]
     event = node.events("store.swept")[-1]
     assert (event["scope"], event["namespace"], event["names"]) == ("user-1-a", "ns", ["numba"])
 

@@ -17,13 +17,13 @@ from tests.lib import packed, sample_log
 from tests.lib.hook_lines import finished, started
 from tests.lib.node import NODE, SCOPE, Node
 from warmstart.audit.line import timestamp
+from warmstart.caches.store.layout import Namespace
 from warmstart.host import files
 from warmstart.host.files import DiskFailed
 from warmstart.maintenance import metrics
 from warmstart.policy.current import CurrentPolicy
 from warmstart.policy.load import PolicyUnreadable
 from warmstart.session import open_session
-from warmstart.store.layout import Namespace
 
 ROOT = Path(__file__).parents[3]
 MONITORING = ROOT / "packaging" / "monitoring"

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from warmstart.store.maintenance import BOARD_SECONDS, identify, identity, sweep_top
 
 from tests.lib.bundles import draft
 from tests.lib.cache_files import numba_files
@@ -15,6 +14,7 @@ from tests.lib.left_runs import damage, runs_left
 from tests.lib.node import NODE, SCOPE, Node
 from tests.lib.runs import a_run, changed
 from warmstart import run_end
+from warmstart.caches.store.gc import BOARD_SECONDS, sweep_top
 from warmstart.errands import harvests, registry
 from warmstart.harvest import deferred, spool
 from warmstart.harvest.deferred import HARVESTS
@@ -23,7 +23,7 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.maintenance.node import Report, maintain_node
 from warmstart.run import state as runs
 from warmstart.run.state import Caches, Run, Seeded
-from warmstart.seed import node_cache
+from warmstart.seed import eviction
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access, JobFacts
 from warmstart.steps import harvest
@@ -104,15 +104,15 @@ def test_a_run_without_an_epilog_is_finished(node: Host) -> None:
 
 
 @pytest.mark.report
-def test_what_the_nodes_of_a_long_job_said_stays(node: Host) -> None:
+def test_the_board_of_a_long_job_stays(node: Host) -> None:
     """Its steps may meet there after weeks of silence: each maintenance of the node that began a topic says so."""
     store = str(node.site.store)
     kept, other = "c.7.0", "c.8.0"
-    topics = [Topic(run, "caches.0.", "n1") for run in (kept, other, "c.7.1")]
+    topics = [Topic(run, "caches.key.", "n1") for run in (kept, other, "c.7.1")]
     for topic in topics:
         barrier.begin(store, topic, "proposal", "{}")
     began = max(path.stat().st_ctime for path in node.site.store.glob("runs/*"))
-    run = node.run(topics=[f"{kept}/caches", "c.9.0/gone"])
+    run = node.run(topics=["c.7.0/caches", "c.9.0/gone"])
     node.recorded(run)
     steps = Caches("0a1b2c3d", "sha256:a", topics=["c.7.1/caches"])
     runs.save_caches(node.site.paths.state, run, steps)
@@ -121,7 +121,7 @@ def test_what_the_nodes_of_a_long_job_said_stays(node: Host) -> None:
     node.maintain()
     assert sweep_top(store, began + BOARD_SECONDS + 0.05) == [f"runs/{other}"]
     assert barrier.hear(store, topics[0], "proposal") == "{}"
-    assert os.listdir(node.site.store / "runs" / "c.7.1") == ["caches.0.proposal"]
+    assert os.listdir(node.site.store / "runs" / "c.7.1") == ["caches.key.proposal"]
 
 
 def test_a_run_before_the_reboot_is_over(node: Host) -> None:
@@ -250,7 +250,7 @@ def test_a_part_that_fails_keeps_no_other(node: Host, monkeypatch: pytest.Monkey
     def fail(*_: object) -> None:
         raise ZeroDivisionError if bug else OSError(5, "Input/output error")
 
-    monkeypatch.setattr(node_cache, "prune", fail)
+    monkeypatch.setattr(eviction, "prune", fail)
     report = node.maintain()
     assert (report.finished, len(report.failed)) == (1, 1)
     assert ("a bug" if bug else "copies: Input/output error") in report.failed[0]
@@ -288,26 +288,3 @@ def test_a_job_whose_hook_is_at_work_is_left(node: Host) -> None:
     with runs.job_lock(node.site.paths.state, 7, after(60)):
         assert node.maintain().finished == 0
     assert node.maintain().finished == 1
-
-
-def test_another_store_in_its_place_is_told(node: Host) -> None:
-    """A host remembers the store's id once it has one; later another id, or none, fails maintenance each time."""
-    known, store_id = Path(node.site.installation.store_id), node.site.store / "artifacts" / "id"
-    assert node.maintain().failed == ()
-    assert not known.exists()
-    with node.site.client() as client:
-        assert client.lock(after(60))
-        first = client.run(after(60), identify)
-        assert client.run(after(60), identify) == client.run(after(60), identity) == first
-    assert node.maintain().failed == ()
-    assert known.read_text() == first
-    store_id.chmod(0o600)
-    store_id.write_text("0" * 32)
-    (failure,) = node.maintain().failed
-    assert ("has the id 00000000" in failure, first[:8] in failure) == (True, True)
-    store_id.unlink()
-    (failure,) = node.maintain().failed
-    assert "has the id none" in failure
-    assert {event["code"] for event in node.site.failures()} == {"store-replaced"}
-    known.unlink()  # the store was made anew
-    assert node.maintain().failed == ()

@@ -71,7 +71,7 @@ def test_caches_and_entries() -> None:
     ("line", "metric", "labels"),
     [
         (act("image.damaged"), metrics.DAMAGED, "image"),
-        (act("bundle.quarantined"), metrics.DAMAGED, "bundle"),
+        (act("bundle.damaged"), metrics.DAMAGED, "bundle"),
         (act("harvest.dropped"), metrics.LOST, "harvest"),
         (act("bundle.dropped"), metrics.LOST, "bundle"),
         (finished(outcome="drained"), metrics.HOOK_RUNS, "prolog drained"),

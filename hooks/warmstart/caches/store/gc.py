@@ -44,7 +44,7 @@ UNUSED = "unused for longer than maintenance.keep"
 OVER = "its scope is close to its quota (maintenance.per_user)"
 OVER_NAMES = "its user's names in the namespace are close to their bound"
 
-_LOCKS, _MAINTAINED = "locks", "maintained"  # in CACHES; the second one's mtime is when maintenance last succeeded
+_LOCKS, _MAINTAINED = ".locks", "maintained"  # in CACHES; the second one's mtime is when maintenance last succeeded
 _held: list[HeldLock] = []  # keeps locks until this process ends
 
 

@@ -19,16 +19,17 @@ from warmstart.paths import NOTHING, Shown
 from warmstart.policy.match import scope_key
 from warmstart.policy.shared import granted
 from warmstart.request import COMMENT, NO_PATH, RequestInvalid
-from warmstart.run.state import Caches
 from warmstart.runner import Step
 from warmstart.steps.contract import Context, Outcome
 from warmstart.wings.trees import requests, shown
 from warmstart.wings.trees.client import TreeClient
 from warmstart.wings.trees.current import Look, TreeUnusable
 from warmstart.wings.trees.offered import KEY, OLDEST_S, PROFILE, RENEWED_S, WAYS, WORD, offered
-from warmstart.wings.trees.place import LEFT_OUT, Home, facts_of, home_of, packed_at, place_of
+from warmstart.wings.trees.place import LEFT_OUT, Home, facts_of, home_of, place_of
 
 if TYPE_CHECKING:
+    from warmstart.caches.store.listing import Row
+    from warmstart.caches.store.look import Found, Generation
     from warmstart.job import Job
     from warmstart.policy.keys import Policy
     from warmstart.policy.match import Grant
@@ -227,7 +228,7 @@ def _isolated(options: Options, find: Callable[[], _Found]) -> _Found:
 
 def _alone(context: Context, options: Options, tree: _Tree) -> _Found:
     chosen = _chosen(context, options, tree)
-    return chosen if isinstance(chosen, _Found) else _fetched(context, tree, chosen)
+    return chosen if isinstance(chosen, _Found) else _fetched(context, tree, chosen.layers[0].row)
 
 
 def _agreed(
@@ -237,28 +238,27 @@ def _agreed(
 
     Without a tree this node shows nothing, and says why: `problem`. Raises `StoreError`.
     """
-    from warmstart.seed.together import ProposedProfile, Together
+    from warmstart.seed.vote import Proposed, Vote
 
-    reads = Caches(read_scopes=[tree.home.scope if tree else options.scope])
-    together = Together(context.store, context.run, reads, barrier, context.policy.seed.fetch_budget)
-    own: dict[str, ProposedProfile] = {}
+    vote = Vote(context.store, barrier, context.run.node, context.policy.seed.fetch_budget)
+    own: dict[str, Proposed] = {}
     without = _Found(None, NOTHING_PROPOSED if tree else problem)
     if context.run.head and tree:
         chosen = _chosen(context, options, tree)
         if isinstance(chosen, _Found):
             without = chosen
         else:
-            where = place_of(context.store.path, chosen.scope, tree.facts)
-            own[PROFILE] = ProposedProfile(where.name, tree.facts, [chosen])
-    proposed = together.proposal(own, context.deadline).get(PROFILE)
-    if proposed is None or not proposed.offers:
+            where = place_of(context.store.path, tree.home.scope, tree.facts)
+            own[PROFILE] = Proposed(where.name, tree.facts, chosen.listings)
+    proposed = vote.proposal(own, context.deadline).get(PROFILE)
+    if proposed is None or not proposed.listings:
         return without
     found = _Found(None, problem)
     if tree and proposed.facts == tree.facts:
-        found = _isolated(options, partial(_fetched, context, tree, proposed.offers[0]))
+        found = _isolated(options, partial(_proposed, context, tree, proposed.listings))
     settled = None
     try:
-        settled = together.settle({} if found.copy else {PROFILE: found.reason}, context.deadline)
+        settled = vote.settle({} if found.copy else {PROFILE: found.reason}, context.deadline)
     finally:
         if found.copy and (settled is None or PROFILE in settled.cold):
             os.close(found.copy.root)
@@ -301,37 +301,50 @@ def _notices(context: Context, options: Options, found: _Found) -> tuple[str, ..
     return ()
 
 
-def _chosen(context: Context, options: Options, tree: _Tree) -> Offer | _Found:
-    """Return the copy to show, or why there is none. One that grows old is packed anew, and shown meanwhile."""
+def _listed(context: Context, tree: _Tree, at: dict[str, Generation] | None = None) -> Found:
+    """Return the copy of a tree as it is now, by its newest listing or by one that another node has proposed."""
+    from warmstart.caches.store import client
+    from warmstart.caches.store.look import Want
+
     where = place_of(context.store.path, tree.home.scope, tree.facts)
     deadline = context.deadline.within(context.policy.seed.fetch_budget)
-    offers = context.store.offers([tree.home.scope], where.profile, where.name, deadline)
-    youngest = next(iter(offers.offers), None)
-    age = time.time() - packed_at(youngest.bundle) if youngest else OLDEST_S
-    if youngest and age < RENEWED_S:
-        return youngest
-    without = _without(context, options, tree, offers)
-    return youngest if youngest and age < OLDEST_S else without
+    return client.listings(context.store, [tree.home.scope], [Want(PROFILE, where.name, at or {})], deadline)[0]
 
 
-def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Found:
+def _chosen(context: Context, options: Options, tree: _Tree) -> Found | _Found:
+    """Return the copy to show, or why there is none. One that grows old is packed anew, and shown meanwhile."""
+    listed = _listed(context, tree)
+    age = time.time() - listed.layers[0].row.at if listed.layers else OLDEST_S
+    if age < RENEWED_S:
+        return listed
+    without = _without(context, options, tree, listed)
+    return listed if age < OLDEST_S else without
+
+
+def _proposed(context: Context, tree: _Tree, at: dict[str, Generation]) -> _Found:
+    """Return the mounted copy that the head node has proposed."""
+    listed = _listed(context, tree, at)
+    return _fetched(context, tree, listed.layers[0].row) if listed.layers else _Found(None, REFUSED)
+
+
+def _fetched(context: Context, tree: _Tree, row: Row) -> _Found:
     """Return the mounted copy; the tree itself if it does not come in time."""
-    from warmstart.seed import node_cache
-    from warmstart.store.bundles import FetchOverBudget
+    from warmstart.seed import mounts, node_cache
+    from warmstart.seed.node_cache import FetchOverBudget
 
     policy = context.policy
     try:
-        copy = node_cache.local_copy(
+        copy = node_cache.get(
             context.paths.bundles,
-            place_of(context.store.path, offer.scope, tree.facts),
-            offer,
+            place_of(context.store.path, tree.home.scope, tree.facts),
+            row,
             store=context.store,
             most_bytes=offered(policy).keep,
             deadline=context.deadline.within(policy.seed.fetch_budget),
         )
     except FetchOverBudget as error:
         return _Found(None, error.code)
-    (root,) = node_cache.mounted(context.paths.layers, [copy.path], context.deadline.within(MOUNTING_S))
+    (root,) = mounts.mounted(context.paths.layers, [copy.path], context.deadline.within(MOUNTING_S))
     lacks: list[str] = []
     with suppress(FileNotFoundError):
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
@@ -339,15 +352,15 @@ def _fetched(context: Context, tree: _Tree, offer: Offer) -> _Found:
             lacks = read_small(LEFT_OUT, _LONGEST, fd).decode("utf-8", "replace").splitlines()
         finally:
             os.close(fd)
-    files, packed = os.fstatvfs(root).f_files, packed_at(offer.bundle)
-    return _Found(_Mounted(root, copy.fetched, lacks, files, offer.size, packed, offer.scope), "")
+    files = os.fstatvfs(root).f_files
+    return _Found(_Mounted(root, copy.fetched, lacks, files, row.size, float(row.at), tree.home.scope), "")
 
 
-def _without(context: Context, options: Options, tree: _Tree, offers: Offers) -> _Found:
-    """Have the tree packed, unless its copies are refused; return why the job has none."""
-    for bundle, why in offers.refused.items():
-        context.audit.remark(f"a bundle was refused: {why}", PROFILE, bundle=bundle)
-    if offers.refused:
+def _without(context: Context, options: Options, tree: _Tree, listed: Found) -> _Found:
+    """Have the tree packed, unless its listing cannot be read; return why the job has none."""
+    for scope, why in listed.failed.items():
+        context.audit.remark(f"a listing was refused: {why}", PROFILE, scope=scope)
+    if listed.failed:
         return _Found(None, REFUSED)
     run = context.run
     request = requests.TreeRequest(

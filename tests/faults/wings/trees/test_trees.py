@@ -37,13 +37,13 @@ def site(base: Path, capable_host: None, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 class Packing(Act):
-    """A tree is packed, of which the store has no copy. An index may name for a while what was taken out."""
+    """A tree is packed, of which the store has no copy."""
 
     def __init__(self, site: TreeSite) -> None:
         self._site = site
 
     def prepare(self) -> None:
-        shutil.rmtree(self._site.store / "artifacts", ignore_errors=True)
+        shutil.rmtree(self._site.store / "caches", ignore_errors=True)
         Path(self._site.policy.paths.audit).unlink(missing_ok=True)
         shutil.rmtree(self._site.paths.work, ignore_errors=True)
         shutil.rmtree(f"{self._site.paths.errands}/{requests.PACKS.name}", ignore_errors=True)

@@ -15,13 +15,13 @@ from tests.lib import command_line, mounts
 from tests.lib.image_place import processes_of
 from tests.lib.node import NODE, POLICY, Node
 from tests.lib.policy_site import offering
+from warmstart.caches.store import gc, generations
+from warmstart.caches.store.listing import Row
 from warmstart.entry import background
 from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.policy.shared import SharedPath
-from warmstart.store import maintenance
-from warmstart.store.bundles import Offer
 from warmstart.wings.trees import packing, requests
 from warmstart.wings.trees.offered import PROFILE, directory
 from warmstart.wings.trees.requests import TreeRequest
@@ -90,16 +90,19 @@ class TreeSite(Node):
     def pack(self) -> None:
         assert background.main(str(self.base), [requests.PACKS.name, NODE]) == 0
 
-    def offers_of(self, user: Identity | None = None) -> list[Offer]:
+    def rows(self, user: Identity | None = None) -> list[Row]:
+        """Return the copies of a user's trees that jobs are shown."""
         with self.client() as store:
-            known = store.run(after(20), maintenance.namespaces, scope_of(user or self.user))
-            found = [
-                store.offers([it.scope], PROFILE, it.name, after(20)).offers for it in known if it.profile == PROFILE
+            known = store.run(after(20), gc.namespaces, scope_of(user or self.user))
+            return [
+                row
+                for where in known
+                if where.profile == PROFILE
+                for row in store.worker.run(after(20), generations.read, where).rows
             ]
-        return [offer for offers in found for offer in offers]
 
     def bundles(self, user: Identity | None = None) -> list[str]:
-        return [offer.bundle for offer in self.offers_of(user)]
+        return [row.sha256 for row in self.rows(user)]
 
     def told_of(self, name: str, user: Identity | None = None) -> list[dict[str, Any]]:
         return [event for event in self.events(name) if event.get("uid") == (user or self.user).uid]
@@ -113,7 +116,7 @@ class TreeSite(Node):
 
     def copy(self, scope: str = "") -> dict[str, tuple[str, str]]:
         """Return what the copy of a scope has, by default the user's: mode and owner of each path, "" for the top."""
-        (bundle,) = self.base.glob(f"store/artifacts/{scope or scope_of(self.user)}/whole-trees/*/*.sqsh")
+        (bundle,) = self.base.glob(f"store/caches/{scope or scope_of(self.user)}/whole-trees/*/*.sqsh")
         done = subprocess.run(["/usr/bin/unsquashfs", "-lln", bundle], check=True, capture_output=True)
         lines = [line for line in done.stdout.decode(errors="surrogateescape").splitlines() if " squashfs-root" in line]
         parts = [line.partition(" squashfs-root")[::2] for line in lines]

@@ -49,11 +49,10 @@ def test_copies_are_listed(node: TreeSite, tree: Path) -> None:
     pack(node, tree, "pyvenv.cfg")
     old, new, named = rows(node)
     assert [row["state"] for row in (old, new, named)] == ["older", "newest", "newest"]
-    assert (new["tree"], new["user"], new["scope"], new["node"]) == (str(tree), ME.name, SCOPE, NODE)
-    assert (new["files"], new["bytes"], new["here"], new["packed"] > old["packed"]) == (7, 20, [], True)
-    assert (new["left_out"], new["examples"], named["marker"]) == (1, "fifo: neither file nor directory", "pyvenv.cfg")
+    assert (new["tree"], new["user"], new["scope"], named["marker"]) == (str(tree), ME.name, SCOPE, "pyvenv.cfg")
+    assert (new["here"], new["packed"] >= old["packed"]) == ([], True)
     head, first, *_, last = node.command("trees", "list").stdout.splitlines()
-    assert head.split() == ["ID", "USER", "SIZE", "FILES", "PACKED", "USED", "STATE", "NODE", "TREE"]
+    assert head.split() == ["ID", "USER", "SIZE", "PACKED", "USED", "STATE", "TREE"]
     assert (first.split()[0], last.split()[-1]) == (old["id"], str(tree))
     assert node.command("trees", "list", "--user", "bob").exit_code == 1
 
@@ -80,7 +79,7 @@ def test_a_removed_copy_is_packed_anew_though_nothing_shows_a_change(node: TreeS
     assert node.bundles() == []
     pack(node, tree)
     (new,) = rows(node)
-    assert (new["bytes"], new["stamp"], node.bundles()) == (31, old["stamp"], [new["bundle"]])
+    assert (new["stamp"], node.bundles(), new["bundle"] != old["bundle"]) == (old["stamp"], [new["bundle"]], True)
 
 
 def test_all_of_a_tree_is_removed_but_what_is_another_users(node: TreeSite, tree: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from tests.lib.node import SCOPE
 from tests.lib.policy_site import offering
 from tests.lib.wings.trees.sites import ME, TreeSite
+from warmstart.caches.store import bundles, gc
 from warmstart.errand import KEPT_S, Errand, Errands
 from warmstart.host.deadline import after
 from warmstart.policy.keys import User
@@ -74,9 +74,10 @@ def test_the_copy_of_many_is_roots_and_its_producer_is_who_owns_the_tree(node: T
     node.pack()
     assert sorted(event["scope"] for event in node.events("tree.packed")) == ["site", SCOPE]
     assert {owner for _, owner in node.copy("site").values()} == {f"0/{tree.stat().st_gid}"}
-    (made,) = (json.loads(path.read_text()) for path in (node.store / "artifacts/site").rglob("*-*.json"))
-    assert [made["producer"]["user"], made["producer"]["uid"]] == [*rule.owners[1]]
-    assert made["facts"]["owners"] == f"1 {rule.owners[1].uid}"
+    (where,) = gc.namespaces(str(node.store), "site")
+    (made,) = gc.survey(where)
+    assert [made.user, made.uid] == [*rule.owners[1]]
+    assert bundles.facts(where)["owners"] == f"1 {rule.owners[1].uid}"
 
 
 @pytest.mark.threat(54)

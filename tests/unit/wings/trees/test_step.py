@@ -9,8 +9,6 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from warmstart.seed.together import Cold, ProposedProfile, Settled
-from warmstart.store.meeting import Meeting
 
 from tests.lib.node import SCOPE
 from tests.lib.policy_site import defaults, offering
@@ -24,16 +22,18 @@ from warmstart.policy.match import Grant
 from warmstart.policy.shared import SharedPath
 from warmstart.request import Request, RequestInvalid
 from warmstart.runner import Prepared
-from warmstart.seed import node_cache, together
+from warmstart.seed import mounts, node_cache, vote
+from warmstart.seed.node_cache import FetchOverBudget
+from warmstart.seed.vote import Cold, Proposed, Settled
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store.bundles import FetchOverBudget
+from warmstart.store.barrier import Barrier
 from warmstart.wings.trees import place, requests, shown, step
 from warmstart.wings.trees.current import TreeUnusable
 from warmstart.wings.trees.offered import PROFILE
 from warmstart.wings.trees.requests import TreeRequest
 from warmstart.wings.trees.step import Options
 
-MEETING = Meeting("c.7.0", "tree", "n[1-2]")
+BARRIER = Barrier("c.7.0", "tree", "n[1-2]")
 
 
 class Shown:
@@ -51,7 +51,7 @@ class Shown:
         monkeypatch.setattr(shown, "mount", lambda *_: None)
         monkeypatch.setattr(view, "show", lambda _run, item, _uid: self.sources.append(item.source))
         monkeypatch.setattr(requests, "start_due", self.started.append)
-        monkeypatch.setattr(node_cache, "mounted", self._mounted)
+        monkeypatch.setattr(mounts, "mounted", self._mounted)
 
     def _mounted(self, _layers: str, paths: list[str], _deadline: object) -> list[int]:
         assert os.path.exists(paths[0])
@@ -71,9 +71,9 @@ class Shown:
         assert self.node.ask(self.tree)
         self.node.pack()
 
-    def step(self, *, tree: str = "", meeting: Meeting | None = None) -> Outcome:
+    def step(self, *, tree: str = "", barrier: Barrier | None = None) -> Outcome:
         shared = (self.shared,) if self.shared else ()
-        return step.run(self.context, Options(tree or str(self.tree), "", SCOPE, meeting=meeting, shared=shared))
+        return step.run(self.context, Options(tree or str(self.tree), "", SCOPE, barrier=barrier, shared=shared))
 
     def run(self) -> tuple[str, ...]:
         return self.step().notices
@@ -189,7 +189,7 @@ def test_a_copy_that_does_not_come_in_time_is_not_shown(site: Shown, monkeypatch
         raise FetchOverBudget(bundle="b", problem="it is too slow")
 
     with monkeypatch.context() as patch:
-        patch.setattr(node_cache, "local_copy", too_slow)
+        patch.setattr(node_cache, "get", too_slow)
         (notice,) = site.run()
     assert (site.event(), site.sources) == (("itself", "fetch-over-budget"), [NOTHING])
     assert "read-only; its copy did not come in time" in notice
@@ -199,8 +199,8 @@ def test_a_copy_that_does_not_come_in_time_is_not_shown(site: Shown, monkeypatch
 def test_a_copy_larger_than_all_that_a_node_keeps_is_not_fetched(site: Shown) -> None:
     """The policy has changed since it was packed. What caches may take counts for nothing."""
     site.publish()
-    (offer,) = site.node.offers_of()
-    for size, expected in ((offer.size - 1, ("itself", "fetch-over-budget")), (offer.size, ("copy", ""))):
+    (row,) = site.node.rows()
+    for size, expected in ((row.size - 1, ("itself", "fetch-over-budget")), (row.size, ("copy", ""))):
         site.keep(f"{size}B")
         site.policy(seed=site.context.policy.seed._replace(keep=1))
         site.run()
@@ -211,13 +211,13 @@ class Nodes:
     """What the other node of a job says, in place of the store."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, cold: str = "") -> None:
-        self.own: dict[str, ProposedProfile] = {}
+        self.own: dict[str, Proposed] = {}
         self.votes: list[dict[str, str]] = []
         self._cold = cold
         self.facts: dict[str, str] = {}
-        monkeypatch.setattr(together, "Together", lambda *_: self)
+        monkeypatch.setattr(vote, "Vote", lambda *_: self)
 
-    def proposal(self, own: dict[str, ProposedProfile], _deadline: object) -> dict[str, ProposedProfile]:
+    def proposal(self, own: dict[str, Proposed], _deadline: object) -> dict[str, Proposed]:
         self.own = own
         return {name: it._replace(facts=self.facts or it.facts) for name, it in own.items()}
 
@@ -228,7 +228,7 @@ class Nodes:
 
 def agreed(site: Shown) -> tuple[str, str]:
     """Run the step on the head node of a job on two nodes; return the way and the reason."""
-    assert site.step(meeting=MEETING).topics == ("c.7.0/tree",)
+    assert site.step(barrier=BARRIER).topics == ("c.7.0/tree",)
     return site.event()
 
 
@@ -258,7 +258,7 @@ def test_a_node_without_the_tree_lets_the_others_know(site: Shown, monkeypatch: 
     """They do not wait for it in vain."""
     nodes = Nodes(monkeypatch)
     with pytest.raises(TreeUnusable):
-        site.step(tree=f"{site.tree}/gone", meeting=MEETING)
+        site.step(tree=f"{site.tree}/gone", barrier=BARRIER)
     assert (nodes.own, site.sources) == ({}, [])
 
 
@@ -277,7 +277,8 @@ def test_an_old_copy_is_packed_anew(
 ) -> None:
     """After twelve hours it is shown meanwhile, after a day it is not: no marker shows an edit in place."""
     site.publish()
-    monkeypatch.setattr(step, "packed_at", lambda _: time.time() - hours * 3600)
+    now = time.time()
+    monkeypatch.setattr(step, "time", SimpleNamespace(time=lambda: now + hours * 3600, monotonic=time.monotonic))
     site.run()
     assert (site.event()[0], len(site.started)) == (way, asked)
 
