@@ -7,7 +7,7 @@ is audited. Others can list what their own jobs say of bundles.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -97,9 +97,7 @@ def store_reading(installation: Installation, command: str = "cache") -> Iterato
         policy = current_policy(installation).policy
         with StoreClient.of(policy, f"cli-{os.getpid()}") as store:
             yield store
-    except PolicyError as error:
-        fail(error, error.hint)
-    except WarmstartError as error:
+    except (PolicyError, WarmstartError) as error:
         fail(error, error.hint)
 
 
@@ -138,70 +136,47 @@ def list_bundles(installation: Installation, /, user: str | None, as_json: bool,
 
     Exit status: 0 listed; 1 there are none; 2 no policy, or the store fails.
     """
-    only = NamespaceFilter(**options)
-    if not is_root():
-        _show_own(installation, only, user, as_json=as_json)
-        return
-    failures: list[WarmstartError] = []  # of namespaces that could not be read
-    with store_reading(installation) as store:
-        chosen = [
-            bundle for bundle in survey(store, failures.append) if only.matches(bundle) and user in (None, bundle.user)
-        ]
-        images = _images(installation, store, chosen)
-    _show_bundles(chosen, lambda bundle: {"image": images[_group(bundle)]}, as_json=as_json)
-    for failure in failures:
-        warn(str(failure))
-    if failures:
-        raise click.exceptions.Exit(UNUSABLE)
-    if not chosen:
-        raise click.exceptions.Exit(NO)
+    only, failures, images = NamespaceFilter(**options), list[WarmstartError](), dict[str, str]()
 
+    def is_wanted(bundle: Bundle) -> bool:
+        return only.matches(bundle) and user in (None, bundle.user)
 
-def _show_own(installation: Installation, only: NamespaceFilter, user: str | None, *, as_json: bool) -> None:
-    """List what the caller's own jobs say of bundles. Of those that no report tells the size of it is unknown."""
-    known = published(OwnLog(installation).lines(LineFilter()))
-    chosen = [bundle for bundle in known if only.matches(bundle) and user in (None, bundle.user)]
-    _show_bundles(chosen, lambda bundle: {"size": bundle.size or None}, as_json=as_json)
-    if not chosen:
-        raise click.exceptions.Exit(NO)
-
-
-def _show_bundles(
-    bundles: Iterable[Bundle], further: Callable[[Bundle], Mapping[str, object]], *, as_json: bool
-) -> None:
-    """Print bundles, the most recently used last. A table has namespaces cut as ids are."""
-    cut = None if as_json else SHORT
+    if is_root():
+        with store_reading(installation) as store:
+            chosen = list(filter(is_wanted, survey(store, failures.append)))
+            images = _images(installation, store, chosen)
+    else:
+        chosen = list(filter(is_wanted, published(OwnLog(installation).lines(LineFilter()))))
     rows = [
         {
             **bundle._asdict(),
             "id": bundle.bundle[:SHORT],
-            "namespace": bundle.namespace[:cut],
-            **further(bundle),
+            "namespace": bundle.namespace if as_json else bundle.namespace[:SHORT],
+            "size": bundle.size or None,  # not every report of a job says it
+            "image": images.get(bundle.namespace),
         }
-        for bundle in sorted(bundles, key=lambda bundle: bundle.used)
+        for bundle in sorted(chosen, key=lambda bundle: bundle.used)
     ]
     show_rows(COLUMNS, rows, as_json=as_json)
+    for failure in failures:
+        warn(str(failure))
+    if failures or not chosen:
+        raise click.exceptions.Exit(UNUSABLE if failures else NO)
 
 
-def _group(bundle: Bundle) -> tuple[str, str]:
-    """Return what decides a bundle's facts."""
-    return (bundle.profile, bundle.namespace)
-
-
-def _images(installation: Installation, store: StoreClient, listed: list[Bundle]) -> dict[tuple[str, str], str]:
+def _images(installation: Installation, store: StoreClient, listed: list[Bundle]) -> dict[str, str]:
     """Return for which image the bundles of each namespace are: its reference, if the store has it; "" if for any."""
     policy, names = current_policy(installation).policy, dict[str, str]()
     with suppress(WarmstartError), ImageStoreClient.of(policy.store_user, policy.paths.store) as images:
         for entry in images.run(store_deadline(), eviction.inventory, policy.images.keep.lease):
             names[entry.digest] = entry.reference
-    found: dict[tuple[str, str], str] = {}
+    found = dict[str, str]()
     for bundle in listed:
-        if _group(bundle) not in found:
-            digest = ""
-            with suppress(WarmstartError):
+        with suppress(WarmstartError):
+            if bundle.namespace not in found:
                 facts = store.worker.run(store_deadline(), bundles.facts, bundle.where(store.path))
                 digest = facts.get("image", "")
-            found[_group(bundle)] = names.get(digest, digest[: len("sha256:") + SHORT])
+                found[bundle.namespace] = names.get(digest, digest[: len("sha256:") + SHORT])
     return found
 
 
