@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from warmstart.policy.shared import SharedPath
     from warmstart.request import Request
     from warmstart.store.barrier import Barrier
-    from warmstart.store.bundles import Offer, Offers
 
 NAME = "tree"
 LOOK_S = 5.0
