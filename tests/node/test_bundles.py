@@ -93,7 +93,7 @@ def test_from_one_jobs_cache_into_anothers(node: Node) -> None:
     assert copied(node, row) == copy._replace(fetched=0)
     cache = new_dir(node.base / "other", OTHER)
     with opened_dir(str(cache)) as parent:
-        extract([Source(copy.path, None)], parent, "numba", OTHER, after(20))
+        extract([Source(copy.path, None)], parent, "numba", OTHER, OTHER.uid, after(20))
     paths = [cache / "numba", *(cache / "numba").rglob("*")]
     assert {str(path.relative_to(paths[0])): path.read_bytes() for path in paths if path.is_file()} == CACHE
     assert {(path.lstat().st_uid, path.lstat().st_gid) for path in paths} == {(OTHER.uid, OTHER.gid)}
@@ -109,7 +109,7 @@ def test_a_failed_extraction_leaves_nothing(node: Node) -> None:
     with mounts.tmpfs(node.base / "small", size="1m") as small:
         os.chown(small, JOB.uid, JOB.gid)
         with opened_dir(str(small)) as parent, pytest.raises(DiskFailed):
-            extract([Source(str(node.base / "bundle.sqsh"), None)], parent, "numba", JOB, after(20))
+            extract([Source(str(node.base / "bundle.sqsh"), None)], parent, "numba", JOB, JOB.uid, after(20))
         assert os.listdir(small) == []
 
 
@@ -123,7 +123,7 @@ def test_a_link_in_the_job_cache_leads_extraction_nowhere_of_roots(node: Node) -
     (cache / "numba/m").symlink_to(roots)
     subprocess.run(["/bin/chown", "-hR", f"{JOB.uid}:{JOB.gid}", str(cache)], check=True)
     with opened_dir(str(cache)) as parent, pytest.raises(DiskFailed):
-        extract([Source(str(node.base / "bundle.sqsh"), None)], parent, "numba", JOB, after(20))
+        extract([Source(str(node.base / "bundle.sqsh"), None)], parent, "numba", JOB, JOB.uid, after(20))
     assert os.listdir(roots) == []
 
 

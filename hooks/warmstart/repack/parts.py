@@ -17,7 +17,7 @@ from typing import NamedTuple
 from warmstart.harvest.collect import LONGEST_DRAFT
 from warmstart.host.deadline import Deadline
 from warmstart.repack.rewrite import BundleSelection, RepackSettings, publish_stage, unpacked
-from warmstart.seed.extract import parents
+from warmstart.seed.layers import parents
 from warmstart.slurm.nodes import first
 from warmstart.store import bundles
 from warmstart.store.bundles import Published

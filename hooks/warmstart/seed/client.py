@@ -40,7 +40,7 @@ class JobClient:
             own = {path: file.mtime_ns for entry in entries for path, file in files[entry].items()}
             sources.append(Source(copy.path, None if len(entries) == len(files) else list(own)))
             times.update(own)
-        extract(sources, cache, subdir, self._identity, deadline, real_uid=self._real_uid)
+        extract(sources, cache, subdir, self._identity, self._real_uid, deadline)
         try:
             with self._worker(cache) as worker:
                 worker.run(deadline, restore_times, cache, subdir, times)

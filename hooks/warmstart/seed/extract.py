@@ -17,17 +17,15 @@ times to seconds, which makes ninja rebuild. `restore_times` runs under the job'
 from __future__ import annotations
 
 import os
-import posixpath
-from collections.abc import Callable
 from typing import NamedTuple
 
 from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DiskFailed, open_regular, opened_dir, remove_tree, write_all
+from warmstart.host.files import DiskFailed, closing, open_regular, opened_dir, remove_tree, write_all
 from warmstart.host.identity import Identity
+from warmstart.seed.layers import parents
 
 UNSQUASHFS = "/usr/bin/unsquashfs"
-PRLIMIT = "/usr/bin/prlimit"
 _REMOVAL = 5.0  # seconds for what a failed extraction left; part of prolog.RESERVE_SECONDS
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 
@@ -39,60 +37,36 @@ class Source(NamedTuple):
     files: list[str] | None  # paths to extract; None for all
 
 
-class Bounds(NamedTuple):
-    """Limits of an extraction outside of a job: a squashfs of a few kilobytes can expand to a terabyte."""
-
-    largest: int  # most bytes of one file
-    watch: Callable[[], None]  # called every second; ends the extraction by raising
-
-
-def extract(  # noqa: PLR0917 - source, target, identity and limits
-    sources: list[Source],
-    parent_fd: int,
-    name: str,
-    identity: Identity,
-    deadline: Deadline,
-    bounds: Bounds | None = None,
-    real_uid: int | None = None,
+def extract(  # noqa: PLR0917 - sources, target, whose they are to be, and until when
+    sources: list[Source], parent_fd: int, name: str, identity: Identity, real_uid: int, deadline: Deadline
 ) -> None:
     """Extract bundles as `identity` into the directory `name` below `parent_fd`, which `identity` owns.
 
     Modes are those of the bundle: 0777 for directories, 0666 for files, 0700 for `name` itself. Owner and group are
-    `identity`'s; mtimes are in whole seconds (`restore_times` does the rest). No two sources may have a file in common
-    (`bundles.offers`). `real_uid` is the process's real uid (`process.run_alone`).
+    `identity`'s; mtimes are in whole seconds (`restore_times` does the rest). No two sources may have a file in common.
+    `real_uid` is the process's real uid (`process.run_alone`).
 
     Raises `DiskFailed` or `ProgramTooSlow`, and removes `name`: a partial entry is worse than none.
     """
     try:
         for source in sources:
-            if source.files == []:  # unsquashfs extracts everything if the list is empty
-                continue
-            _extract_one(source, parent_fd, name, identity, deadline, bounds, real_uid)
+            if source.files != []:  # unsquashfs extracts everything if the list is empty
+                _extract_one(source, parent_fd, name, identity, real_uid, deadline)
     except BaseException:
         remove_tree(parent_fd, name, after(_REMOVAL))
         raise
 
 
 def _extract_one(  # noqa: PLR0917 - `extract`'s arguments
-    source: Source,
-    parent_fd: int,
-    name: str,
-    identity: Identity,
-    deadline: Deadline,
-    bounds: Bounds | None,
-    real_uid: int | None,
+    source: Source, parent_fd: int, name: str, identity: Identity, real_uid: int, deadline: Deadline
 ) -> None:
-    bundle = open_regular(source.path)
-    listed = -1
-    try:
+    with closing(open_regular(source.path)) as bundle, closing(os.memfd_create("files")) as listed:
         only: list[str] = []
         if source.files is not None:
-            listed = os.memfd_create("files")
             write_all(listed, b"".join(b"\\%b\n" % os.fsencode(path) for path in source.files))
             only = ["-ef", f"/proc/self/fd/{listed}"]
         extraction = process.run_alone(
             [
-                *((PRLIMIT, f"--fsize={bounds.largest}", "--core=0", "--") if bounds else ()),
                 *(UNSQUASHFS, "-no-xattrs", "-no-wildcards", "-strict-errors", "-no-progress", "-quiet"),
                 *("-force", "-processors", "2", "-data-queue", "32", "-frag-queue", "32"),
                 *("-dest", f"/proc/self/fd/{parent_fd}/{name}", *only, f"/proc/self/fd/{bundle}"),
@@ -101,14 +75,9 @@ def _extract_one(  # noqa: PLR0917 - `extract`'s arguments
             identity=identity,
             env={},
             cwd="/",
-            keep=[bundle, parent_fd, *([listed] if listed >= 0 else [])],
-            watch=bounds and bounds.watch,
+            keep=[bundle, parent_fd, listed],
             real_uid=real_uid,
         )
-    finally:
-        os.close(bundle)
-        if listed >= 0:
-            os.close(listed)
     if extraction.status != 0:
         raise DiskFailed(what=f"cannot unpack {source.path} into the job's cache", problem=_reason(extraction))
 
@@ -136,11 +105,3 @@ def restore_times(cache: int, subdir: str, times: dict[str, int]) -> None:
 def make_directory(cache: int, subdir: str) -> None:
     """Make an empty directory `subdir`, mode 0700, in the descriptor `cache`."""
     os.mkdir(subdir, 0o700, dir_fd=cache)
-
-
-def parents(path: str) -> list[str]:
-    """Return the directories above a relative path, the nearest first."""
-    folders = []
-    while path := posixpath.dirname(path):
-        folders.append(path)
-    return folders

@@ -40,10 +40,10 @@ def visible(bundles: Sequence[Files], offered: Sequence[Collection[str]]) -> Vis
         for paths in files.values():
             for path in paths:
                 top.setdefault(path, number)
-    folders = {folder for path in top for folder in _parents(path)}
+    folders = {folder for path in top for folder in parents(path)}
 
     def is_clear(path: str, number: int) -> bool:
-        return top[path] == number and path not in folders and not any(folder in top for folder in _parents(path))
+        return top[path] == number and path not in folders and not any(folder in top for folder in parents(path))
 
     entries = [
         [entry for entry in names if all(is_clear(path, number) for path in files[entry])]
@@ -51,7 +51,7 @@ def visible(bundles: Sequence[Files], offered: Sequence[Collection[str]]) -> Vis
     ]
     shown = {path for files, names in zip(bundles, entries, strict=True) for name in names for path in files[name]}
     hidden = top.keys() - shown
-    return Visible(entries, sorted(path for path in hidden if not any(folder in hidden for folder in _parents(path))))
+    return Visible(entries, sorted(path for path in hidden if not any(folder in hidden for folder in parents(path))))
 
 
 def given(bundles: Sequence[Files], hidden: Sequence[str]) -> list[list[str]]:
@@ -65,7 +65,7 @@ def given(bundles: Sequence[Files], hidden: Sequence[str]) -> list[list[str]]:
     return found
 
 
-def _parents(path: str) -> Iterator[str]:
+def parents(path: str) -> Iterator[str]:
     """Yield the parent directories of a path, deepest first."""
     while "/" in path:
         path = path.rpartition("/")[0]

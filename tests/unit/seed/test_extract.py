@@ -17,7 +17,7 @@ from warmstart.host.files import DiskFailed, opened_dir
 from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
 from warmstart.seed import extract as extraction
-from warmstart.seed.extract import Bounds, Source, extract, restore_times
+from warmstart.seed.extract import Source, extract, restore_times
 
 ME = Identity("me", os.getuid(), os.getgid())
 FIRST = {"e": {"m/a.1": b"one", "m/b.1": b"two"}, "f": {"f.1": b"three"}}
@@ -52,7 +52,7 @@ def contents(tmp_path: Path) -> dict[str, bytes]:
 def test_a_list_of_nothing_is_nothing_although_unsquashfs_takes_it_for_everything(
     cache: int, tmp_path: Path, bundle: str
 ) -> None:
-    extract([Source(bundle, []), Source(bundle, ["m/b.1"])], cache, "numba", ME, after(30))
+    extract([Source(bundle, []), Source(bundle, ["m/b.1"])], cache, "numba", ME, ME.uid, after(30))
     assert contents(tmp_path) == {"numba/m/b.1": b"two"}
 
 
@@ -61,27 +61,14 @@ def test_half_of_it_is_worse_than_none(cache: int, tmp_path: Path, bundle: str, 
     bad = tmp_path / "bad.sqsh"
     bad.write_bytes(Path(bundle).read_bytes()[:90] if damage == "cut" else b"x" * 5000)
     with pytest.raises(DiskFailed, match=r"bad\.sqsh"):
-        extract([Source(bundle, None), Source(str(bad), None)], cache, "numba", ME, after(30))
-    assert os.listdir(tmp_path / "cache") == []
-
-
-def test_bounds_end_an_extraction(cache: int, tmp_path: Path, bundle: str) -> None:
-    class Enough(Exception):
-        pass
-
-    def look() -> None:
-        raise Enough
-
-    for bounds, error in ((Bounds(2, lambda: None), DiskFailed), (Bounds(1 << 20, look), Enough)):
-        with pytest.raises(error):
-            extract([Source(bundle, None)], cache, "numba", ME, after(30), bounds)
+        extract([Source(bundle, None), Source(str(bad), None)], cache, "numba", ME, ME.uid, after(30))
     assert os.listdir(tmp_path / "cache") == []
 
 
 def test_a_bundle_that_is_a_link_is_not_opened(cache: int, tmp_path: Path, bundle: str) -> None:
     (tmp_path / "link").symlink_to(bundle)
     with pytest.raises(OSError, match="symbolic links"):
-        extract([Source(f"{tmp_path}/link", None)], cache, "numba", ME, after(30))
+        extract([Source(f"{tmp_path}/link", None)], cache, "numba", ME, ME.uid, after(30))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +87,7 @@ def test_the_reason_is_what_unsquashfs_says_first(stderr: str, reason: str) -> N
 def test_all_of_a_bundle_with_times_and_modes_as_a_tool_of_the_job_would_have_made_it(
     cache: int, tmp_path: Path, bundle: str
 ) -> None:
-    extract([Source(bundle, None)], cache, "numba", ME, after(30))
+    extract([Source(bundle, None)], cache, "numba", ME, ME.uid, after(30))
     assert contents(tmp_path) == {"numba/m/a.1": b"one", "numba/m/b.1": b"two", "numba/f.1": b"three"}
     restore_times(cache, "numba", {"m/a.1": MTIME_NS, "f.1": 5})
     top = tmp_path / "cache" / "numba"

@@ -26,8 +26,7 @@ from warmstart.caches.store.listing import Row
 from warmstart.host import files
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
-from warmstart.run import state
-from warmstart.seed import eviction, node_cache
+from warmstart.seed import eviction, fetch, node_cache
 from warmstart.seed.eviction import IN_USE_S, Keep, Place, Use
 from warmstart.seed.node_cache import Copy, FetchOverBudget
 from warmstart.store.client import StoreClient
@@ -118,13 +117,13 @@ def test_another_jobs_fetch_is_waited_for_until_the_deadline(node: Node) -> None
 
 def test_nodes_that_boot_together_do_not_fetch_at_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     naps: list[float] = []
-    monkeypatch.setattr(state, "uptime_s", lambda: 60.0)
-    monkeypatch.setattr(node_cache, "_is_spread", False)
-    monkeypatch.setattr(node_cache, "time", SimpleNamespace(sleep=naps.append))
+    monkeypatch.setattr(fetch, "uptime_s", lambda: 60.0)
+    monkeypatch.setattr(fetch, "_is_spread", False)
+    monkeypatch.setattr(fetch, "time", SimpleNamespace(sleep=naps.append))
     rows = [node.publish(name, content=name.encode()) for name in "ab"]
     for row in rows:
         node.copy(row)
-    assert [nap <= node_cache.SPREAD_S for nap in naps] == [True]
+    assert [nap <= fetch.SPREAD_S for nap in naps] == [True]
 
 
 @contextmanager

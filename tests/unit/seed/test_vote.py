@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -104,8 +104,13 @@ def test_many_votes_cost_the_head_node_few_calls(tmp_path: Path, monkeypatch: py
         member_of._vote({"beta": "nodes-differ: cpu, gpu" if node == "n11" else "nodes-differ: gpu"}, after(30))
     opened: list[str] = []
     real = os.open
+
+    def counted(path: str, *rest: Any, **more: Any) -> int:  # noqa: ANN401 - of `os.open`
+        opened.append(str(path))
+        return real(path, *rest, **more)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "open", lambda path, *rest, **more: (opened.append(str(path)), real(path, *rest, **more))[1])
+        patch.setattr(os, "open", counted)
         found = head.settle({}, after(30)).cold
     assert found == {"beta": Cold("nodes-differ: cpu, gpu", ["n11"])}
     assert len(opened) < 10
