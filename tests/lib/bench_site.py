@@ -119,7 +119,7 @@ class BenchSite(NamedTuple):
                 for path in (entry, entry / "kernel.bin"):
                     os.chown(path, int(self.job_env["SLURM_JOB_UID"]), int(self.job_env["SLURM_JOB_GID"]))
             self.hook("epilog", job_id).run()
-        find = self.as_owner("/usr/bin/find", str(self.base / "store" / "artifacts"), "-name", "*.sqsh")
+        find = self.as_owner("/usr/bin/find", str(self.base / "store" / "caches"), "-name", "*.sqsh")
         found = subprocess.run(find.argv, env=dict(find.env), check=True, stdout=subprocess.PIPE).stdout.count(b"\n")
         if found != bundles:
             raise RuntimeError(f"{found} bundles were published instead of {bundles}")

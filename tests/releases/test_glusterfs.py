@@ -122,7 +122,7 @@ def test_a_cache_made_on_one_node_is_warm_on_another(site: Site, store: Path) ->
     assert outcome(site, cold)["cache_hits"] == 0
     assert outcome(site, warm)["cache_misses"] == 0
     (event,) = site.published(cold.job_id)
-    found = as_owner(site, f"find {store}/artifacts -name '*.sqsh' -printf '%f %m %u\\n'")
+    found = as_owner(site, f"find {store}/caches -name '*.sqsh' -printf '%f %m %u\\n'")
     assert found == f"{event['bundle']}.sqsh 444 {STORE}\n"
 
 

@@ -93,7 +93,7 @@ def counted(caches: list[dict[str, Any]]) -> int:
 
 def unpacked(store: Path, profile: str, target: Path) -> Path:
     """Return a directory with the entries of the one bundle that the store has of a profile."""
-    (bundle,) = store.glob(f"artifacts/*/{profile}/*/*.sqsh")
+    (bundle,) = store.glob(f"caches/*/{profile}/*/*.sqsh")
     subprocess.run(["unsquashfs", "-quiet", "-no-progress", "-dest", target, bundle], check=True, capture_output=True)
     return target
 
