@@ -10,13 +10,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.lib import installation, teardown
+from tests.lib import installation, packed, teardown
 from tests.lib.accounts import ALICE, STORE, Account, Accounts
 from tests.lib.gluster import Gluster
+from tests.lib.privileges import as_user
 from tests.lib.shell_profiles import profiles
+from warmstart.caches.store import bundles
+from warmstart.caches.store.layout import Namespace
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, remove_tree
 from warmstart.host.identity import Identity
@@ -26,6 +30,7 @@ from warmstart.images.store import layout, published
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY, ImageQuery
 from warmstart.images.store.published import ImageDraft
+from warmstart.run.state import decode
 
 REGISTRY = "reg.example.com"
 IMAGE = f"docker://{REGISTRY}/team/app:1"
@@ -106,23 +111,24 @@ class BenchSite(NamedTuple):
         store = re.escape(str(self.base / "store"))
         return sum(bool(re.search(rf'(?:"|<){store}/', call)) for call in calls)
 
-    def fill_caches(self, bundles: int, there: int = 0) -> None:
-        """Let jobs leave entries, so that as many bundles are published for the profiles in turn; `there` are some."""
-        for first in range(there, bundles, len(PROFILES)):
-            job_id = 100 + first
-            self.hook("prolog", job_id).run()
-            (cache,) = self.base.glob(f"workspace/{job_id}.*/cache")
-            for profile in PROFILES[: bundles - first]:
-                entry = cache / profile / f"entry{first}"
-                entry.mkdir()
-                (entry / "kernel.bin").write_bytes(os.urandom(10_000))
-                for path in (entry, entry / "kernel.bin"):
-                    os.chown(path, int(self.job_env["SLURM_JOB_UID"]), int(self.job_env["SLURM_JOB_GID"]))
-            self.hook("epilog", job_id).run()
-        find = self.as_owner("/usr/bin/find", str(self.base / "store" / "caches"), "-name", "*.sqsh")
-        found = subprocess.run(find.argv, env=dict(find.env), check=True, stdout=subprocess.PIPE).stdout.count(b"\n")
-        if found != bundles:
-            raise RuntimeError(f"{found} bundles were published instead of {bundles}")
+    def fill_caches(self, count: int, there: int = 0) -> None:
+        """Publish so many bundles of an entry each for the profiles in turn, as jobs would; `there` are some."""
+        self.hook("prolog").run()
+        (path,) = self.prefix.glob("var/lib/warmstart/n1/state/7/run.json")
+        own = decode(str(path), path.read_bytes()).own
+        self.hook("epilog").run()
+        for number in range(there, count):
+            profile = PROFILES[number % len(PROFILES)]
+            where = Namespace(f"{self.base}/store", own.publish_scope, profile, own.seeded[profile].namespace)
+            self.publish_entries(where, {f"entry{number}": {f"entry{number}/kernel.bin": os.urandom(10_000)}})
+
+    def publish_entries(self, where: Namespace, entries: packed.Entries) -> None:
+        """Publish a bundle as the store's owner."""
+        fd = packed.packed(self.base, entries)
+        try:
+            assert as_user(self.owner.uid, partial(bundles.publish, where, "bench", fd, packed.draft(entries), 0))
+        finally:
+            os.close(fd)
 
     def publish(self, digest: str) -> None:
         """Put the image into the store under a digest."""

@@ -151,7 +151,7 @@ def read_owned(name: str, limit: int, dir_fd: int | None, *, lines: int = 0) -> 
             piece = min(status.st_size, _FIRST) if lines else status.st_size
             data = os.read(fd, piece)
             while len(data) < status.st_size and not 0 < lines <= data.count(b"\n"):
-                if not (chunk := os.read(fd, status.st_size - len(data))):
+                if not (chunk := os.read(fd, max(piece, len(data)))):
                     break
                 data += chunk
             return data
