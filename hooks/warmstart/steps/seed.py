@@ -181,13 +181,13 @@ class _Seeding:
         except StoreError as error:
             self._failed(error, *wanted)
             return
-        for cache, found in zip(wanted, answers, strict=True):
+        for (cache, want), found in zip(wanted.items(), answers, strict=True):
             for scope, why in found.failed.items():
                 self._context.audit.remark(f"a listing was refused: {why}", cache.name, scope=scope)
             cache.found, cache.cold = found, "" if found.layers else NOTHING_PUBLISHED
             if why := own_failure(found):
                 self._failed(StoreFailed(what=f"the listing of {cache.name}", problem=why), cache)
-            elif found.failed and (cache.is_agreed or not found.layers):
+            elif found.failed and (want.at or not found.layers):
                 cache.cold = BUNDLES_REFUSED
 
     def _agree(self, barrier: Barrier, agreed: list[_Cache], *, is_head: bool) -> None:
@@ -210,7 +210,7 @@ class _Seeding:
             elif there.namespace != cache.namespace:
                 differing = sorted(fact for fact, value in cache.facts.items() if there.facts.get(fact) != value)
                 cache.cold = f"{NODES_DIFFER}: {', '.join(differing)}"
-            elif there != own.get(cache.name):
+            elif there != own.get(cache.name) or there.without:
                 wanted[cache] = _wanted(cache)._replace(at=there.listings, without=there.without)
         self._look(wanted)
 

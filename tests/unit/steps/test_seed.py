@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from warmstart.seed import mounts, overlay
 from warmstart.steps import seed
 from warmstart.steps.contract import CacheFailed, Context, Outcome
 from warmstart.steps.seed import Options
+from warmstart.store.barrier import Barrier
+from warmstart.store.client import StoreClient
 from warmstart.store.layout import StoreFailed
 
 SCOPES = ["site", "user-64201-ws-alice"]
@@ -300,3 +303,83 @@ def test_what_is_put_in_the_caches_place_is_not_entered(node: Node, monkeypatch:
     outcome = node.run()
     assert [type(error) for error in outcome.degraded] == [CacheFailed]
     assert not list((node.root / "moved" / "numba").iterdir())
+
+
+SHARED = Options(("deepgemm",), barrier=Barrier.of(("test", 64201), 7, 0, "caches", "n[1-2]"))
+
+
+@pytest.fixture
+def nodes(node: Node, tmp_path: Path) -> Iterator[list[Node]]:
+    """Give the two nodes of a job, which show overlays; the first one is the head."""
+    (tmp_path / "other").mkdir()
+    other = Node(tmp_path / "other", node.patch)
+    store = StoreClient(node.context.policy.store_user, node.context.store.path, "n2-0a1b2c3d")
+    paths = other.context.policy.paths._replace(store=node.context.store.path)
+    other.context = other.context._replace(store=store, policy=other.context.policy._replace(paths=paths))
+    for number, one in enumerate((node, other), 1):
+        one.context = one.context._replace(run=one.context.run._replace(node=f"n{number}", nodelist="n[1-2]"))
+        (one.cache / "deepgemm").mkdir()
+    node.patch.setattr(mounts, "mounted", lambda _, paths, __: [os.open(path, os.O_RDONLY) for path in paths])
+    node.patch.setattr(overlay, "show", lambda *_: True)
+    node.patch.setattr(overlay, "discard", lambda *_: None)
+    yield [node, other]
+    store.close()
+
+
+def together(nodes: list[Node]) -> list[dict[str, Any]]:
+    """Seed on both nodes side by side; return what each one's log says of the profile."""
+    outcomes: dict[int, Outcome] = {}
+    threads = [
+        threading.Thread(target=lambda n=n: outcomes.update({n: nodes[n].run(SHARED)}), name=str(n))  # type: ignore[misc]
+        for n in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(outcomes) == 2
+    return [caches(node)["deepgemm"] for node in nodes]
+
+
+def keep(node: Node, size: int) -> None:
+    policy = node.context.policy
+    node.context = node.context._replace(policy=policy._replace(seed=policy.seed._replace(keep=size)))
+
+
+def test_all_nodes_show_the_generation_that_the_head_proposes(nodes: list[Node]) -> None:
+    """Also where another is there when they look."""
+    made = nodes[0].publish({"a": {"a.x": b"a"}}, "deepgemm")
+    real = seed._Seeding._agree
+
+    def published(*given: Any, **named: Any) -> None:  # noqa: ANN401 - of `_agree`
+        if given[0]._context.run.node == "n1":
+            nodes[0].publish({"b": {"b.x": b"b"}}, "deepgemm")
+        real(*given, **named)
+
+    nodes[0].patch.setattr(seed._Seeding, "_agree", published)
+    told = together(nodes)
+    assert [(cache["warm"], cache["bundle_ids"]) for cache in told] == [(True, [made])] * 2
+
+
+def test_what_the_head_has_no_room_for_nobody_shows(nodes: list[Node]) -> None:
+    made = nodes[0].publish({"a": {"a.x": b"a"}, "b": {"b.x": b"old"}}, "deepgemm")
+    nodes[0].publish({"b": {"b.x": os.urandom(50_000)}}, "deepgemm", fresh=True)
+    keep(nodes[0], 20_000)
+    told = together(nodes)
+    assert [(cache["warm"], cache["bundle_ids"], cache["entries"]) for cache in told] == [(True, [made], 1)] * 2
+
+
+@pytest.mark.parametrize("reason", ["fetch-over-budget", "nodes-differ: gpu"])
+def test_what_one_node_cannot_show_is_cold_on_both(nodes: list[Node], reason: str) -> None:
+    nodes[0].publish({"b": {"b.x": os.urandom(50_000)}}, "deepgemm")
+    if reason == "fetch-over-budget":
+        keep(nodes[1], 20_000)
+    else:
+        real = facts.derive
+
+        def derive(*given: Any) -> dict[str, str]:  # noqa: ANN401 - of `derive`
+            return real(*given) | ({"gpu": "another"} if threading.current_thread().name == "1" else {})
+
+        nodes[0].patch.setattr(facts, "derive", derive)
+    told = together(nodes)
+    assert [(cache["warm"], cache["cold"]) for cache in told] == [(False, reason)] * 2
