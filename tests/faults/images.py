@@ -113,7 +113,7 @@ class ShowAct(Act):
 
     def _left(self) -> list[str]:
         """Return the mounts other than the node's own of the bundle."""
-        return [point for point in self._node.mounts() if point != f"layers/{self._copy.offer.sha256}"]
+        return [point for point in self._node.mounts() if point != f"layers/{self._copy.row.sha256}"]
 
 
 class TakeDownAct(ShowAct):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -14,19 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.lib.bundles import PRODUCER
+from tests.lib.bundles import memory_file
 from tests.lib.overlay_place import JOB, Node, a_node, content
+from warmstart.caches.store import bundles
+from warmstart.caches.store.bundles import Draft
+from warmstart.caches.store.layout import File, Namespace
 from warmstart.harvest.collect import HarvestLimits, Stage, collect
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.seed.extract import Source, extract
-from warmstart.store import manifest
 from warmstart.store.layout import is_plain_path
-from warmstart.store.manifest import File, Manifest
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
-BUNDLE = "20260131T093000.000000Z-0123456789abcdef"
 ODD = [
     " lead", "trail ", "#a", "\\", "\\a", "a\\", "my project", "x=1,seed=2", "proj@v1", "[exp]", "*", "a?", "-rf",
     *(
@@ -83,8 +82,8 @@ def test_every_name_is_seen_hidden_and_extracted(node: Node, paths: list[str], d
     into = Path(tempfile.mkdtemp(dir=node.base))
     os.chown(into, JOB.uid, JOB.gid)
     with opened_dir(str(into)) as fd:
-        extract([Source(copy.path, sorted(chosen))], fd, "some", JOB, after(30))
-        extract([Source(copy.path, None)], fd, "all", JOB, after(30))
+        extract([Source(copy.path, sorted(chosen))], fd, "some", JOB, JOB.uid, after(30))
+        extract([Source(copy.path, None)], fd, "all", JOB, JOB.uid, after(30))
     assert content(into / "some") == {path: files[path] for path in chosen}
     assert content(into / "all") == files
     shutil.rmtree(into)
@@ -105,25 +104,26 @@ def test_every_name_is_harvested_and_written_down(node: Node, paths: list[str]) 
         )
     assert (found.rejected, found.ignored, found.truncated) == ({}, {}, "")
     assert content(top / "stage") == made_of(paths)
-    of = Manifest(BUNDLE, "ab" * 32, 1, 1.0, "site", "numba", "ns", PRODUCER, {}, found.entries)
-    assert manifest.decode(BUNDLE, manifest.encode(of)).entries == found.entries
+    entries = {entry: {path: File(*file) for path, file in files.items()} for entry, files in found.entries.items()}
+    where = Namespace(str(top), "user-1", "numba", "ns")
+    with memory_file(b"squashfs") as fd:
+        row = bundles.put(where, "n1", fd, Draft("a", 1, 7, entries), 0)
+    assert bundles.entries(where, row.sha256) == entries
     assert {path for files in found.entries.values() for path in files} == set(paths)
     shutil.rmtree(top)
 
 
 @given(st.text())
 def test_a_text_that_is_no_name_is_refused(text: str) -> None:
-    """A manifest of another cluster can't have two texts for one file, or one that is no file's."""
+    """A list of another cluster can't have two texts for one file, or one that is no file's."""
     try:
         same = os.fsdecode(os.fsencode(text)) == text
     except UnicodeEncodeError:
         same = False
-    of = Manifest(BUNDLE, "ab" * 32, 1, 1.0, "site", "numba", "ns", PRODUCER, {}, {text: {text: File(1, "ab" * 32, 1)}})
-    encoded = manifest.encode(of)
-    assert json.loads(encoded)["entries"].keys() == {text}
+    entries = {text: {text: File(1, "ab" * 32, 1)}}
     if is_plain_path(text):
         assert same
-        assert manifest.decode(BUNDLE, encoded) == of
+        assert bundles.checked_entries(entries) == entries
     else:
-        with pytest.raises(manifest.ManifestUnreadable):
-            manifest.decode(BUNDLE, encoded)
+        with pytest.raises(ValueError, match="names of files"):
+            bundles.checked_entries(entries)

@@ -23,7 +23,7 @@ from tools.bench.figures import Figure, Series
 from tools.bench.seeding import a_cache
 from warmstart.host import linux
 from warmstart.host.deadline import after
-from warmstart.seed import node_cache
+from warmstart.seed import mounts
 from warmstart.seed.node_cache import Copy
 
 SIZE = 1000  # bytes of a file that is written
@@ -76,8 +76,8 @@ def _twice(work: Work, place: Path) -> float:
 
 @contextmanager
 def _squashfs_alone(node: Node, copy: Copy) -> Iterator[Path]:
-    os.close(node_cache.mounted(node.layers, [copy.path], after(10))[0])
-    yield Path(node.layers) / copy.offer.sha256
+    os.close(mounts.mounted(node.layers, [copy.path], after(10))[0])
+    yield Path(node.layers) / copy.row.sha256
 
 
 @contextmanager

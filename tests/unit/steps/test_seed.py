@@ -330,8 +330,7 @@ def together(nodes: list[Node]) -> list[dict[str, Any]]:
     """Seed on both nodes side by side; return what each one's log says of the profile."""
     outcomes: dict[int, Outcome] = {}
     threads = [
-        threading.Thread(target=lambda n=n: outcomes.update({n: nodes[n].run(SHARED)}), name=str(n))  # type: ignore[misc]
-        for n in range(2)
+        threading.Thread(target=lambda n=n: outcomes.update({n: nodes[n].run(SHARED)}), name=str(n)) for n in range(2)
     ]
     for thread in threads:
         thread.start()
