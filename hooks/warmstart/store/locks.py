@@ -12,7 +12,7 @@ import errno
 import os
 
 from warmstart.host import files
-from warmstart.host.deadline import after
+from warmstart.host.deadline import after, jittered
 from warmstart.host.files import ensure_dir
 from warmstart.lean import TYPE_CHECKING, Iterator, contextmanager, suppress
 from warmstart.store.layout import LOCKS
@@ -20,7 +20,7 @@ from warmstart.store.layout import LOCKS
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-_PAUSE_S = 0.05
+_PAUSE_S = 0.2  # a thousand may wait
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTALE})
 
 
@@ -86,7 +86,7 @@ def lock_or_proceed(directory: str, name: str, seconds: float = 10.0) -> Iterato
     try:
         with suppress(OSError):
             fd = files.open_lock(directory, name)
-            files.wait_flock(fd, after(seconds), _PAUSE_S)
+            files.wait_flock(fd, after(seconds), jittered(_PAUSE_S))
         yield
     finally:
         if fd >= 0:

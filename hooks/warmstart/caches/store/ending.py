@@ -1,20 +1,20 @@
 """What the nodes of one run publish becomes visible together, in one generation of each namespace.
 
     <store>/ending/<uid>.<cluster>.<jobid>.<restarts>/     0700, one run of a job
-        <node>.none                                        that node has ended, with nothing new
-        <node>.<hash>                                      … with rows of bundles that lie in place already
+        <node>.<hash>                                      rows of bundles that lie in place, handed in by that node
+        <node>.ended                                       that node hands in nothing more
 
-Each node's ending puts one name here, when its harvest is over. Whoever then sees the names of as many nodes as the run
-has makes the union: it links one generation for each namespace, and removes what it has read. So a node with nothing
-new costs one name, and a thousand nodes one generation. A run of which a node never ends is united by maintenance, an
-hour after its first name.
+A node hands in a file for each profile of which it has something new, and puts one empty file when its harvest is over.
+Whoever then sees as many ends as the run has nodes makes the union: it links one generation for each namespace, and
+removes what it has read. So a node with nothing new costs one name, and a thousand nodes one generation. A run of which
+a node never ends is united by maintenance, an hour after its first name.
 
-The head node's ending comes first where it can: the others wait for it a moment, and leave out what it has handed in.
-Of an entry on several nodes the head node's version counts, and what was removed is the head node's word alone.
+The head node comes first where it can: the others wait a moment for its end, and leave out what it has handed in. Of an
+entry on several nodes the head node's version counts, and what was removed is the head node's word alone.
 
-Anybody may die or repeat anywhere. A node that ends again puts the same name, or one more, which is united by itself.
-Two that unite at once, or one that repeats what another has done, find the rows listed, and change nothing. Runs as the
-store's owner.
+Anybody may die or repeat anywhere. What a node has handed in is known to its next attempt; a node that hands in after
+the union is united by itself. Two that unite at once, or one that repeats what another has done, find the rows listed,
+and change nothing. Runs as the store's owner.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 
 from warmstart.caches.store import bundles, generations
+from warmstart.caches.store.bundles import Draft
 from warmstart.caches.store.layout import ENDING, Damaged, Namespace, make_namespace, read_owned, sealed, unsealed
 from warmstart.caches.store.listing import HarvestTooLarge, Listing, Row
 from warmstart.caches.store.merge import NOTHING, Addition, Removal
@@ -30,12 +31,13 @@ from warmstart.host import wire
 from warmstart.host.files import changed, closing, ensure_dir, opened_dir, unlink_if_there, write_all
 from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, suppress
 from warmstart.store import barrier
+from warmstart.store.atomic import publish, temp_file
 from warmstart.store.layout import StoreFailed, is_component, store_errors
 
 PATIENCE_S = 3600.0  # with nodes that do not end: lost, or their harvest waits
 DROPPED_S = 2 * 86_400.0  # what cannot be listed
 LARGEST = 32 << 20  # bytes of what one node hands in
-_NONE, _HASH = "none", 16  # characters of a hash in a name
+_ENDED, _HASH = ".ended", 16  # characters of a hash in a name
 
 
 class Run(NamedTuple):
@@ -55,22 +57,14 @@ class Run(NamedTuple):
 
 
 class Handed(NamedTuple):
-    """What one node hands in for one namespace: a bundle that lies in place, and what its job removed."""
+    """What one node hands in for one namespace."""
 
     scope: str
     profile: str
     namespace: str
-    row: Row | None
-    names: list[str] = []  # noqa: RUF012 - never mutated, like the rest; the bundle's entries
-    changed: list[str] = []  # noqa: RUF012 - as in `Addition`
-    removal: Removal = NOTHING
-
-
-class _Ending(NamedTuple):
-    """What a node's file says."""
-
-    is_head: bool = False
-    handed: list[Handed] = []  # noqa: RUF012
+    is_head: bool
+    addition: Addition | None
+    removal: Removal
 
 
 class United(NamedTuple):
@@ -95,30 +89,43 @@ def name_of(uid: int, cluster: str, job_id: int, restarts: int) -> str:
     return f"{uid}.{barrier.run_of(cluster, job_id, restarts)}"
 
 
-def ended(run: Run, writer: str, node: str, handed: list[Handed]) -> Ended:
-    """Say that a node's harvest is over, with what it hands in; if it is the last node, make the union.
+def hand_in(  # noqa: PLR0917 - what of whom, and where to
+    run: Run, writer: str, node: str, where: Namespace, row: Row | None, draft: Draft
+) -> None:
+    """Hand in a bundle that lies in place, if there is one, and what its job removed; after an error, again."""
+    addition = draft.addition(row) if row else None
+    text = sealed(dumps(Handed(*where[1:], node == run.head, addition, draft.removal)).encode())
+    with store_errors("hand in a bundle", run.path), _made(run) as fd, temp_file(fd, writer) as (temp, out):
+        write_all(out, text)
+        publish(fd, temp, out, f"{node}.{text[:_HASH].decode()}")
 
-    After an error it may be called again.
-    """
+
+def ended(run: Run, writer: str, node: str) -> Ended:
+    """Say that a node hands in nothing more; if it is the last one, make the union. After an error, again."""
     with store_errors("end a run", run.path):
-        with _made(run) as fd:
-            text = sealed(dumps(_Ending(node == run.head, handed)).encode())
-            _put(fd, writer, f"{node}.{text[:_HASH].decode() if handed else _NONE}", text if handed else b"")
+        with _made(run) as fd, suppress(FileExistsError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            os.close(os.open(node + _ENDED, flags, 0o444, dir_fd=fd))
         with suppress(FileNotFoundError), opened_dir(run.path) as fd:  # anew: only then NFS lists what is there
-            nodes = {_node(name) for name in os.listdir(fd) if _is_ending(name)}
-            if len(nodes) < run.nodes:
-                return Ended(run.nodes - len(nodes), [])
+            missing = run.nodes - sum(name.endswith(_ENDED) for name in os.listdir(fd))
+            if missing > 0:
+                return Ended(missing, [])
         return Ended(0, _unite(run, writer))
 
 
-def of_head(run: Run, where: Namespace) -> list[str] | None:
-    """Return the entries of a namespace that the head node has handed in; None while it has not ended."""
-    found: list[str] | None = None
+def has_ended(run: Run, node: str) -> bool:
+    """Return whether a node has ended. So cheap that a thousand others may ask again and again."""
+    with store_errors("look at a run's end", run.path):
+        return os.path.lexists(f"{run.path}/{node}{_ENDED}")
+
+
+def handed(run: Run, where: Namespace, nodes: list[str]) -> list[str]:
+    """Return the entries of a namespace that these nodes have handed in."""
+    found: list[str] = []
     with store_errors("look at a run's end", run.path), suppress(FileNotFoundError), opened_dir(run.path) as fd:
         for name in os.listdir(fd):
-            if _node(name) == run.head and _is_ending(name):
-                handed = _read(fd, name).handed
-                found = [*(found or ()), *(entry for one in handed if one[:3] == where[1:] for entry in one.names)]
+            if name.rpartition(".")[0] in nodes and (one := _read(fd, name)) and one[:3] == where[1:] and one.addition:
+                found += one.addition.names
     return found
 
 
@@ -147,22 +154,18 @@ def _unite(run: Run, writer: str, *, is_old: bool = False) -> list[United]:
     """List what the nodes have handed in, and remove that. Raises `StoreError` if some of it can be listed later."""
     united: list[United] = []
     with suppress(FileNotFoundError), opened_dir(run.path) as fd:
-        read = {name: _read(fd, name) for name in sorted(os.listdir(fd)) if _is_ending(name)}
+        names = os.listdir(fd)
         groups: dict[Namespace, list[Handed]] = {}
-        for ending in sorted(read.values(), key=lambda ending: ending.is_head):  # the last one comes to the top
-            for one in ending.handed:
-                known = one if ending.is_head else one._replace(removal=NOTHING)
-                groups.setdefault(Namespace(run.store, *one[:3]), []).append(known)
+        for one in sorted(filter(None, (_read(fd, name) for name in sorted(names))), key=lambda one: one.is_head):
+            groups.setdefault(Namespace(run.store, *one[:3]), []).append(one)  # the head's last, so it comes to the top
         united = [_united(where, writer, group) for where, group in groups.items()]
         failed = [one.problem for one in united if one.is_passing]
         if failed and not is_old:
             raise StoreFailed(what=f"unite the run {run.name}", problem=failed[0])
-        for name in read:
-            unlink_if_there(name, fd)
-        if is_old:
-            for name in os.listdir(fd):
+        for name in names:
+            if is_old or not name.startswith("."):
                 unlink_if_there(name, fd)
-    with suppress(OSError):  # a node has ended again meanwhile, or another process was first
+    with suppress(OSError):  # a node has handed in meanwhile, or another process was first
         os.rmdir(run.path)
     return united
 
@@ -170,13 +173,13 @@ def _unite(run: Run, writer: str, *, is_old: bool = False) -> list[United]:
 def _united(where: Namespace, writer: str, group: list[Handed]) -> United:
     """List what nodes have handed in for one namespace."""
     files_of = bundles.FilesOf(where)
-    ours = {one.row.sha256 for one in group if one.row}
+    ours = {one.addition.row.sha256 for one in group if one.addition}
 
     def merged(old: Listing) -> Listing | None:
         new: Listing | None = None
         for one in group:
-            addition = Addition(one.row, one.names, one.changed) if one.row else None
-            new = bundles.with_added(new or old, addition, one.removal, files_of) or new
+            removal = one.removal if one.is_head else NOTHING
+            new = bundles.with_added(new or old, one.addition, removal, files_of) or new
         return new
 
     try:
@@ -203,38 +206,16 @@ def _made(run: Run) -> Iterator[int]:
                 yield found
 
 
-def _put(fd: int, writer: str, name: str, text: bytes) -> None:
-    """Put a name; who puts the same one again has put it."""
-    from warmstart.store.atomic import publish, temp_file
-
-    if not text:
-        with suppress(FileExistsError):
-            os.close(
-                os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o444, dir_fd=fd)
-            )
-        return
-    with temp_file(fd, writer) as (temp, out):
-        write_all(out, text)
-        publish(fd, temp, out, name)
-
-
-def _read(fd: int, name: str) -> _Ending:
-    """Read what one node has put; nothing of one that is gone or damaged."""
-    if name.endswith(f".{_NONE}"):
-        return _Ending()
+def _read(fd: int, name: str) -> Handed | None:
+    """Read what a node has handed in; None if a name is another one, or its file gone or damaged."""
+    if name.startswith(".") or name.endswith(_ENDED):
+        return None
     try:
-        ending: _Ending = wire.decode(_Ending, wire.parse(unsealed(read_owned(name, LARGEST, fd))))
+        one: Handed = wire.decode(Handed, wire.parse(unsealed(read_owned(name, LARGEST, fd))))
+        _ = Namespace("", *one[:3]).path
     except (FileNotFoundError, Damaged, ValueError):
-        return _Ending()
-    return ending
-
-
-def _node(name: str) -> str:
-    return name.rpartition(".")[0]
-
-
-def _is_ending(name: str) -> bool:
-    return not name.startswith(".") and "." in name
+        return None
+    return one
 
 
 def _since(fd: int) -> float:

@@ -1,7 +1,7 @@
 """Read and change a namespace's listing: generations, files that a number names and that link(2) makes.
 
     <namespace>/listing/00000007       generation 7, written once, never renamed
-                        .tmp-…         being written
+                        .tmp-…  lock   being written; who writes holds a flock, which only saves tries
 
 **link(2) is the compare-and-swap**: it never overwrites, on NFS and Lustre as on a local disk. So no lock is needed,
 and a process may die or sleep for as long as it likes between any two of these steps:
@@ -42,10 +42,11 @@ from warmstart.store.layout import StoreFailed, store_errors
 if TYPE_CHECKING:
     Merge = Callable[[Listing], Listing | None]
 
-TRIES = 40
+TRIES, LOCK_S = 20, 10.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 2.0
 KEPT_S = 3600.0  # longer than any reader uses a head that it has read
 MANY, STORM_S = 100, 60.0
+_LOCK = "lock"
 _SWEPT = 2  # old ones that a writer removes: more than it makes
 _READS = 5  # of a directory in which the highest number is gone: others are at work
 
@@ -96,16 +97,19 @@ def change(where: Namespace, writer: str, merge: Merge) -> Listing | None:
     `merge` runs again if another process was first. Raises its errors, `HarvestTooLarge`, `StoreBusy`, `OfOtherFormat`,
     and `StoreFailed` also if the namespace is missing.
     """
+    from warmstart.store.locks import lock_or_proceed  # not needed to read
+
     known, pause = 0, SHORTEST_PAUSE_S
     with store_errors("change a listing", where.path):
         for _ in range(TRIES):
-            base, top = _newest(where, known, named=True, is_writer=True)
-            new = merge(base)
-            if new is None:
-                return None
-            new, text = encode(new._replace(number=top + 1, base=base.identity))
-            if _linked(where, writer, new.number, text) and _stands(where, new):
-                return new
+            with lock_or_proceed(_directory(where), _LOCK, LOCK_S):  # saves tries, and no more
+                base, top = _newest(where, known, named=True, is_writer=True)
+                new = merge(base)
+                if new is None:
+                    return None
+                new, text = encode(new._replace(number=top + 1, base=base.identity))
+                if _linked(where, writer, new.number, text) and _stands(where, new):
+                    return new
             known = new.number
             time.sleep(jittered(pause))
             pause = min(pause * 2, LONGEST_PAUSE_S)

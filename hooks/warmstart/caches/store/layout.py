@@ -4,7 +4,8 @@
         <scope>/<profile>/<namespace>/            0755
             <sha256>.sqsh  <sha256>.json          0444, immutable: a bundle, and the files of its entries
             facts                                 0444, written once: what the namespace is a hash of
-            listing/<number>                      0444, immutable: generations of the listing (generations.py)
+            listing/                              0700
+                <number>                          0444, immutable: generations of the listing (generations.py)
         <scope>/used                              bytes of the scope: its quota (quota.py)
     <store>/ending/<run>/                         0700: what nodes of a run publish together (ending.py)
 
@@ -84,7 +85,7 @@ def make_namespace(where: Namespace) -> int:
             below = os.open(part, DIRECTORY, dir_fd=fd)
         fd = below
     try:
-        ensure_dir(LISTING, 0o755, fd)
+        ensure_dir(LISTING, 0o700, fd)
     except BaseException:
         os.close(fd)
         raise
