@@ -270,7 +270,7 @@ def _remove(ending: Ending, deadline: Deadline, failures: list[WarmstartError]) 
         Errands(ending.paths, HARVESTS).drop(run.name)
     _forget(ending, failures)
     if in_use:
-        from warmstart.seed.overlay import CacheInUse
+        from warmstart.seed.overlay_end import CacheInUse
 
         problem = f"used {', '.join(in_use)}; the overlay was detached, and is gone when that process ends"
         failures.append(CacheInUse(what=f"{run.directory}/cache", problem=problem))
@@ -425,12 +425,12 @@ def _unmount(root: int, place: str) -> list[str]:
                 view.take_down(run)
             if SEED not in names and SETS not in names:
                 return []
-            from warmstart.seed import overlay
+            from warmstart.seed import overlay_end
 
             in_use: list[str] = []
             for fd in _sets(run):
                 end_flock_holders(fd, after(_MAKER_SECONDS))  # who still makes the set
-                in_use += overlay.take_down(fd)
+                in_use += overlay_end.take_down(fd)
             return in_use
     except FileNotFoundError:
         return []

@@ -25,7 +25,7 @@ from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, remove_tree
 from warmstart.host.identity import Identity
-from warmstart.seed import mounts, overlay
+from warmstart.seed import mounts, overlay, overlay_end
 from warmstart.seed.node_cache import Copy
 
 JOB = Identity("a job", 64201, 64201)
@@ -128,7 +128,7 @@ class Run(NamedTuple):
         with (
             opened_dir(str(self.path)) as base,
             opened_dir(str(stage)) as fd,
-            overlay.opened_overlay(base, SUBDIR, after(seconds)) as frozen,
+            overlay_end.opened_overlay(base, SUBDIR, after(seconds)) as frozen,
         ):
             assert frozen is not None
             return collect_overlay(
@@ -138,7 +138,7 @@ class Run(NamedTuple):
     def take_down(self) -> list[str]:
         """Unmount and remove it as the epilog does. Return what was still in use."""
         with opened_dir(str(self.path)) as fd:
-            used = overlay.take_down(fd)
+            used = overlay_end.take_down(fd)
         with opened_dir(str(self.path.parent)) as parent:
             remove_tree(parent, self.path.name, after(20))
         return used

@@ -27,7 +27,7 @@ from warmstart.harvest.collect import Collected
 from warmstart.host import linux, untrusted
 from warmstart.host.identity import Identity
 from warmstart.seed.node_cache import Copy
-from warmstart.seed.overlay import CacheInUse
+from warmstart.seed.overlay_end import CacheInUse
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 

@@ -21,11 +21,11 @@ from tests.lib.whiteouts import PATHS, RULES, grouped, merged
 from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir
-from warmstart.seed import eviction, mounts, overlay
+from warmstart.seed import eviction, mounts, overlay_end
 from warmstart.seed.eviction import Keep
 from warmstart.seed.layers import visible
 from warmstart.seed.node_cache import Copy
-from warmstart.seed.overlay import CacheInUse
+from warmstart.seed.overlay_end import CacheInUse
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -311,7 +311,7 @@ def test_a_run_whose_removal_waits_has_no_mount_left(node: Node) -> None:
     run = node.run("1.aaaaaaaa")
     run.show(node.bundle(SEEDED))
     with opened_dir(str(run.path)) as fd:
-        assert overlay.take_down(fd) == []
+        assert overlay_end.take_down(fd) == []
     assert node.mounts() == [f"layers/{names_in(node.layers)[0]}"]
     assert run.take_down() == []
 

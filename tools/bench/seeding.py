@@ -15,7 +15,7 @@ from tools.bench.figures import Figure, Series
 from warmstart.harvest.collect import HarvestLimits, Stage, collect_overlay
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.seed import overlay
+from warmstart.seed import overlay_end
 from warmstart.seed.node_cache import Copy
 
 SEEDED, NEW = 5_000, 200
@@ -98,7 +98,7 @@ def _collect(run: Run, stage: Path) -> None:
     with (
         opened_dir(str(run.path)) as base,
         opened_dir(str(stage)) as fd,
-        overlay.opened_overlay(base, SUBDIR, after(5)) as frozen,
+        overlay_end.opened_overlay(base, SUBDIR, after(5)) as frozen,
     ):
         assert frozen is not None
         found = collect_overlay(

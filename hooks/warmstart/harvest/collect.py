@@ -26,7 +26,7 @@ from warmstart.lean import TYPE_CHECKING, Callable, Collection, Container, Itera
 from warmstart.store.manifest import LATEST_NS, MOST_PER_BUNDLE, Entries, File, entry_weight, mark_weight
 
 if TYPE_CHECKING:
-    from warmstart.seed.overlay import OpenedOverlay
+    from warmstart.seed.overlay_end import OpenedOverlay
 
 CHANGED = "changed while it was read"
 HELD = "its lock is held"

@@ -50,7 +50,7 @@ from warmstart.profiles import contract, naming, registry
 from warmstart.profiles.client import Validator
 from warmstart.run.state import Caches, SeededBundle, incarnation
 from warmstart.seed import node_cache
-from warmstart.seed.overlay import opened_overlay, was_shown
+from warmstart.seed.overlay_end import opened_overlay, was_shown
 from warmstart.steps.contract import CacheFailed, Context, Outcome
 from warmstart.store import bundles, parts
 from warmstart.store.layout import Namespace, StoreFailed, StoreFull, is_user_scope

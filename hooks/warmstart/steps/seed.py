@@ -352,7 +352,7 @@ class _Seeding:
     def _discard(self, cache: _Cache, fd: int) -> None:
         """Leave the profile an empty directory: its variable names it, and not every tool makes it."""
         if cache.way == "overlay":
-            from warmstart.seed.overlay import discard
+            from warmstart.seed.overlay_end import discard
 
             with opened_dir(self._directory) as base:
                 discard(base, cache.name)

@@ -23,7 +23,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.files import DiskFailed
 from warmstart.profiles import facts, registry
 from warmstart.run.state import Run, Seeded
-from warmstart.seed import mounts, overlay
+from warmstart.seed import mounts, overlay, overlay_end
 from warmstart.steps import seed
 from warmstart.steps.contract import CacheFailed, Context, Outcome
 from warmstart.steps.seed import Options
@@ -321,7 +321,7 @@ def nodes(node: Node, tmp_path: Path) -> Iterator[list[Node]]:
         (one.cache / "deepgemm").mkdir()
     node.patch.setattr(mounts, "mounted", lambda _, paths, __: [os.open(path, os.O_RDONLY) for path in paths])
     node.patch.setattr(overlay, "show", lambda *_: True)
-    node.patch.setattr(overlay, "discard", lambda *_: None)
+    node.patch.setattr(overlay_end, "discard", lambda *_: None)
     yield [node, other]
     store.close()
 

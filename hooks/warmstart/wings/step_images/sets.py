@@ -275,12 +275,12 @@ def _show(context: Context, image: StepImage, key: str, more: str = "") -> None:
 
 def _undo(context: Context, one: Caches) -> None:
     """Take down what there is of a set. What stays goes with the run."""
-    from warmstart.seed import overlay
+    from warmstart.seed import overlay_end
 
     run = context.run
     with suppress(OSError), opened_dir(f"{run.directory}/{SETS}") as sets:
         with suppress(FileNotFoundError), opened_dir(one.key, sets) as fd:
-            overlay.take_down(fd)
+            overlay_end.take_down(fd)
         remove_tree(sets, one.key, after(REMOVAL_S))
     with suppress(WarmstartError), locked_run(context._replace(deadline=after(LOCK_S))):
         state.forget_caches(context.paths.state, run, one)
