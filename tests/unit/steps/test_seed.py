@@ -224,7 +224,7 @@ def test_why_all_of_a_profile_is_cold(node: Node, change: str, reason: str) -> N
         policy = node.context.policy
         node.context = node.context._replace(policy=policy._replace(seed=policy.seed._replace(keep=20)))
     else:
-        (listing,) = Path(node.context.store.path).rglob("listing/*")
+        (listing,) = Path(node.context.store.path).rglob("listing/0*")
         listing.rename(listing.with_name("00000009"))
     node.run()
     assert cold(node) == {"numba": reason}
