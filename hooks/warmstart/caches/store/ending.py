@@ -45,8 +45,6 @@ class Run(NamedTuple):
 
     store: str
     name: str  # `name_of`
-    nodes: int
-    head: str
 
     @property
     def path(self) -> str:
@@ -90,24 +88,24 @@ def name_of(uid: int, cluster: str, job_id: int, restarts: int) -> str:
 
 
 def hand_in(  # noqa: PLR0917 - what of whom, and where to
-    run: Run, writer: str, node: str, where: Namespace, row: Row | None, draft: Draft
+    run: Run, writer: str, node: str, is_head: bool, where: Namespace, row: Row | None, draft: Draft
 ) -> None:
     """Hand in a bundle that lies in place, if there is one, and what its job removed; after an error, again."""
     addition = draft.addition(row) if row else None
-    text = sealed(dumps(Handed(*where[1:], node == run.head, addition, draft.removal)).encode())
+    text = sealed(dumps(Handed(*where[1:], is_head, addition, draft.removal)).encode())
     with store_errors("hand in a bundle", run.path), _made(run) as fd, temp_file(fd, writer) as (temp, out):
         write_all(out, text)
         publish(fd, temp, out, f"{node}.{text[:_HASH].decode()}")
 
 
-def ended(run: Run, writer: str, node: str) -> Ended:
-    """Say that a node hands in nothing more; if it is the last one, make the union. After an error, again."""
+def ended(run: Run, writer: str, node: str, nodes: int) -> Ended:
+    """Say that a node hands in nothing more; if it is the last of so many, make the union. After an error, again."""
     with store_errors("end a run", run.path):
         with _made(run) as fd, suppress(FileExistsError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             os.close(os.open(node + _ENDED, flags, 0o444, dir_fd=fd))
         with suppress(FileNotFoundError), opened_dir(run.path) as fd:  # anew: only then NFS lists what is there
-            missing = run.nodes - sum(name.endswith(_ENDED) for name in os.listdir(fd))
+            missing = nodes - sum(name.endswith(_ENDED) for name in os.listdir(fd))
             if missing > 0:
                 return Ended(missing, [])
         return Ended(0, _unite(run, writer))
@@ -142,7 +140,7 @@ def due(store: str, now: float) -> list[str]:
 
 def unite(store: str, writer: str, name: str, now: float) -> list[United]:
     """Unite what has come of a run, whichever nodes are missing. What cannot be listed is dropped after two days."""
-    run = Run(store, name, 0, "")
+    run = Run(store, name)
     with store_errors("unite a run", run.path), suppress(FileNotFoundError):
         with opened_dir(run.path) as fd:
             is_old = _since(fd) < now - DROPPED_S

@@ -113,7 +113,7 @@ def change(where: Namespace, writer: str, merge: Merge) -> Listing | None:
             known = new.number
             time.sleep(jittered(pause))
             pause = min(pause * 2, LONGEST_PAUSE_S)
-    raise StoreBusy(what="change a listing", problem=f"others were first {TRIES} times")
+    raise StoreBusy(what="change a listing", tries=TRIES)
 
 
 def clean(where: Namespace, now: float) -> list[str]:

@@ -96,11 +96,11 @@ class Model:
 
     # What takes the place of functions of `generations`.
 
-    def listdir(self, _fd: int) -> list[str]:
+    def listdir(self, _where: object) -> list[str]:
         names = self.call(lambda: tuple(f"{number:08d}" for number, _ in sorted(self.files.there)))
         return [*names]  # type: ignore[misc]
 
-    def open(self, _fd: int, _where: Namespace, number: int, *, named: bool) -> Listing:  # noqa: ARG002
+    def open(self, _fd: int, _where: Namespace, number: int, *, named: bool, above: str = "") -> Listing:  # noqa: ARG002
         found = self.call(lambda: self.files.get(number))
         if found is GONE:
             raise FileNotFoundError(errno.ENOENT, "gone")
@@ -213,7 +213,7 @@ def test_every_order(model: Model, actors: str, removals: int, forgets: bool) ->
     model.forgets = forgets
     states, fault = explore(model, actors, removals)
     assert not fault
-    assert states > 5000
+    assert states > 3000
 
 
 def test_without_the_second_look_a_row_gets_lost(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
