@@ -25,11 +25,11 @@ from warmstart.errors import WarmstartError
 from warmstart.store.client import StoreClient
 
 # What changes nothing where nothing is wrong is left out.
-READING = {"look up and fetch", "look at parts", "check"}
+READING = {"look up and fetch", "check"}
 OPERATIONS = [(group, name) for group, it in GROUPS.items() for name in it.operations if name not in READING]
 # What is not wrong: a temporary file in a job's own directory goes with that, and nobody reads the metadata of an image
 # that is not there; a tag whose image was evicted is asked anew.
-HARMLESS = re.compile(r"/(parts|runs)/.*: was left|there is no such image|its image is not there")
+HARMLESS = re.compile(r"/(ending|runs)/.*: was left|there is no such image|its image is not there")
 
 
 class StoreAct(Act):

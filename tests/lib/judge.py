@@ -16,16 +16,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-_BUNDLE = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{16}")
+_BUNDLE = re.compile(r"[0-9a-f]{64}")
 _IMAGE = re.compile(r"[0-9a-f]{64}\.[^.]+\.[^.]+")
-_BELOW_NAMESPACE = {"index.json", "locks", "quarantine"}
-_MODES = {"artifacts": 0o700, "locks": 0o700, "quarantine": 0o700}
+_BELOW_NAMESPACE = {"listing", "facts"}
+_PRIVATE = {"caches", "ending", ".locks"}
 
 
 def store_problems(store: Path, *, settled: bool = True) -> list[str]:
     """Return what is wrong in a store. Unless it is `settled`, what a publisher left that died is not."""
     problems = [f"{path}: has mode {oct(path.stat().st_mode)}" for path in _open_to_others(store)]
-    for namespace in sorted(store.glob("artifacts/*/*/*")):
+    for namespace in sorted(store.glob("caches/*/*/*")):
         problems += [f"{namespace.relative_to(store)}: {text}" for text in _namespace(namespace, settled=settled)]
     images = store / "images"
     if images.is_dir():
@@ -37,60 +37,61 @@ def store_problems(store: Path, *, settled: bool = True) -> list[str]:
 
 def _open_to_others(store: Path) -> Iterator[Path]:
     for path in store.rglob("*"):
-        if path.name in _MODES and path.is_dir() and path.stat().st_mode & 0o777 != _MODES[path.name]:
+        if path.name in _PRIVATE and path.is_dir() and path.stat().st_mode & 0o777 != 0o700:
             yield path
 
 
 def _namespace(where: Path, *, settled: bool) -> Iterator[str]:
     names = {path.name for path in where.iterdir() if not path.name.startswith(".tmp-")}
-    manifests = {}
+    entries: dict[str, dict[str, Any]] = {}
     for name in sorted(names - _BELOW_NAMESPACE):
         stem, _, suffix = name.rpartition(".")
         if not _BUNDLE.fullmatch(stem) or suffix not in {"sqsh", "json"}:
             yield f"{name}: nothing of that name belongs there"
-        elif suffix == "sqsh" and f"{stem}.json" not in names and settled:
-            yield f"{name}: has no manifest"
         elif suffix == "json":
-            manifests[stem] = json.loads((where / name).read_bytes())
-            yield from (f"{name}: {text}" for text in _bundle(where, stem))
-    if "index.json" in names:
-        lines = [json.loads(line) for line in (where / "index.json").read_bytes().splitlines()]
-        yield from _index(lines, manifests, settled=settled)
+            problems, entries[stem] = _bundle(where, stem, settled=settled)
+            yield from (f"{name}: {text}" for text in problems)
+    listings = sorted((where / "listing").glob("[0-9]*"))
+    for number, path in enumerate(listings, 1):
+        rows, problems = _listing(path)
+        yield from (f"listing {path.name}: {text}" for text in problems)
+        if number == len(listings):
+            yield from _taken(rows, entries)
 
 
-def _bundle(where: Path, name: str) -> list[str]:
-    manifest = (where / f"{name}.json").read_bytes()
-    try:
-        bundle = (where / f"{name}.sqsh").read_bytes()
-    except FileNotFoundError:
-        return ["has no bundle"]
-    modes = {oct((where / f"{name}.{suffix}").stat().st_mode & 0o777) for suffix in ("json", "sqsh")}
-    wrong = [] if modes == {"0o444"} else [f"modes {modes}"]
-    return wrong + _content(name, where.parts[-3:], manifest, bundle)
+def _bundle(where: Path, name: str, *, settled: bool) -> tuple[list[str], dict[str, Any]]:
+    files, squashfs = where / f"{name}.json", where / f"{name}.sqsh"
+    problems, text = _unsealed(files.read_bytes())
+    entries: dict[str, Any] = json.loads(text)["entries"] if not problems else {}
+    if not squashfs.exists():
+        return (["has no bundle"] if settled else []), entries
+    modes = {oct(path.stat().st_mode & 0o777) for path in (files, squashfs)}
+    wrong = [*problems, *([] if modes == {"0o444"} else [f"modes {modes}"])]
+    return wrong + _content(name, where.parts[-2], text, squashfs.read_bytes()), entries
+
+
+def _unsealed(data: bytes) -> tuple[list[str], bytes]:
+    seal, _, text = data.partition(b"\n")
+    return ([] if hashlib.sha256(text).hexdigest().encode() == seal else ["is not what its seal says"]), text
 
 
 @lru_cache(1000)
-def _content(name: str, place: tuple[str, ...], text: bytes, bundle: bytes) -> list[str]:
-    """Return what is wrong with a bundle, by its manifest. Sweeps leave the same bundles again and again."""
-    manifest = json.loads(text)
-    wrong = []
-    if (manifest["format"], manifest["bundle"]) != (1, name):
-        wrong.append("is of another bundle")
-    if (manifest["scope"], manifest["profile"], manifest["namespace"]) != place:
-        wrong.append("is of another namespace")
-    if (manifest["size"], manifest["sha256"]) != (len(bundle), hashlib.sha256(bundle).hexdigest()):
-        wrong.append("its bundle has other bytes")
-        return wrong
-    if manifest["profile"].startswith("whole-"):  # its one entry stands for all of it
-        return wrong
+def _content(name: str, profile: str, text: bytes, bundle: bytes) -> list[str]:
+    """Return what is wrong with a bundle, by its list of files. Sweeps leave the same bundles again and again."""
+    if hashlib.sha256(bundle).hexdigest() != name:
+        return ["its bundle has other bytes"]
+    raw = json.loads(text)
+    if raw["format"] != 1:
+        return ["is of another format"]
+    if profile.startswith("whole-"):  # its one entry stands for all of it
+        return []
     listed = {
         (f"{entry}{file[1:]}" if file.startswith("/") else file): (size, sha256)
-        for entry, files in manifest["entries"].items()
+        for entry, files in raw["entries"].items()
         for file, (size, sha256, _mtime) in files.items()
     }
-    if bundle and (found := _unpacked(bundle)) != listed:
-        wrong.append(f"it lists {sorted(listed)}, its bundle holds {sorted(found)}")
-    return wrong
+    found = _unpacked(bundle)
+    return [] if found == listed else [f"it lists {sorted(listed)}, its bundle holds {sorted(found)}"]
 
 
 def _unpacked(bundle: bytes) -> dict[str, tuple[int, str]]:
@@ -108,26 +109,37 @@ def _unpacked(bundle: bytes) -> dict[str, tuple[int, str]]:
         }
 
 
-def _index(lines: list[dict[str, Any]], manifests: dict[str, Any], *, settled: bool) -> Iterator[str]:
-    index, *names = lines
-    listed = {item["bundle"]: item for item in index["bundles"]}
-    entries = dict(zip(listed, names, strict=True))
-    if settled and (missing := manifests.keys() - listed.keys() - index["refused"].keys()):
-        yield f"the index lacks {sorted(missing)}"
-    if list(listed) != sorted(listed):
-        yield "the index is not sorted by age"
-    several = len({entry for of in names for entry in of}) < sum(map(len, names))
-    if index["plain"] == (several or any(item["supersedes"] for item in index["bundles"])):
-        yield "the index is wrong about entries that are in two bundles"
-    for name, item in listed.items():
-        if name not in manifests:
-            yield f"the index names {name}, which is not there"
+def _listing(path: Path) -> tuple[list[tuple[str, list[str], list[str]]], list[str]]:
+    """Return the rows of a generation, topmost first: bundle, entries that readers take, others; and what is wrong."""
+    seal, head, *lines = path.read_bytes().split(b"\n")
+    wrong, _ = _unsealed(seal + b"\n" + head)
+    raw = json.loads(head)
+    if raw["number"] != int(path.name):
+        wrong.append("is of another number")
+    if hashlib.sha256(b"".join(b"\n" + line for line in lines)).hexdigest() != raw["content"]:
+        wrong.append("its lines are not those of its head")
+    rows = [(row[0], *json.loads(line)) for row, line in zip(raw["rows"], lines, strict=True)]
+    for row, (_, names, lost) in zip(raw["rows"], rows, strict=True):
+        if row[2:4] != [len(names), len(names) + len(lost)] or not names:
+            wrong.append(f"has wrong numbers of {row[0]}")
+    every = [entry for _, names, _ in rows for entry in names]
+    if len(every) != len({*every}):
+        wrong.append("an entry is taken from two bundles")
+    return rows, wrong
+
+
+def _taken(rows: list[tuple[str, list[str], list[str]]], entries: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Yield what is wrong with the newest listing, by the bundles that are there."""
+    above = set[str]()
+    for bundle, names, lost in rows:
+        if bundle not in entries:
+            yield f"the listing names {bundle}, which is not there"
             continue
-        manifest = manifests[name]
-        if (item["sha256"], item["size"]) != (manifest["sha256"], manifest["size"]):
-            yield f"the index has another hash of {name}"
-        if entries[name].keys() != manifest["entries"].keys() or item["number"] != len(manifest["entries"]):
-            yield f"the index has other entries of {name}"
+        if {*names, *lost} != entries[bundle].keys():
+            yield f"the listing has other entries of {bundle}"
+        if covered := above & {*names}:
+            yield f"{sorted(covered)} are taken from {bundle}, below another bundle that has them"
+        above |= entries[bundle].keys()
 
 
 def _images(images: Path, *, settled: bool) -> Iterator[str]:

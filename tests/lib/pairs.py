@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from tests.lib.interleave import TO_THE_END, Actor, Run, Schedule, Stage, Step, Touch, play, restore
+from warmstart.caches.store import client as caches
+from warmstart.caches.store.layout import Entries, Namespace
+from warmstart.caches.store.listing import Row
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity
 from warmstart.images.store import client as image_client
-from warmstart.repack import parts as repack_parts
-from warmstart.repack import rewrite
+from warmstart.maintenance import repack
+from warmstart.session import Session
 from warmstart.store import client
-from warmstart.store.bundles import Published
 from warmstart.store.client import StoreClient
-from warmstart.store.layout import Namespace
-from warmstart.store.manifest import Draft
 
 ME = Identity("me", os.getuid(), os.getgid())
 State = Mapping[str, str]  # what is promised → its version
@@ -277,36 +277,28 @@ def in_process() -> Iterator[None]:
     """Have workers run here, and bundles be texts, for a `with`."""
 
     @contextmanager
-    def unpacked(
-        own: rewrite.RepackSettings,
-        selections: Sequence[rewrite.BundleSelection],
-        deadline: Deadline,
-        copy: Callable[[rewrite.BundleSelection, int], None] | None = None,
-    ) -> Iterator[str]:
+    def packed(
+        session: Session, where: Namespace, parts: Sequence[repack.Part], deadline: Deadline
+    ) -> Iterator[tuple[int, list[Row], Entries]]:
         content: dict[str, str] = {}
-        for selection in selections:
+        entries: Entries = {}
+        for part in parts:
             fd = os.memfd_create("bundle")
-            (copy or partial(rewrite._from_store, own, deadline))(selection, fd)
+            files = caches.fetch(session.store, where, part.row, deadline, into=fd)
             text = json.loads(os.pread(fd, 1 << 20, 0))
             os.close(fd)
-            content.update({entry: text[entry] for entry in selection.entries})
-        yield json.dumps(content)
-
-    def publish_stage(
-        own: rewrite.RepackSettings, stage: str, to: Namespace, made: Draft, deadline: Deadline
-    ) -> Published:
-        fd = memory(stage.encode())
+            content.update({entry: text[entry] for entry in part.names})
+            entries.update({entry: files[entry] for entry in part.names})
+        fd = memory(json.dumps(content).encode())
         try:
-            return (own.store.publish_compacted if made.replaces else own.store.publish)(to, fd, made, deadline)
+            yield fd, [part.row for part in parts], entries
         finally:
             os.close(fd)
 
     with ExitStack() as patches:
         for module in (client, image_client):
             patches.enter_context(mock.patch.object(module, "Worker", InProcess))
-        for module in (rewrite, repack_parts):
-            patches.enter_context(mock.patch.object(module, "unpacked", unpacked))
-            patches.enter_context(mock.patch.object(module, "publish_stage", publish_stage))
+        patches.enter_context(mock.patch.object(repack, "_packed", packed))
         yield
 
 

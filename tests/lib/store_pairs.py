@@ -1,4 +1,4 @@
-"""The store's operations that tests/faults/test_interleavings.py runs in pairs, and what readers see of them."""
+"""The store's operations that tests/faults/test_orders.py runs in pairs, and what readers see of them."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from warmstart.store.board import Topic, Whose
-
 from tests.lib import superblocks
-from tests.lib.pairs import ME, TEMPLATE, Group, Known, Operation, State, memory
+from tests.lib.pairs import TEMPLATE, Group, Known, Operation, State, memory
+from warmstart.caches.store import bundles, client, ending, gc, generations
+from warmstart.caches.store.bundles import BundleGone, Draft
+from warmstart.caches.store.ending import Run
+from warmstart.caches.store.gc import What
+from warmstart.caches.store.layout import Entries, File, Namespace
+from warmstart.caches.store.look import Layer, Want
+from warmstart.caches.store.merge import Removal
 from warmstart.host.deadline import after
 from warmstart.images.squashfs import ImageInvalid
 from warmstart.images.store import eviction, published, uses
 from warmstart.images.store import layout as image_layout
 from warmstart.images.store.layout import NOBODY
 from warmstart.images.store.published import ImageDraft, ImageProducer
+from warmstart.maintenance import repack
 from warmstart.policy.keys import Keep
-from warmstart.repack import parts as repack_parts
-from warmstart.repack import rewrite
-from warmstart.store import board, bundles, index, maintenance, parts
-from warmstart.store.bundles import Offer
+from warmstart.seed import layers
+from warmstart.store import barrier
+from warmstart.store.barrier import Topic
 from warmstart.store.client import StoreClient
-from warmstart.store.layout import Namespace
-from warmstart.store.manifest import Base, Draft, Entries, File, Producer, content_digest
-from warmstart.store.parts import RunParts
 
-SCOPE, NODES = "user-1-a", "n[1-2]"
+SCOPE, SITE = "user-1-a", "site"
 
 
 def version(text: str) -> dict[str, File]:
@@ -39,29 +41,37 @@ def version(text: str) -> dict[str, File]:
     return {f"{text.partition('=')[0]}.nbi": File(len(text), hashlib.sha256(text.encode()).hexdigest(), 17)}
 
 
+def versions_of(content: Mapping[str, str]) -> Entries:
+    """Return the entries of a bundle with these versions."""
+    return {entry: version(f"{entry}={text}") for entry, text in content.items()}
+
+
 def where(store: str, scope: str = SCOPE) -> Namespace:
     """Return the namespace that operations are about."""
     return Namespace(store, scope, "numba", "ns")
 
 
-def draft(versions: Mapping[str, str], based_on: Mapping[str, str] | None = None, node: str = "n1") -> Draft:
-    """Return a draft of entries with these versions; `based_on` is what the job was seeded with."""
-    made = Draft(
-        Producer(7, "a", 1, node, "c"),
-        {"cpu": "x"},
-        {entry: version(f"{entry}={text}") for entry, text in versions.items()},
-    )
-    bases = {entry: Base(SCOPE, content_digest(version(f"{entry}={text}"))) for entry, text in (based_on or {}).items()}
-    return made._replace(based_on=bases)
+def draft(versions: Mapping[str, str], user: str = "a") -> Draft:
+    """Return what a job publishes that made entries with these versions."""
+    return Draft(user, 1, 7, versions_of(versions), facts={"cpu": "x"})
 
 
-def publish(store: StoreClient, versions: Mapping[str, str], based_on: Mapping[str, str] | None = None) -> str | None:
-    """Publish a bundle."""
+def publish(store: StoreClient, versions: Mapping[str, str], *changed: str, scope: str = SCOPE) -> str:
+    """Publish a bundle, some of whose entries the job was given, and changed. Return its hash."""
     fd = memory(json.dumps(versions).encode())
     try:
-        return store.publish(where(store.path), fd, draft(versions, based_on), after(60)).bundle
+        made = draft(versions)._replace(changed=[*changed])
+        return client.publish(store, where(store.path, scope), fd, made, after(60), quota=0).sha256
     finally:
         os.close(fd)
+
+
+def remove(store: StoreClient, *, hide: str = "", entry: str = "") -> None:
+    """Publish that a job removed an entry that it was given, of the bundle that has it; or that of a wider scope."""
+    place = where(store.path)
+    given = dict.fromkeys([entry] if entry else [], "".join(holder(store, entry).bundles))
+    made = draft({})._replace(removal=Removal(given, [hide] if hide else []))
+    client.publish(store, place, None, made, after(60), quota=0)
 
 
 def read(store: StoreClient, known: Known | None = None) -> dict[str, str]:
@@ -69,34 +79,46 @@ def read(store: StoreClient, known: Known | None = None) -> dict[str, str]:
 
     `known` are bundles that need not be fetched again, by their files.
     """
+    found = client.listings(store, [SITE, SCOPE], [Want("numba", "ns")], after(60))[0]
+    assert not found.failed, found.failed
+    content = [content_of(store, layer, known) for layer in found.layers]
+    files = [versions_of(each) for each in content]
+    if found.is_named:
+        pairs = zip(found.layers, content, strict=True)
+        names = [[entry for entry in layer.names if entry in each] for layer, each in pairs]
+        given = layers.visible(files, names).entries
+    else:
+        given = layers.given(files, found.hidden)
     versions: dict[str, str] = {}
-    for offer in store.offers([SCOPE, "site"], "numba", "ns", after(60)).offers:
-        place = where(store.path, offer.scope)
-        try:
-            files = [os.stat(f"{place.path}/{offer.bundle}.{ending}") for ending in ("json", "sqsh")]
-            key = [(file.st_ino, file.st_mtime_ns) for file in files]
-            content = (known or {}).get(str(key)) or fetched(store, place, offer)
-        except (bundles.BundleGone, FileNotFoundError):
-            continue
-        if known is not None:
-            known[str(key)] = content
-        for entry in offer.entries:
-            assert entry not in versions, f"{entry} is offered twice"
-            versions[entry] = content[entry]
+    for each, entries in zip(content, given, strict=True):
+        for entry in entries:
+            assert entry not in versions, f"{entry} is given twice"
+            versions[entry] = each[entry]
     return versions
 
 
-def versions_of(content: dict[str, str]) -> Entries:
-    """Return the entries of a bundle with these versions."""
-    return {entry: version(f"{entry}={text}") for entry, text in content.items()}
+def content_of(store: StoreClient, layer: Layer, known: Known | None) -> dict[str, str]:
+    """Return the versions of a bundle's entries; {} if it is gone."""
+    place = where(store.path, layer.scope)
+    try:
+        files = [os.stat(f"{place.path}/{layer.row.sha256}.{suffix}") for suffix in ("json", "sqsh")]
+        key = str([(file.st_ino, file.st_mtime_ns) for file in files])
+        if known is not None and key in known:
+            return known[key]
+        content = fetched(store, place, layer)
+    except (BundleGone, FileNotFoundError):
+        return {}
+    if known is not None:
+        known[key] = content
+    return content
 
 
-def fetched(store: StoreClient, place: Namespace, offer: Offer) -> dict[str, str]:
+def fetched(store: StoreClient, place: Namespace, layer: Layer) -> dict[str, str]:
     """Fetch a bundle, which is whole; return its entries' versions."""
     fd = os.memfd_create("copy")
     try:
-        files = store.fetch(place, offer, after(60), into=fd)
-        content: dict[str, str] = json.loads(os.pread(fd, offer.size, 0))
+        files = client.fetch(store, place, layer.row, after(60), into=fd)
+        content: dict[str, str] = json.loads(os.pread(fd, layer.row.size, 0))
     finally:
         os.close(fd)
     assert files == versions_of(content)
@@ -107,98 +129,69 @@ def fetched(store: StoreClient, place: Namespace, offer: Offer) -> dict[str, str
 
 
 def compact(store: StoreClient, scope: str = SCOPE) -> None:
-    """Merge all bundles of each user."""
+    """Make one bundle of all of each user's."""
     place = where(store.path, scope)
-    for merger in store.run_in(after(60), maintenance.plan_compaction, place, 2, 1 << 30):
-        rewrite.compact(settings(store), place, merger, after(60))
+    for merger in store.worker.run(after(60), gc.plan, place, 2):
+        with suppress(BundleGone):  # removed meanwhile
+            repack.compact(FakeSession(store), place, merger, after(60))  # type: ignore[arg-type]
 
 
-def settings(store: StoreClient) -> rewrite.RepackSettings:
-    """Return what `repack` needs; it unpacks and packs nothing here."""
-    return rewrite.RepackSettings("", store, ME)
+class FakeSession:
+    """What `repack` asks a session for."""
+
+    def __init__(self, store: StoreClient) -> None:
+        self.store = store
 
 
 def maintain(store: StoreClient, scope: str = SCOPE) -> None:
     """Do in a namespace what `maintenance.store` does, in its order; twice, as within an hour."""
     place = where(store.path, scope)
     for _ in range(2):
-        store.run_in(after(60), maintenance.sweep, place, time.time())
-        replaced = store.run_in(after(60), maintenance.superseded, place, time.time())
-        store.run_in(after(60), maintenance.remove, place, replaced)
-        compact(store, scope)
-    store.worker.run(after(60), maintenance.remove_empty, place, time.time())
-
-
-def remove(*entries: str) -> Callable[[StoreClient], object]:
-    """Return the removal of the bundle that has these entries and no other."""
-
-    def act(store: StoreClient) -> object:
-        surveyed = index.read(where(store.path).path, "").bundles
-        names = [listed.bundle for listed in surveyed if listed.entries.keys() == {*entries}]
-        return store.run_in(after(60), maintenance.remove, where(store.path), names)
-
-    return act
-
-
-def scrub(store: StoreClient) -> None:
-    """Quarantine the bundle with b and c, as if it were damaged."""
-    surveyed = index.read(where(store.path).path, "").bundles
-    for listed in surveyed:
-        if listed.entries.keys() == {"b", "c"}:
-            store.run_in(after(60), maintenance.quarantine, where(store.path), listed.bundle)
+        if not os.path.isdir(place.path):
             return
+        compact(store, scope)
+        store.worker.run(after(60), bundles.sweep, place, time.time())
+        store.worker.run(after(60), bundles.remove_empty, place, time.time() - gc.DAY)
 
 
-def promote(store: StoreClient) -> object:
-    """Publish an entry in the scope of the site."""
-    fd = memory(json.dumps({"p": "1"}).encode())
-    try:
-        return store.publish(where(store.path, "site"), fd, draft({"p": "1"}), after(60)).bundle
-    finally:
-        os.close(fd)
+def take_out(what: Callable[[StoreClient], What]) -> Callable[[StoreClient], object]:
+    """Return what takes something from readers, as `cache rm` and expiry do."""
+    return lambda store: store.run_in(after(60), gc.take_out, where(store.path), what(store))
+
+
+def holder(store: StoreClient, entry: str) -> What:
+    """Return the bundle that readers take an entry from."""
+    listing = generations.read(where(store.path))
+    rows = zip(listing.rows, listing.names, strict=True)
+    return What([row.sha256 for row, names in rows if entry in names])
 
 
 def make_bundles(store: StoreClient) -> None:
     """Publish what the operations are about."""
-    fd = memory(json.dumps({"s": "1", "r": "0"}).encode())
-    store.publish(where(store.path, "site"), fd, draft({"s": "1", "r": "0"}), after(60))
-    os.close(fd)
+    publish(store, {"s": "1", "r": "0"}, scope=SITE)
     publish(store, {"a": "1", "b": "1"})
     publish(store, {"b": "x", "c": "1"})
-    publish(store, {"a": "2"}, {"a": "1"})
-    fd = memory(b"{}")
-    stale = draft({}, {})._replace(based_on={"r": Base("site", content_digest(version("r=0")))})
-    store.publish(where(store.path), fd, stale, after(60))
-    os.close(fd)
+    publish(store, {"a": "2"}, "a")
+    remove(store, hide="r")
     publish(store, {"d": "1", "f": "1"})
-    publish(store, {"d": "2"}, {"d": "1"})
+    publish(store, {"d": "2"}, "d")
 
 
 BUNDLES = {
     "publish": Operation(partial(publish, versions={"n": "1"})),
     "publish the same entry": Operation(partial(publish, versions={"n": "2", "m": "2"})),
-    "publish again what was retired": Operation(partial(publish, versions={"r": "9"})),
-    "supersede": Operation(partial(publish, versions={"c": "2"}, based_on={"c": "1"})),
-    "supersede the same entry": Operation(partial(publish, versions={"c": "3"}, based_on={"c": "1"})),
-    "retire": Operation(partial(publish, versions={}, based_on={"f": "1"})),
-    "promote": Operation(promote),
+    "publish again what was hidden": Operation(partial(publish, versions={"r": "9"})),
+    "change an entry": Operation(lambda store: publish(store, {"c": "2"}, "c")),
+    "change the same entry": Operation(lambda store: publish(store, {"c": "3"}, "c")),
+    "remove an entry": Operation(partial(remove, entry="f")),
+    "publish for the site": Operation(partial(publish, versions={"p": "1"}, scope=SITE)),
     "compact": Operation(compact, merges=True),
-    "scrub": Operation(scrub, removes=True),
-    "evict": Operation(remove("a", "b"), removes=True),
-    "delete a bundle": Operation(remove("a"), removes=True),
-    "delete what superseded, and what it superseded": Operation(
-        lambda store: store.run_in(after(60), maintenance.remove, where(store.path), holders(store, "d")),
-        removes=True,
-    ),
+    "take out a bundle": Operation(take_out(partial(holder, entry="b")), removes=True),
+    "take out an entry": Operation(take_out(lambda _: What(entries=["d"])), removes=True),
+    "take out a user's": Operation(take_out(lambda _: What(users=["a"])), removes=True),
     "maintenance": Operation(maintain, merges=True),
-    "reindex": Operation(lambda store: store.run_in(after(60), bundles.reindex, where(store.path))),
     "look up and fetch": Operation(read, reads=True),
 }
-
-
-def holders(store: StoreClient, entry: str) -> list[str]:
-    """Return all bundles that have an entry."""
-    return [listed.bundle for listed in index.read(where(store.path).path, "").bundles if entry in listed.entries]
 
 
 def observe_bundles(store: StoreClient, known: Known) -> State:
@@ -206,147 +199,113 @@ def observe_bundles(store: StoreClient, known: Known) -> State:
     return read(store, known)
 
 
-def settle_bundles(store: StoreClient) -> None:
+def sweep(store: StoreClient) -> None:
     """Sweep, as the next maintenance does."""
     if os.path.isdir(where(store.path).path):
-        store.run_in(after(60), maintenance.sweep, where(store.path), 0.0)
+        store.worker.run(after(60), bundles.sweep, where(store.path), time.time())
 
 
 def tidy_bundles(store: StoreClient) -> None:
     """Maintain what operations are about, and the scope of the site."""
-    for scope in (SCOPE, "site"):
-        if os.path.isdir(where(store.path, scope).path):
-            maintain(store, scope)
+    for scope in (SCOPE, SITE):
+        maintain(store, scope)
 
 
 def make_empty(store: StoreClient) -> None:
     """Make a namespace whose last bundle was removed."""
     made = publish(store, {"a": "1"})
-    store.run_in(after(60), maintenance.remove, where(store.path), [str(made)])
+    store.run_in(after(60), gc.take_out, where(store.path), What([made]))
 
 
 EMPTIED = {
     "publish": BUNDLES["publish"],
+    "publish for the site": BUNDLES["publish for the site"],
     "remove an empty namespace": Operation(
-        lambda store: store.worker.run(after(60), maintenance.remove_empty, where(store.path), time.time()),
+        lambda store: store.worker.run(after(60), bundles.remove_empty, where(store.path), time.time())
     ),
     "look up and fetch": BUNDLES["look up and fetch"],
 }
 
 
-# What the nodes of a job hand in: nothing yet of run 7; of run 8 the first node has handed in, in a round, too.
+# Ends of the nodes of a job: nothing yet of run 7; of run 8 the first node has ended.
 
 EMPTY, HALF = "1.c.7.0", "1.c.8.0"
-ROUND = parts.name_of(1, "c", 8, 0, number=1)
 
 
-def hand_in(store: StoreClient, run: str, node: str, **versions: str) -> None:
-    """Do what a node's epilog does: hand in, and say that nothing more comes."""
-    place = RunParts(store.path, run)
-    fd = memory(json.dumps(versions).encode())
-    try:
-        store.hand_in(place, where(store.path), fd, draft(versions, node=node), NODES, after(60))
-    finally:
-        os.close(fd)
-    store.run_in(after(60), parts.finish, place, node, NODES)
+def end(store: StoreClient, run: str, node: str, **versions: str) -> None:
+    """End a node's harvest as its epilog does."""
+    place, ours = where(store.path), Run(store.path, run)
+    if versions:
+        fd = memory(json.dumps(versions).encode())
+        try:
+            row = client.put(store, place, fd, draft(versions), after(60), quota=0)
+        finally:
+            os.close(fd)
+        args = (ours, store.writer, node, node == "n1", place, row, draft(versions))
+        store.worker.run(after(60), ending.hand_in, *args)
+    store.worker.run(after(60), ending.ended, ours, store.writer, node, 2)
 
 
-def finish(store: StoreClient, run: str, node: str) -> None:
-    """Say that nothing comes from a node."""
-    store.run_in(after(60), parts.finish, RunParts(store.path, run), node, NODES)
+def unite(store: StoreClient) -> None:
+    """Publish what the first node has, as maintenance does an hour later."""
+    store.run(after(60), ending.unite, store.writer, HALF, 0.0)  # whatever the clock of a test says, it is not too old
 
 
-def merge_parts(store: StoreClient) -> None:
-    """Do what `entry.background` does with a run, in its order."""
-    place = RunParts(store.path, HALF)
-    with store.locked_parts(place, after(60)) as is_ours:
-        listing = store.parts(place, after(60)) if is_ours else None
-        if listing is None:
-            return
-        for group in repack_parts.by_namespace(listing).values():
-            repack_parts.merge(settings(store), place, group, after(60), head="n1")
-            store.worker.run(after(60), parts.remove, place, [part.bundle for part in group])
-        store.worker.run(after(60), parts.remove, place, [])
+def observe_ends(store: StoreClient, known: Known) -> State:
+    """Return what is published. Of an entry of several nodes it is the head's version, or that of who came alone."""
+    return dict.fromkeys(read(store, known), "is published")
 
 
-def look_at_parts(store: StoreClient) -> None:
-    """Ask what there is, as epilogs and maintenance do."""
-    for run in (EMPTY, HALF):
-        store.worker.run(after(60), parts.entries, RunParts(store.path, run), where(store.path))
-    store.run(after(60), parts.due, 0.0)
-
-
-def make_parts(store: StoreClient) -> None:
-    """Let the first node hand in."""
-    hand_in(store, HALF, "n1", w="1")
-    hand_in(store, ROUND, "n1", v="1")
-
-
-def observe_parts(store: StoreClient, known: Known) -> State:
-    """Return what is published or waits to be, and directories in which nothing waits."""
-    state = {}
-    for run in (EMPTY, HALF, ROUND):
-        listing = store.parts(RunParts(store.path, run), after(60))
-        for part in listing.parts if listing else []:
-            entries = store.part(RunParts(store.path, run), part.bundle, after(60)).manifest.entries
-            state.update(dict.fromkeys(entries, "waits"))
-        if listing and not listing.parts and not listing.standing.missing:
-            state[f"directory of {run}"] = "is left"
-    return {**state, **dict.fromkeys(read(store, known), "is published")}
-
-
-PARTS = {
-    "hand in from the first node": Operation(partial(hand_in, run=EMPTY, node="n1", x="1")),
-    "hand in from the second node": Operation(partial(hand_in, run=EMPTY, node="n2", x="2", y="2")),
-    "nothing from the first node": Operation(partial(finish, run=EMPTY, node="n1")),
-    "nothing from the second node": Operation(partial(finish, run=EMPTY, node="n2")),
-    "hand in from a late node": Operation(partial(hand_in, run=HALF, node="n2", z="2")),
-    "nothing from a late node": Operation(partial(finish, run=HALF, node="n2")),
-    "merge parts": Operation(merge_parts),
-    "end rounds": Operation(lambda store: store.run(after(60), parts.end_rounds, HALF), removes=True),
-    "look at parts": Operation(look_at_parts),
+ENDINGS = {
+    "the first node ends": Operation(partial(end, run=EMPTY, node="n1", x="1")),
+    "the second node ends": Operation(partial(end, run=EMPTY, node="n2", x="2", y="2")),
+    "the first node ends with nothing": Operation(partial(end, run=EMPTY, node="n1")),
+    "the second node ends with nothing": Operation(partial(end, run=EMPTY, node="n2")),
+    "a late node ends": Operation(partial(end, run=HALF, node="n2", z="2")),
+    "a late node ends with nothing": Operation(partial(end, run=HALF, node="n2")),
+    "a job publishes": BUNDLES["publish"],
+    "unite what there is": Operation(unite),
 }
 
 
-# What a job's nodes agree on. The head node has told its images.
-
-OWN, OTHER = Whose(1, "c", NODES), Whose(2, "c", "n1")
+# What a job's nodes say to each other. The head node has told its images.
 
 
-def topic(store: StoreClient, whose: Whose = OWN) -> Topic:
+def topic(store: StoreClient, key: str = "own") -> Topic:
     """Return what the nodes speak about."""
-    return Topic("c.7.0", "caches", store.writer, whose)
+    return Topic("c.7.0", f"caches.{key}.", store.writer)
 
 
-def propose(store: StoreClient, profile: str, whose: Whose = OWN) -> State:
+def propose(store: StoreClient, profile: str, key: str = "own") -> State:
     """Propose a profile, as a head node's prolog does; return what holds."""
-    return {f"proposal for {whose.uid}": store.run(after(60), board.begin, topic(store, whose), "proposal", profile)}
+    return {f"proposal of {key}": store.run(after(60), barrier.begin, topic(store, key), "proposal", profile)}
 
 
 def choose(store: StoreClient, reason: str) -> State:
     """Choose, as a head node's prolog does; return what holds."""
-    return {"choice": store.run(after(60), board.say, topic(store), "choice", reason)}
+    return {"choice": store.run(after(60), barrier.say, topic(store), "choice", reason)}
 
 
 def observe_agreement(store: StoreClient, _known: Known) -> State:
     """Return what nodes of the job read, or those of another one with its id, if it has begun: the first is over."""
-    for whose in (OTHER, OWN):
-        if found := store.look(after(60), board.hear, topic(store, whose), ["proposal"], []):
-            break
-    state = {f"proposal for {whose.uid}": text for text in found.values()}
-    if whose == OWN:
-        state.update(store.look(after(60), board.hear, topic(store), ["choice", "vote."], []))
-    return state
+    other = store.look(after(60), barrier.hear, topic(store, "other"), "proposal")
+    if other is not None:
+        return {"proposal of other": other}
+    state = {}
+    for name, said in (("proposal of own", "proposal"), ("choice", "choice")):
+        if (text := store.look(after(60), barrier.hear, topic(store), said)) is not None:
+            state[name] = text
+    return {**state, **dict.fromkeys(store.look(after(60), barrier.marks, topic(store), "vote."), "is there")}
 
 
 AGREEMENTS = {
     "propose": Operation(partial(propose, profile="a"), holds=True),
     "propose in a second prolog": Operation(partial(propose, profile="b"), holds=True),
-    "vote": Operation(lambda store: store.run(after(60), board.say, topic(store), "vote.n2", "given")),
+    "vote": Operation(lambda store: store.run(after(60), barrier.mark, topic(store), "vote.n2.0.")),
     "choose": Operation(partial(choose, reason="a"), holds=True),
     "choose in a second prolog": Operation(partial(choose, reason="b"), holds=True),
-    "withdraw": Operation(lambda store: store.run(after(60), board.take_down, topic(store).path), removes=True),
-    "another job with that id": Operation(partial(propose, profile="c", whose=OTHER), removes=True),
+    "withdraw": Operation(lambda store: store.run(after(60), barrier.take_down, "c.7.0/caches"), removes=True),
+    "another job with that id": Operation(partial(propose, profile="c", key="other"), removes=True),
 }
 
 
@@ -473,11 +432,11 @@ def nothing(_store: StoreClient) -> None:
 
 
 GROUPS = {
-    "bundles": Group(make_bundles, BUNDLES, observe_bundles, settle_bundles, tidy_bundles),
-    "empty namespaces": Group(make_empty, EMPTIED, observe_bundles, settle_bundles, tidy_bundles),
-    "parts": Group(make_parts, PARTS, observe_parts, settle_bundles, tidy_bundles),
+    "bundles": Group(make_bundles, BUNDLES, observe_bundles, sweep, tidy_bundles),
+    "empty namespaces": Group(make_empty, EMPTIED, observe_bundles, sweep, tidy_bundles),
+    "ends of a job": Group(lambda store: end(store, HALF, "n1", w="1"), ENDINGS, observe_ends, sweep, tidy_bundles),
     "agreements": Group(
-        lambda store: store.run(after(60), board.begin, topic(store)._replace(name="images"), "word", "x"),
+        lambda store: store.run(after(60), barrier.begin, Topic("c.7.0", "images.own.", store.writer), "word", "x"),
         AGREEMENTS,
         observe_agreement,
         nothing,

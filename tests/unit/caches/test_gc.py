@@ -168,13 +168,24 @@ def test_an_empty_scope_goes_with_its_last_namespace(tmp_path: Path) -> None:
     bundles.sweep(where, LATER)
     assert not bundles.remove_empty(where, time.time() - gc.DAY)
     assert quota.correct(str(tmp_path), "user-1") == 0
-    assert bundles.remove_empty(where, LATER)
+    time.sleep(0.02)  # its own renaming is no change
+    assert bundles.remove_empty(where, time.time() - 0.01)
     quota.correct(str(tmp_path), "user-1")
     assert gc.scopes(str(tmp_path)) == ["user-2"]
     assert publish(tmp_path, "b").sha256
     assert gc.scopes(str(tmp_path)) == ["user-1", "user-2"]
     assert gc.namespaces(str(tmp_path), "user-1") == [where]
     assert generations.read(where).names == [["b"]]
+
+
+def test_what_a_publisher_left_that_died_early_goes(tmp_path: Path) -> None:
+    """Before there was a listing."""
+    where = namespace(tmp_path)
+    os.makedirs(where.path)
+    assert bundles.sweep(where, LATER) == []
+    assert gc.survey(where) == []
+    assert bundles.remove_empty(where, LATER)
+    assert not os.path.exists(where.path)
 
 
 def test_the_stores_own_directories_are_swept(tmp_path: Path) -> None:

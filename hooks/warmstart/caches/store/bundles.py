@@ -329,30 +329,28 @@ def remove_empty(where: Namespace, before: float) -> bool:
     """
     gone = where._replace(name=f"gone-{where.name}")
     with store_errors("remove an empty namespace", where.path), suppress(FileNotFoundError):
-        if not _is_empty(where, before):
-            return False
+        with opened_dir(where.path) as fd:
+            if any(changed(name, fd) >= before for name in (".", *os.listdir(fd))) or not _is_empty(where):
+                return False
         os.rename(where.path, gone.path)
-        if not _is_empty(gone, before):
+        if not _is_empty(gone):
             os.rename(gone.path, where.path)
             return False
-        with opened_dir(f"{gone.path}/{LISTING}") as fd:
-            for name in os.listdir(fd):
-                unlink_if_there(name, fd)
-        with suppress(FileNotFoundError):
-            os.unlink(f"{gone.path}/{FACTS}")
         for folder in (f"{gone.path}/{LISTING}", gone.path):
-            os.rmdir(folder)
+            with suppress(FileNotFoundError), opened_dir(folder) as fd:
+                for name in os.listdir(fd):
+                    unlink_if_there(name, fd)
+                os.rmdir(folder)
         with suppress(OSError):  # other namespaces are there
             os.rmdir(os.path.dirname(where.path))
         return True
     return False
 
 
-def _is_empty(where: Namespace, before: float) -> bool:
+def _is_empty(where: Namespace) -> bool:
     with opened_dir(where.path) as fd:
-        is_old = max(changed(".", fd), changed(LISTING, fd)) < before
         is_bare = {LISTING, FACTS}.issuperset(os.listdir(fd))
-        return is_old and is_bare and not generations.read(where, is_writer=True).rows
+    return is_bare and not generations.read(where, is_writer=True).rows
 
 
 def _in_place(dir_fd: int, row: Row) -> bool:

@@ -120,13 +120,18 @@ def clean(where: Namespace, now: float) -> list[str]:
     """Remove old generations and what writers left that died; return the names."""
     from warmstart.store.atomic import TEMP_PREFIX
 
-    with store_errors("clean a listing", where.path), opened_dir(_directory(where)) as fd:
+    with (
+        store_errors("clean a listing", where.path),
+        suppress(FileNotFoundError),  # whoever made the namespace died before that
+        opened_dir(_directory(where)) as fd,
+    ):
         names = os.listdir(fd)
         numbers, before = _numbers(names), now - KEPT_S
         old = [name for name in names if name.startswith(TEMP_PREFIX) and changed(name, fd) < before]
         for number, following in pairwise(numbers):
             old += [_name(number)] if changed(_name(following), fd) < before else []
         return [name for name in old if unlink_if_there(name, fd)]
+    return []
 
 
 def named_bundles(where: Namespace) -> set[str]:
