@@ -24,7 +24,8 @@ from warmstart.host.deadline import after
 from warmstart.host.files import DiskFailed, opened_dir
 from warmstart.host.identity import Identity
 from warmstart.seed.extract import Source, extract
-from warmstart.seed.node_cache import Copy, get
+from warmstart.seed.fetch import get
+from warmstart.seed.node_cache import Copy
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 

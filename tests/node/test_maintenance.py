@@ -29,7 +29,8 @@ from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.run import state as runs
 from warmstart.run.state import Run
-from warmstart.seed import eviction, node_cache
+from warmstart.seed import eviction
+from warmstart.seed import fetch as fetching
 from warmstart.store import manifest
 
 pytestmark = pytest.mark.usefixtures("capable_host", "busy")
@@ -233,7 +234,7 @@ def test_copies_are_pruned_and_their_use_is_told_to_the_store(base: Path) -> Non
 def fetch(node: Host, row: Row) -> Path:
     with node.client() as store:
         directory, where = node.paths.bundles, node.namespace()
-        return Path(node_cache.get(directory, where, row, store=store, most_bytes=1 << 30, deadline=after(60)).path)
+        return Path(fetching.get(directory, where, row, store=store, most_bytes=1 << 30, deadline=after(60)).path)
 
 
 @pytest.mark.threat(22)

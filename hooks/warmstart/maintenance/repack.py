@@ -31,7 +31,7 @@ from warmstart.host.identity import ROOT
 from warmstart.host.space import Reservation
 from warmstart.profiles import registry
 from warmstart.profiles.contract import is_whole
-from warmstart.seed import layers, mounts, node_cache, overlay
+from warmstart.seed import fetch, layers, mounts, node_cache, overlay
 from warmstart.seed.overlay import JobIds
 from warmstart.session import Session
 from warmstart.store.client import StoreClient
@@ -125,7 +125,7 @@ def _pack_in(
     stage: str, store: StoreClient, where: Namespace, parts: Sequence[Part], deadline: Deadline
 ) -> Iterator[tuple[int, list[Row], Entries]]:
     copies = [
-        node_cache.get(f"{stage}/bundles", where, part.row, store=store, most_bytes=MOST_BYTES, deadline=deadline)
+        fetch.get(f"{stage}/bundles", where, part.row, store=store, most_bytes=MOST_BYTES, deadline=deadline)
         for part in parts
     ]
     files = [node_cache.entries_of(copy.directory, copy.row.sha256) for copy in copies]

@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import time
 
-from warmstart.host import files, wire
+from warmstart.host import files
 from warmstart.host.deadline import after
 from warmstart.host.files import closing, is_at, names_in, opened_dir, unlink_if_there
 from warmstart.host.space import Held, fair_order
 from warmstart.lean import TYPE_CHECKING, NamedTuple, suppress
 from warmstart.profiles.contract import WHOLE, is_whole
 from warmstart.seed import mounts
-from warmstart.seed.node_cache import ABOUT, BUNDLE, FETCHING
+from warmstart.seed.node_cache import ABOUT, BUNDLE, FETCHING, Place, last_use, place_of
 
 if TYPE_CHECKING:
     from warmstart.policy.keys import Policy
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 IN_USE_S = 3600.0  # a copy that was used within this time may be about to be mounted
 ABANDONED_S = 86400.0  # a beginning with which nobody went on for so long
 UNMOUNTING_S = 5.0
-_LONGEST_PLACE = 4096
 
 
 class Keep(NamedTuple):
@@ -38,14 +37,6 @@ class Keep(NamedTuple):
     def of(cls, policy: Policy) -> Keep:
         """Return what the policy says."""
         return cls(policy.seed.keep, {f"{WHOLE}{known.name}": known.keep for known in policy.wings if known.keep})
-
-
-class Place(NamedTuple):
-    """Where in the store a copy is from."""
-
-    scope: str = ""  # "" if that is not known, as the rest
-    profile: str = ""
-    namespace: str = ""
 
 
 class Use(NamedTuple):
@@ -126,22 +117,6 @@ def uses(bundles: str) -> list[Use]:
         found = [copy for copy in _copies(fd, BUNDLE) if copy.place.scope]
         return [Use(copy.place, copy.sha256, now if copy.is_mounted else copy.used) for copy in found]
     return []
-
-
-def last_use(fd: int, sha256: str) -> float:
-    """Return when a copy was used, 0.0 if it is gone."""
-    try:
-        return os.stat(sha256 + BUNDLE, dir_fd=fd, follow_symlinks=False).st_mtime
-    except FileNotFoundError:
-        return 0.0
-
-
-def place_of(fd: int, sha256: str) -> Place:
-    """Return where in the store a copy is from."""
-    with suppress(OSError, ValueError, TypeError), closing(files.open_regular(sha256 + ABOUT, fd)) as about:
-        scope, profile, namespace = wire.parse(os.read(about, _LONGEST_PLACE).partition(b"\n")[0])
-        return Place(str(scope), str(profile), str(namespace))
-    return Place()
 
 
 def _copies(fd: int, suffix: str) -> list[_Kept]:

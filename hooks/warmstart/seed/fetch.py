@@ -13,6 +13,7 @@ from warmstart.caches.store import client
 from warmstart.caches.store.bundles import BundleDamaged
 from warmstart.caches.store.layout import Entries, Namespace
 from warmstart.caches.store.listing import Row
+from warmstart.errors import ResourceError
 from warmstart.host import space
 from warmstart.host.deadline import Deadline, jittered
 from warmstart.host.files import (
@@ -28,7 +29,7 @@ from warmstart.host.files import (
 from warmstart.host.identity import WorkerSilent
 from warmstart.lean import dumps, suppress
 from warmstart.run.state import uptime_s
-from warmstart.seed.node_cache import ABOUT, BUNDLE, FETCHING, Copy, FetchOverBudget, here
+from warmstart.seed.node_cache import ABOUT, BUNDLE, FETCHING, Copy, here
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import StoreFailed
 
@@ -37,8 +38,25 @@ SPREAD_S = 2.0
 _is_spread = False
 
 
-def fetch(directory: str, where: Namespace, row: Row, store: StoreClient, deadline: Deadline) -> Copy:
-    """Return the node's copy of a bundle, which is fetched unless another process does; raises as `node_cache.get`."""
+class FetchOverBudget(ResourceError):
+    """A bundle is not on the node, and its fetch takes more bytes or time than there are."""
+
+    code = "fetch-over-budget"
+    template = "bundle {bundle}: {problem}"
+    hint = "later jobs go on with what came; raise seed.fetch_budget in the policy, or what nodes keep of its kind"
+
+
+def get(directory: str, where: Namespace, row: Row, *, store: StoreClient, most_bytes: int, deadline: Deadline) -> Copy:
+    """Return the node's copy of a bundle, which is fetched if there is none, and nobody else does.
+
+    Raises `FetchOverBudget` if the fetch takes more than `most_bytes`, is not complete at the deadline, or another job
+    is still at it; `OSError` and `DiskFailed` if the node's disk fails, and the errors of the store.
+    """
+    if copy := here(directory, where, row):
+        return copy
+    if row.size > most_bytes:
+        problem = f"it has {row.size} bytes, but only {most_bytes} may still be fetched"
+        raise FetchOverBudget(bundle=row.sha256, problem=problem)
     _spread(deadline)
     ensure_dir(directory, 0o700)
     flags, temp = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, row.sha256 + FETCHING

@@ -89,7 +89,7 @@ def _mount(path: str, target: str) -> None:
 def _unmount_most(dir_fd: int, bundles: str, most: int) -> None:
     """Unmount up to `most` copies beyond the bounds; those stay that a prolog has open, to show them to its job."""
     from warmstart.host.space import Held, fair_order
-    from warmstart.seed.eviction import last_use, place_of
+    from warmstart.seed.node_cache import last_use, place_of
 
     with opened_dir(bundles) as fd:
         copies = sorted((last_use(fd, sha256), sha256) for sha256 in os.listdir(dir_fd))

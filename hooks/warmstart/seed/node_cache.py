@@ -16,23 +16,21 @@ import os
 
 from warmstart.caches.store.layout import Entries, File, Namespace
 from warmstart.caches.store.listing import Row
-from warmstart.errors import ResourceError
 from warmstart.host import wire
-from warmstart.host.deadline import Deadline
-from warmstart.host.files import opened_dir, read_small
-from warmstart.lean import Collection, NamedTuple
-from warmstart.store.client import StoreClient
+from warmstart.host.files import closing, open_regular, opened_dir, read_small
+from warmstart.lean import Collection, NamedTuple, suppress
 
 BUNDLE, ABOUT, FETCHING = ".sqsh", ".json", ".fetching"
 LARGEST = 64 << 20  # bytes of what is known about a copy
+_LONGEST_PLACE = 4096
 
 
-class FetchOverBudget(ResourceError):
-    """A bundle is not on the node, and its fetch takes more bytes or time than there are."""
+class Place(NamedTuple):
+    """Where in the store a copy is from."""
 
-    code = "fetch-over-budget"
-    template = "bundle {bundle}: {problem}"
-    hint = "later jobs go on with what came; raise seed.fetch_budget in the policy, or what nodes keep of its kind"
+    scope: str = ""  # "" if that is not known, as the rest
+    profile: str = ""
+    namespace: str = ""
 
 
 class Copy(NamedTuple):
@@ -75,17 +73,17 @@ def here(directory: str, where: Namespace, row: Row) -> Copy | None:
         return None
 
 
-def get(directory: str, where: Namespace, row: Row, *, store: StoreClient, most_bytes: int, deadline: Deadline) -> Copy:
-    """Return the node's copy of a bundle; fetch it from the store if there is none.
+def last_use(fd: int, sha256: str) -> float:
+    """Return when a copy was used, 0.0 if it is gone."""
+    try:
+        return os.stat(sha256 + BUNDLE, dir_fd=fd, follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        return 0.0
 
-    Raises `FetchOverBudget` if the fetch takes more than `most_bytes`, is not complete at the deadline, or another job
-    is still at it; `OSError` and `DiskFailed` if the node's disk fails, and the errors of the store.
-    """
-    if copy := here(directory, where, row):
-        return copy
-    if row.size > most_bytes:
-        problem = f"it has {row.size} bytes, but only {most_bytes} may still be fetched"
-        raise FetchOverBudget(bundle=row.sha256, problem=problem)
-    from warmstart.seed import fetch
 
-    return fetch.fetch(directory, where, row, store, deadline)
+def place_of(fd: int, sha256: str) -> Place:
+    """Return where in the store a copy is from."""
+    with suppress(OSError, ValueError, TypeError), closing(open_regular(sha256 + ABOUT, fd)) as about:
+        scope, profile, namespace = wire.parse(os.read(about, _LONGEST_PLACE).partition(b"\n")[0])
+        return Place(str(scope), str(profile), str(namespace))
+    return Place()

@@ -17,6 +17,7 @@ import time
 
 from warmstart.caches.store import client
 from warmstart.caches.store.layout import MOST_BYTES, Namespace
+from warmstart.caches.store.listing import Row
 from warmstart.caches.store.look import Found, Layer, Want, own_failure
 from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.host.deadline import after
@@ -233,24 +234,14 @@ class _Seeding:
 
     def _fetch(self, cache: _Cache) -> None:
         """Copy the bundles of a profile to this node; leave out those for which there are no bytes, or no time."""
-        from warmstart.seed.node_cache import FetchOverBudget, get
+        from warmstart.seed.node_cache import here
 
-        context, left_out, copies = self._context, {}, {}
+        left_out: dict[str, ResourceError] = {}
+        copies: dict[str, Copy] = {}
         for layer in cache.found.layers:
-            try:
-                copy = get(
-                    context.paths.bundles,
-                    self._where(cache, layer),
-                    layer.row,
-                    store=context.store,
-                    most_bytes=self._bytes,
-                    deadline=self._fetching,
-                )
-            except FetchOverBudget as error:
-                left_out[layer.row.sha256] = error
-            else:
+            where = self._where(cache, layer)
+            if copy := here(self._context.paths.bundles, where, layer.row) or self._fetched(where, layer.row, left_out):
                 copies[layer.row.sha256] = copy
-                self._bytes -= copy.fetched
         if cache.found.beyond:
             why = f"an overlay has at most {MOST_LAYERS}; does `warmstart maintain --store` run each night?"
             self._tell_left_out(cache, cache.found.beyond, CacheFailed(profile=cache.name, problem=why))
@@ -263,6 +254,18 @@ class _Seeding:
         layers = [layer for layer in cache.found.layers if layer.row.sha256 in copies]
         cache.copies = [copies[layer.row.sha256] for layer in layers]
         cache.entries = [layer.names for layer in layers] if cache.found.is_named else None
+
+    def _fetched(self, where: Namespace, row: Row, left_out: dict[str, ResourceError]) -> Copy | None:
+        from warmstart.seed.fetch import FetchOverBudget, get
+
+        bundles, store, until = self._context.paths.bundles, self._context.store, self._fetching
+        try:
+            copy = get(bundles, where, row, store=store, most_bytes=self._bytes, deadline=until)
+        except FetchOverBudget as error:
+            left_out[row.sha256] = error
+            return None
+        self._bytes -= copy.fetched
+        return copy
 
     def _tell_left_out(self, cache: _Cache, number: int, why: ResourceError) -> None:
         self._context.audit.remark(f"{number} bundles were left out: {why}", cache.name)

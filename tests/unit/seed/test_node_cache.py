@@ -26,9 +26,10 @@ from warmstart.caches.store.listing import Row
 from warmstart.host import files
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
-from warmstart.seed import eviction, fetch, node_cache
-from warmstart.seed.eviction import IN_USE_S, Keep, Place, Use
-from warmstart.seed.node_cache import Copy, FetchOverBudget
+from warmstart.seed import eviction, fetch
+from warmstart.seed.eviction import IN_USE_S, Keep, Use
+from warmstart.seed.fetch import FetchOverBudget
+from warmstart.seed.node_cache import Copy, Place
 from warmstart.store.client import StoreClient
 
 WHOLES = "whole-things"
@@ -61,7 +62,7 @@ class Node(NamedTuple):
         return row
 
     def copy(self, row: Row, *, most: int = 1 << 20, seconds: float = 30) -> Copy:
-        return node_cache.get(
+        return fetch.get(
             str(self.directory), self.where, row, store=self.client, most_bytes=most, deadline=after(seconds)
         )
 

@@ -328,12 +328,11 @@ def _proposed(context: Context, tree: _Tree, at: dict[str, Generation]) -> _Foun
 
 def _fetched(context: Context, tree: _Tree, row: Row) -> _Found:
     """Return the mounted copy; the tree itself if it does not come in time."""
-    from warmstart.seed import mounts, node_cache
-    from warmstart.seed.node_cache import FetchOverBudget
+    from warmstart.seed import fetch, mounts
 
     policy = context.policy
     try:
-        copy = node_cache.get(
+        copy = fetch.get(
             context.paths.bundles,
             place_of(context.store.path, tree.home.scope, tree.facts),
             row,
@@ -341,7 +340,7 @@ def _fetched(context: Context, tree: _Tree, row: Row) -> _Found:
             most_bytes=offered(policy).keep,
             deadline=context.deadline.within(policy.seed.fetch_budget),
         )
-    except FetchOverBudget as error:
+    except fetch.FetchOverBudget as error:
         return _Found(None, error.code)
     (root,) = mounts.mounted(context.paths.layers, [copy.path], context.deadline.within(MOUNTING_S))
     lacks: list[str] = []

@@ -22,8 +22,8 @@ from warmstart.policy.match import Grant
 from warmstart.policy.shared import SharedPath
 from warmstart.request import Request, RequestInvalid
 from warmstart.runner import Prepared
-from warmstart.seed import mounts, node_cache, vote
-from warmstart.seed.node_cache import FetchOverBudget
+from warmstart.seed import fetch, mounts, vote
+from warmstart.seed.fetch import FetchOverBudget
 from warmstart.seed.vote import Cold, Proposed, Settled
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store.barrier import Barrier
@@ -189,7 +189,7 @@ def test_a_copy_that_does_not_come_in_time_is_not_shown(site: Shown, monkeypatch
         raise FetchOverBudget(bundle="b", problem="it is too slow")
 
     with monkeypatch.context() as patch:
-        patch.setattr(node_cache, "get", too_slow)
+        patch.setattr(fetch, "get", too_slow)
         (notice,) = site.run()
     assert (site.event(), site.sources) == (("itself", "fetch-over-budget"), [NOTHING])
     assert "read-only; its copy did not come in time" in notice
