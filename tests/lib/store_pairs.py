@@ -278,12 +278,12 @@ def topic(store: StoreClient, key: str = "own") -> Topic:
 
 def propose(store: StoreClient, profile: str, key: str = "own") -> State:
     """Propose a profile, as a head node's prolog does; return what holds."""
-    return {f"proposal of {key}": store.run(after(60), barrier.begin, topic(store, key), "proposal", profile)}
+    return {f"proposal of {key}": store.run(after(60), barrier.say, topic(store, key), "proposal", profile, True)}
 
 
 def choose(store: StoreClient, reason: str) -> State:
     """Choose, as a head node's prolog does; return what holds."""
-    return {"choice": store.run(after(60), barrier.say, topic(store), "choice", reason)}
+    return {"choice": store.run(after(60), barrier.say, topic(store), "choice", reason, False)}
 
 
 def observe_agreement(store: StoreClient, _known: Known) -> State:
@@ -436,7 +436,7 @@ GROUPS = {
     "empty namespaces": Group(make_empty, EMPTIED, observe_bundles, sweep, tidy_bundles),
     "ends of a job": Group(lambda store: end(store, HALF, "n1", w="1"), ENDINGS, observe_ends, sweep, tidy_bundles),
     "agreements": Group(
-        lambda store: store.run(after(60), barrier.begin, Topic("c.7.0", "images.own.", store.writer), "word", "x"),
+        lambda store: store.run(after(60), barrier.say, Topic("c.7.0", "images.own.", store.writer), "word", "x", True),
         AGREEMENTS,
         observe_agreement,
         nothing,

@@ -17,8 +17,6 @@ that nothing is shown: what is said first holds for all, so a head node that was
 
 from __future__ import annotations
 
-import time
-
 from warmstart.caches.store.look import Generation
 from warmstart.host.deadline import Deadline, after, looks
 from warmstart.lean import Mapping, NamedTuple, partial
@@ -62,13 +60,6 @@ class Choice(NamedTuple):
     cold: dict[str, Cold]
 
 
-class Settled(NamedTuple):
-    """How the nodes agreed."""
-
-    cold: dict[str, Cold]  # by profile
-    waited_s: float
-
-
 class Vote:
     """One node's part. Call `proposal`, then `settle`."""
 
@@ -109,19 +100,16 @@ class Vote:
                 raise
             return made
 
-    def settle(self, cold: dict[str, str], deadline: Deadline) -> Settled:
-        """Tell the others which profiles this node cannot show, and why; return what all of them show.
+    def settle(self, cold: dict[str, str], deadline: Deadline) -> dict[str, Cold]:
+        """Tell the others which profiles this node cannot show, and why; return which ones none of them shows.
 
         Raises `StoreError`, on other nodes also `HeadSilent`: then nothing of the proposal may be shown here.
         """
-        began = time.monotonic()
         until = deadline.within(self._chosen_by.left())
         if self._is_head:
-            choice = self._barrier.say(self._store, _CHOICE, self._counted(cold, until), deadline)
-        else:
-            self._vote(cold, deadline)
-            choice = self._chosen(Deadline(until.at - SAYING_S))
-        return Settled(choice.cold, round(time.monotonic() - began, 3))
+            return self._barrier.say(self._store, _CHOICE, self._counted(cold, until), deadline).cold
+        self._vote(cold, deadline)
+        return self._chosen(Deadline(until.at - SAYING_S)).cold
 
     def _vote(self, cold: dict[str, str], deadline: Deadline) -> None:
         bits = sum(1 << number for number, profile in enumerate(self._proposed) if profile in cold)

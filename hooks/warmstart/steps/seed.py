@@ -20,7 +20,7 @@ from warmstart.caches.store.layout import MOST_BYTES, Namespace
 from warmstart.caches.store.listing import Row
 from warmstart.caches.store.look import Found, Layer, Want, own_failure
 from warmstart.errors import ResourceError, StoreError, WarmstartError
-from warmstart.host.deadline import after
+from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DiskFailed, mount_id, opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.host.untrusted import TurnedAway, open_directory
@@ -162,7 +162,7 @@ class _Seeding:
             return
         agreed = [cache for cache in profiles if cache.is_agreed]
         is_head = self._context.run.leads(self._caches)
-        self._look({cache: _wanted(cache) for cache in profiles if is_head or cache not in agreed})
+        self._look({cache: _wanted(cache) for cache in profiles if is_head or cache not in agreed}, self._fetching)
         if agreed and self._options.barrier:
             self._agree(self._options.barrier, agreed, is_head=is_head)
         for cache in self._warm:
@@ -172,13 +172,13 @@ class _Seeding:
         if (mounted := [cache.name for cache in self._warm if cache.way]) and self._options.attach:
             self._options.attach(mounted)
 
-    def _look(self, wanted: dict[_Cache, Want]) -> None:
+    def _look(self, wanted: dict[_Cache, Want], until: Deadline) -> None:
         """Ask the store which bundles there are to show."""
         if not wanted:
             return
         try:
             wants, scopes = [*wanted.values()], self._caches.read_scopes
-            answers = client.listings(self._context.store, scopes, wants, self._fetching)
+            answers = client.listings(self._context.store, scopes, wants, until)
         except StoreError as error:
             self._failed(error, *wanted)
             return
@@ -208,12 +208,12 @@ class _Seeding:
             if there is None:
                 cache.is_agreed = False
                 cache.cold = cache.cold if is_head and cache.cold else NOTHING_PROPOSED
-            elif there.namespace != cache.namespace:
+            elif there.namespace != cache.namespace or not there.listings.keys() <= {*self._caches.read_scopes}:
                 differing = sorted(fact for fact, value in cache.facts.items() if there.facts.get(fact) != value)
-                cache.cold = f"{NODES_DIFFER}: {', '.join(differing)}"
+                cache.cold = f"{NODES_DIFFER}: {', '.join(differing or ['scopes'])}"
             elif there != own.get(cache.name) or there.without:
                 wanted[cache] = _wanted(cache)._replace(at=there.listings, without=there.without)
-        self._look(wanted)
+        self._look(wanted, self._fetching)
 
     def _proposed(self, cache: _Cache) -> Proposed:
         """Return what this node can show of a profile."""
@@ -250,7 +250,8 @@ class _Seeding:
             self._tell_left_out(cache, len(left_out), why_not)
             cache.cold = why_not.code if cache.is_agreed else "" if copies else BUNDLES_LEFT_OUT
             if not cache.cold and not cache.found.is_named:  # what the others cover is not known
-                self._look({cache: _wanted(cache)._replace(at=cache.found.listings, without=[*left_out])})
+                wanted = _wanted(cache)._replace(at=cache.found.listings, without=[*left_out])
+                self._look({cache: wanted}, self._context.deadline.within(MOUNTING_SECONDS))
         layers = [layer for layer in cache.found.layers if layer.row.sha256 in copies]
         cache.copies = [copies[layer.row.sha256] for layer in layers]
         cache.entries = [layer.names for layer in layers] if cache.found.is_named else None
@@ -336,11 +337,12 @@ class _Seeding:
 
     def _settle(self, vote: Vote, agreed: list[_Cache]) -> None:
         """Agree with the job's other nodes on what they all show, and discard the rest."""
+        started = time.monotonic()
         try:
-            settled = vote.settle({cache.name: cache.cold for cache in agreed if cache.cold}, self._context.deadline)
-            against = {name: why.reason for name, why in settled.cold.items()}
-            self._context.audit.say(agreed_ms=round(settled.waited_s * 1000, 3))
-            for name, why in settled.cold.items():
+            cold = vote.settle({cache.name: cache.cold for cache in agreed if cache.cold}, self._context.deadline)
+            against = {name: why.reason for name, why in cold.items()}
+            self._context.audit.say(agreed_ms=round((time.monotonic() - started) * 1000, 3))
+            for name, why in cold.items():
                 self._context.audit.put("caches", name, nodes=why.nodes)
         except StoreError as error:
             self.degraded.append(error)

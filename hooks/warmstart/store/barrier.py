@@ -73,27 +73,24 @@ def run_of(cluster: str, job_id: int, restarts: int) -> str:
     return f"{plain}.{job_id}.{restarts}"
 
 
-def begin(store: str, topic: Topic, name: str, text: str) -> str:
-    """Say the first message of a topic, as `say` does, and make the run's directory for it."""
-    with store_errors(f"writing {name} of {topic.path}"):
-        ensure_dir(f"{store}/{DIRECTORY}", 0o700)
-        ensure_dir(f"{store}/{DIRECTORY}/{topic.run}", 0o700)
-    return say(store, topic, name, text)
+def say(store: str, topic: Topic, name: str, text: str, begins: bool) -> str:
+    """Say a message; return it, or what was said under that name before.
 
-
-def say(store: str, topic: Topic, name: str, text: str) -> str:
-    """Say a message of a topic that was begun; return it, or what was said under that name before.
-
-    Raises `StoreFull` or `StoreFailed`, the latter also where the topic was taken down with its directory.
+    Only who `begins` a topic makes the run's directory. Raises `StoreFull` or `StoreFailed`, the latter also where the
+    topic was taken down with its directory.
     """
     from warmstart.store.atomic import publish, temp_file
 
-    file = topic.beginning + name
-    with store_errors(f"writing {name} of {topic.path}"), opened_dir(f"{store}/{DIRECTORY}/{topic.run}") as fd:
-        with temp_file(fd, topic.writer) as (temp, out):
-            write_all(out, text.encode())
-            is_first = publish(fd, temp, out, file)
-        return text if is_first else read_small(file, LONGEST, fd).decode()
+    directory, file = f"{store}/{DIRECTORY}/{topic.run}", topic.beginning + name
+    with store_errors(f"writing {name} of {topic.path}"):
+        if begins:
+            ensure_dir(f"{store}/{DIRECTORY}", 0o700)
+            ensure_dir(directory, 0o700)
+        with opened_dir(directory) as fd:
+            with temp_file(fd, topic.writer) as (temp, out):
+                write_all(out, text.encode())
+                is_first = publish(fd, temp, out, file)
+            return text if is_first else read_small(file, LONGEST, fd).decode()
 
 
 def mark(store: str, topic: Topic, name: str) -> None:
@@ -204,12 +201,13 @@ class Barrier(NamedTuple):
         return Topic(self.run, f"{self.topic}.{self.key}.", store.writer)
 
     def begin(self, store: StoreClient, name: str, value: M, deadline: Deadline) -> M:
-        """Say the first message; return it, or what an earlier prolog of this run has said."""
-        return _read(type(value), store.run(deadline, begin, self.topic_of(store), name, _text(value))) or value
+        """Say the first message of the topic; return it, or what an earlier prolog of this run has said."""
+        return self.say(store, name, value, deadline, begins=True)
 
-    def say(self, store: StoreClient, name: str, value: M, deadline: Deadline) -> M:
+    def say(self, store: StoreClient, name: str, value: M, deadline: Deadline, *, begins: bool = False) -> M:
         """Say a message; return it, or what was said under that name before."""
-        return _read(type(value), store.run(deadline, say, self.topic_of(store), name, _text(value))) or value
+        said = store.run(deadline, say, self.topic_of(store), name, dumps(value._asdict()), begins)
+        return _read(type(value), said) or value
 
     def hear(self, store: StoreClient, name: str, kind: type[M], deadline: Deadline) -> M | None:
         """Return a message; None while it was not said, or where it has another release's form."""
@@ -247,10 +245,6 @@ class Barrier(NamedTuple):
             yield
         finally:
             self.waits(False)
-
-
-def _text(value: Message) -> str:
-    return dumps(value._asdict())
 
 
 def _read(kind: type[M], text: str) -> M | None:

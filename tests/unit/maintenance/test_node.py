@@ -110,7 +110,7 @@ def test_the_board_of_a_long_job_stays(node: Host) -> None:
     kept, other = "c.7.0", "c.8.0"
     topics = [Topic(run, "caches.key.", "n1") for run in (kept, other, "c.7.1")]
     for topic in topics:
-        barrier.begin(store, topic, "proposal", "{}")
+        barrier.say(store, topic, "proposal", "{}", True)
     began = max(path.stat().st_ctime for path in node.site.store.glob("runs/*"))
     run = node.run(topics=["c.7.0/caches", "c.9.0/gone"])
     node.recorded(run)

@@ -15,7 +15,7 @@ from warmstart.errors import StoreError
 from warmstart.host.deadline import after
 from warmstart.host.worker import Worker
 from warmstart.seed import vote
-from warmstart.seed.vote import Cold, Proposed, Settled, Vote
+from warmstart.seed.vote import Cold, Proposed, Vote
 from warmstart.store.barrier import Barrier, HeadSilent
 from warmstart.store.client import StoreClient
 
@@ -53,12 +53,12 @@ def agree(
     cold: dict[str, dict[str, str]],
     absent: frozenset[str] = frozenset(),
     seconds: float = 10.0,
-) -> dict[str, Settled | StoreError]:
+) -> dict[str, dict[str, Cold] | StoreError]:
     """Let the nodes agree, each in a thread; return what each learnt. `cold` is what a node cannot show.
 
     Each waits so many seconds for those who are absent.
     """
-    learnt: dict[str, Settled | StoreError] = {}
+    learnt: dict[str, dict[str, Cold] | StoreError] = {}
 
     def run(node: str) -> None:
         part = member(store, node, nodes)
@@ -78,12 +78,12 @@ def agree(
     return learnt
 
 
-def colds(learnt: dict[str, Settled | StoreError]) -> list[dict[str, Cold]]:
+def colds(learnt: dict[str, dict[str, Cold] | StoreError]) -> list[dict[str, Cold]]:
     """Return what the nodes learnt to be cold, each result once."""
     found: list[dict[str, Cold]] = []
     for one in learnt.values():
-        assert isinstance(one, Settled), one
-        found += [one.cold] if one.cold not in found else []
+        assert isinstance(one, dict), one
+        found += [one] if one not in found else []
     return found
 
 
@@ -111,7 +111,7 @@ def test_many_votes_cost_the_head_node_few_calls(tmp_path: Path, monkeypatch: py
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "open", counted)
-        found = head.settle({}, after(30)).cold
+        found = head.settle({}, after(30))
     assert found == {"beta": Cold("nodes-differ: cpu, gpu", ["n11"])}
     assert len(opened) < 10
 
@@ -150,7 +150,7 @@ def test_a_head_node_that_is_late_chooses_cold(tmp_path: Path) -> None:
     other.proposal({}, after(30))
     with pytest.raises(HeadSilent):
         other.settle({}, after(30))
-    assert head.settle({}, after(30)).cold == {"alpha": Cold("head-silent", ["n1"])}
+    assert head.settle({}, after(30)) == {"alpha": Cold("head-silent", ["n1"])}
 
 
 def test_a_prolog_that_runs_again_keeps_to_the_choice(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_what_the_node_said_is_taken_down(ended: Context, tmp_path: Path, is_the
     if is_there:
         (tmp_path / "store").mkdir()
         topic = Topic("test.7.0", "caches.0.", "n1")
-        barrier.begin(str(tmp_path / "store"), topic, "answer", "{}")
+        barrier.say(str(tmp_path / "store"), topic, "answer", "{}", True)
     outcome = release.run(ended._replace(run=record), release.Options())
     assert [type(error) for error in outcome.degraded] == ([] if is_there else [StoreFailed])
     assert runs.load(ended.paths.state, 7) is None

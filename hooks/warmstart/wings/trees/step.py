@@ -259,9 +259,9 @@ def _agreed(
     try:
         settled = vote.settle({} if found.copy else {PROFILE: found.reason}, context.deadline)
     finally:
-        if found.copy and (settled is None or PROFILE in settled.cold):
+        if found.copy and (settled is None or PROFILE in settled):
             os.close(found.copy.root)
-    cold = settled.cold.get(PROFILE)
+    cold = settled.get(PROFILE)
     return _Found(None, cold.reason, found.failure) if cold else found
 
 

@@ -24,7 +24,7 @@ from warmstart.request import Request, RequestInvalid
 from warmstart.runner import Prepared
 from warmstart.seed import fetch, mounts, vote
 from warmstart.seed.fetch import FetchOverBudget
-from warmstart.seed.vote import Cold, Proposed, Settled
+from warmstart.seed.vote import Cold, Proposed
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store.barrier import Barrier
 from warmstart.wings.trees import place, requests, shown, step
@@ -221,9 +221,9 @@ class Nodes:
         self.own = own
         return {name: it._replace(facts=self.facts or it.facts) for name, it in own.items()}
 
-    def settle(self, cold: dict[str, str], _deadline: object) -> Settled:
+    def settle(self, cold: dict[str, str], _deadline: object) -> dict[str, Cold]:
         self.votes.append(cold)
-        return Settled({PROFILE: Cold(self._cold or cold[PROFILE], ["n2"])} if self._cold or cold else {}, 0.0)
+        return {PROFILE: Cold(self._cold or cold[PROFILE], ["n2"])} if self._cold or cold else {}
 
 
 def agreed(site: Shown) -> tuple[str, str]:
