@@ -54,7 +54,7 @@ def test_what_a_job_changed_or_made_afresh_takes_the_place_of_what_is_there(tmp_
     publish(tmp_path, "a", "b")
     for more in ({"changed": ["a"]}, {"fresh": True}):
         with memory_file(repr(more).encode()) as fd:
-            made = bundles.publish(namespace(tmp_path), OWNER, fd, draft("a")._replace(**more), 0)  # type: ignore[arg-type]
+            made = bundles.publish(namespace(tmp_path), OWNER, fd, draft("a")._replace(**more), 0)
         assert generations.head(namespace(tmp_path)).rows[0].sha256 == made.sha256
         assert names(tmp_path) == [["a"], ["b"]]
 
@@ -238,7 +238,7 @@ def test_what_was_swept_before_a_listing_named_it_is_put_again(tmp_path: Path, m
 
     def swept(*args: object) -> object:
         bundles.sweep(namespace(tmp_path), LATER)
-        return real(*args)  # type: ignore[arg-type]
+        return real(*args)
 
     monkeypatch.setattr(generations, "change", swept)
     assert publish(tmp_path, "a", content=b"bytes").sha256 == row.sha256
