@@ -17,7 +17,7 @@ from warmstart.caches.store import bundles, client, ending, gc, generations
 from warmstart.caches.store.bundles import BundleGone, Draft
 from warmstart.caches.store.ending import Run
 from warmstart.caches.store.gc import What
-from warmstart.caches.store.layout import Entries, File, Namespace
+from warmstart.caches.store.layout import Entries, File, Namespace, content_digest
 from warmstart.caches.store.look import Layer, Want
 from warmstart.caches.store.merge import Removal
 from warmstart.host.deadline import after
@@ -67,9 +67,9 @@ def publish(store: StoreClient, versions: Mapping[str, str], *changed: str, scop
 
 
 def remove(store: StoreClient, *, hide: str = "", entry: str = "") -> None:
-    """Publish that a job removed an entry that it was given, of the bundle that has it; or that of a wider scope."""
+    """Publish that a job removed the first version of an entry, which it was given; or one of a wider scope."""
     place = where(store.path)
-    given = dict.fromkeys([entry] if entry else [], "".join(holder(store, entry).bundles))
+    given = {entry: content_digest(version(f"{entry}=1"))} if entry else {}
     made = draft({})._replace(removal=Removal(given, [hide] if hide else []))
     client.publish(store, place, None, made, after(60), quota=0)
 

@@ -6,6 +6,7 @@ import errno
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.lib.bundles import OWNER, draft, memory_file, namespace, publish
 from warmstart.caches.store import bundles, generations, quota
 from warmstart.caches.store.bundles import ORPHAN_S, BundleDamaged, BundleGone, Draft
 from warmstart.caches.store.generations import StoreBusy
-from warmstart.caches.store.layout import BUNDLE, FILES, LATEST_NS, Entries, File
+from warmstart.caches.store.layout import BUNDLE, FILES, LATEST_NS, Entries, File, Namespace, content_digest
 from warmstart.caches.store.listing import HarvestTooLarge
 from warmstart.caches.store.merge import Removal
 from warmstart.caches.store.quota import QuotaExceeded
@@ -60,8 +61,8 @@ def test_what_a_job_changed_or_made_afresh_takes_the_place_of_what_is_there(tmp_
 
 
 def test_what_a_job_removed_goes_without_a_bundle(tmp_path: Path) -> None:
-    sha256 = publish(tmp_path, "a", "b").sha256
-    gone = draft()._replace(removal=Removal({"a": sha256}))
+    publish(tmp_path, "a", "b")
+    gone = draft()._replace(removal=Removal({"a": content_digest(draft("a").entries["a"])}))
     assert bundles.publish(namespace(tmp_path), OWNER, None, gone, 0).number == 2
     assert names(tmp_path) == [["b"]]
     hidden = draft()._replace(removal=Removal(hide=["s"]))
@@ -222,7 +223,7 @@ def test_what_is_listed_while_it_is_swept_comes_back(tmp_path: Path, monkeypatch
         row = bundles.put(namespace(tmp_path), OWNER, fd, draft("b"), 0)
     real, asked = generations.named_bundles, []
 
-    def named(where: bundles.Namespace) -> set[str]:
+    def named(where: Namespace) -> set[str]:
         asked.append(where)
         return real(where) | ({row.sha256} if len(asked) == 2 else set())
 
@@ -236,7 +237,7 @@ def test_what_was_swept_before_a_listing_named_it_is_put_again(tmp_path: Path, m
         row = bundles.put(namespace(tmp_path), OWNER, fd, draft("a"), 0)
     real = generations.change
 
-    def swept(*args: object) -> object:
+    def swept(*args: Any) -> object:  # noqa: ANN401 - as of `change`
         bundles.sweep(namespace(tmp_path), LATER)
         return real(*args)
 

@@ -11,6 +11,7 @@ import pytest
 from tests.lib.bundles import OWNER, draft, memory_file, namespace, publish
 from warmstart.caches.store import bundles, ending, generations
 from warmstart.caches.store.ending import PATIENCE_S, Ended, Run
+from warmstart.caches.store.layout import content_digest
 from warmstart.caches.store.merge import Removal
 from warmstart.store.layout import StoreFailed
 
@@ -26,7 +27,7 @@ class Job:
         self.run = Run(str(store), ending.name_of(1000, "c", 7, 0))
 
     def hand_in(self, node: str, *entries: str, content: str = "", removal: Removal | None = None) -> None:
-        made = draft(*entries)._replace(removal=removal or Removal())
+        made = draft(*entries)._replace(removal=removal or Removal(), at=1)
         with memory_file((content or f"{node} {entries}").encode()) as fd:
             row = bundles.put(self.where, OWNER, fd, made, 0) if entries else None
         ending.hand_in(self.run, OWNER, node, node == "n1", self.where, row, made)
@@ -104,9 +105,9 @@ def test_the_others_know_what_the_first_node_has_handed_in(job: Job) -> None:
 
 
 def test_what_was_removed_is_the_first_nodes_word(job: Job) -> None:
-    sha256 = publish(job.store, "a", "b", "c").sha256
-    job.hand_in("n2", removal=Removal({"a": sha256}))
-    job.hand_in("n1", removal=Removal({"b": sha256}))
+    publish(job.store, "a", "b", "c")
+    for node, entry in (("n2", "a"), ("n1", "b")):
+        job.hand_in(node, removal=Removal({entry: content_digest(draft(entry).entries[entry])}))
     for node in ("n1", "n2", "n3"):
         job.ended(node)
     assert job.seen() == [["a", "c"]]

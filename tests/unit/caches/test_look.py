@@ -9,7 +9,7 @@ import pytest
 
 from warmstart.caches.store import bundles, generations, look
 from warmstart.caches.store.bundles import Draft
-from warmstart.caches.store.layout import File, Namespace
+from warmstart.caches.store.layout import File, Namespace, content_digest
 from warmstart.caches.store.look import Found, Generation, Layer, Want
 from warmstart.caches.store.merge import Removal
 from warmstart.store.layout import StoreFailed
@@ -73,7 +73,8 @@ def test_a_narrower_scope_lies_on_top_and_wins(store: Store) -> None:
 def test_what_a_user_hides_is_hidden_without_bundles_of_their_own(store: Store) -> None:
     shared = store.publish("a", "b", scope=SITE)
     store.publish("x")
-    store.publish(removal=Removal({"x": store.look().layers[0].row.sha256}, ["a"]))
+    held = bundles.entries(store.where(USER), store.look().layers[0].row.sha256)
+    store.publish(removal=Removal({"x": content_digest(held["x"])}, ["a"]))
     assert taken(store.look()) == [(SITE, shared, ["b"])]
 
 

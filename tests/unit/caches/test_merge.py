@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmstart.caches.store import merge
-from warmstart.caches.store.layout import Entries, File
+from warmstart.caches.store.layout import Entries, File, content_digest
 from warmstart.caches.store.listing import Listing, Row, checked, decode, encode
 from warmstart.caches.store.merge import Addition, Removal
 
@@ -91,11 +91,9 @@ class Place:
             case Publish(made, changed, removed, fresh, late):
                 new = self.put({entry: [f"{entry}/{part}" for part in parts] for entry, parts in made.items()})
                 new = new._replace(changed=new.names if fresh else sorted(changed))
-                other = "0" * 64
-                source = {entry: other if late else self.taken.get(entry, other) for entry in sorted(removed)}
-                for entry, sha256 in source.items():
-                    if expected.get(entry) == sha256:
-                        del expected[entry]
+                had = {entry: self.bundles[self.taken[entry]][entry] for entry in removed if entry in self.taken}
+                source = {entry: "0" * 64 if late else content_digest(files) for entry, files in had.items()}
+                expected = {entry: sha for entry, sha in expected.items() if late or entry not in removed}
                 if not expected.keys() >= made.keys() or {*new.changed} & made.keys():
                     expected.update(dict.fromkeys(made, new.row.sha256))
                 result = merge.added(self.listing, new, Removal(source), self.files_of)

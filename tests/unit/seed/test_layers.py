@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.lib.whiteouts import ODD_PATHS, PATHS, RULES, grouped, merged
 from warmstart.caches.store import merge
-from warmstart.caches.store.layout import Entries, File
+from warmstart.caches.store.layout import Entries, File, content_digest
 from warmstart.caches.store.listing import Listing, Row
 from warmstart.caches.store.merge import Addition, Removal
 from warmstart.seed.layers import given, visible
@@ -73,7 +73,8 @@ def test_who_shows_all_of_a_listing_needs_no_names(
         new = Addition(row, [*entries], [*entries] if fresh else [])
         listing = merge.added(listing, new, merge.NOTHING, held.get) or listing
     given_from = {name: row.sha256 for row, names in zip(listing.rows, listing.names, strict=True) for name in names}
-    gone = {entry: given_from[entry] for entry in {*map(entry_of, removed)} & given_from.keys()}
+    going = {*map(entry_of, removed)} & given_from.keys()
+    gone = {entry: content_digest(held[given_from[entry]][entry]) for entry in going}
     listing = merge.added(listing, None, Removal(gone), held.get) or listing
     bundles = [held[row.sha256] for row in listing.rows]
     shown = merged(

@@ -19,7 +19,7 @@ import errno
 import os
 
 from warmstart.host.files import DIRECTORY, REGULAR, closing, ensure_dir, weakness
-from warmstart.lean import NamedTuple, sha256
+from warmstart.lean import NamedTuple, dumps, sha256
 from warmstart.store.layout import is_component
 
 CACHES = "caches"
@@ -53,6 +53,13 @@ class File(NamedTuple):
 
 
 Entries = dict[str, dict[str, File]]  # entry → path relative to the profile's directory → file
+
+
+def content_digest(files: dict[str, File]) -> str:
+    """Return a hash of an entry's content: paths, sizes and hashes of its files, without times."""
+    content = sorted((path, file.size, file.sha256) for path, file in files.items())
+    digest: str = sha256(dumps(content).encode()).hexdigest()
+    return digest
 
 
 class Namespace(NamedTuple):

@@ -4,7 +4,7 @@ All of them keep the rules of `listing`. What a job made goes to the bottom if n
 the oldest bundles stay on top, which most nodes have. Else it goes to the top, and readers take from it all that it
 has: layers could not show some of its entries below, and others above, an older bundle. So of two jobs that made the
 same at the same time the last one counts, and what a job changed, or made in spite of what there was (`fresh`), takes
-the place of that. What a job removed leaves only the row that the job had it from: it does not know of newer work.
+the place of that. What a job removed goes only while it has the content that the job was given: newer work stays.
 
 `files_of` returns the files of a bundle's entries by its hash; None if they are lost. A bundle without them cannot be
 hidden in part, so its row leaves, as nobody can say what it covers.
@@ -12,9 +12,9 @@ hidden in part, so its row leaves, as nobody can say what it covers.
 
 from __future__ import annotations
 
-from warmstart.caches.store.layout import Entries
+from warmstart.caches.store.layout import Entries, content_digest
 from warmstart.caches.store.listing import Listing, Row
-from warmstart.lean import TYPE_CHECKING, Callable, Collection, Iterable, Iterator, NamedTuple, Sequence
+from warmstart.lean import TYPE_CHECKING, Callable, Collection, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 if TYPE_CHECKING:
     FilesOf = Callable[[str], Entries | None]
@@ -31,7 +31,7 @@ class Addition(NamedTuple):
 class Removal(NamedTuple):
     """What a job removed of what it was given."""
 
-    given: dict[str, str] = {}  # noqa: RUF012 - entry → SHA-256 of the bundle of this scope that it came from
+    given: dict[str, str] = {}  # noqa: RUF012 - entry → digest of its content, as it came from this scope
     hide: list[str] = []  # noqa: RUF012 - entries that came from wider scopes, where the scope is the user's own
 
 
@@ -41,8 +41,7 @@ NOTHING = Removal()
 def added(old: Listing, new: Addition | None, removal: Removal, files_of: FilesOf) -> Listing | None:
     """Return the listing with what one job made, and without what it removed; None if that changes nothing."""
     state = _State(old, files_of)
-    for entry, sha256 in removal.given.items():
-        state.take([entry], of=[sha256])
+    state.take_given(removal.given)
     if new is not None and not state.has(new.row.sha256):
         state.add(new)
     hide = [entry for entry in sorted({*old.hide, *removal.hide}) if entry not in state.provided()]
@@ -117,11 +116,17 @@ class _State:
         shown = paths.union(*map(_parents, paths))
         self._hidden = {path for path in self._hidden - shown if paths.isdisjoint(_parents(path))}
 
-    def take(self, entries: Collection[str], of: Collection[str] | None = None) -> None:
-        """Have no row provide these entries; `of` are the rows to take them from, by default all."""
+    def take_given(self, given: Mapping[str, str]) -> None:
+        """Have no row provide these entries, if their content still has these digests."""
         for bundle in [*self._bundles]:
-            if of is not None and bundle.row.sha256 not in of:
-                continue
+            named = [entry for entry in given if entry in bundle.names]
+            files = self._files_of(bundle.row.sha256) if named else None
+            if files is not None:
+                self.take([entry for entry in named if content_digest(files.get(entry, {})) == given[entry]])
+
+    def take(self, entries: Collection[str]) -> None:
+        """Have no row provide these entries."""
+        for bundle in [*self._bundles]:
             taken = [entry for entry in entries if entry in bundle.names]
             if taken and not self._hide(bundle, taken):
                 self.drop(bundle.row.sha256)
