@@ -17,9 +17,9 @@ SEED = ".seed"
 # In a run's directory: the list of what the job sees (`Shown`), and what is mounted for the job to see (root, 0711).
 SHOWN, MOUNTED = "shown", "mounted"
 
-# In a run's directory: the sets of caches of images that only its steps name, each a directory of its key with `cache`
+# In a run's directory: the caches of images that only its steps name, each a directory of its key with `cache`
 # and `.seed` as the run's own has them (root, 0755).
-SETS = "sets"
+CACHES = "caches"
 
 # What finds no place below a directory of the state, because its disk is full, lies at the same path below this one:
 # in memory, and root's. The task prolog and the other readers of a job's view look there, too.

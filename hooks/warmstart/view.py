@@ -40,7 +40,7 @@ VERDICT = "verdict"  # the file with the reason why the job must fail
 NOTICE = "notice"  # the file with what a task prolog or the SPANK plugin prints: what is cold, and why
 LEFT_ALONE = "left-alone"  # the empty file of a job that wants nothing (--no-warm): its image is left to pyxis, too
 TREE = "tree"  # what is mounted for a job that shares it with others, in a directory of the job's
-MORE = "more\n"  # the last line of a file of `set_of`: a step that asks root may get more than this says
+MORE = "more\n"  # the last line of a file of `caches_of`: a step that asks root may get more than this says
 EVENTS = "events"  # the file with those of the prolog's events that the job's user may read, for `warmstart explain`
 
 
@@ -86,12 +86,12 @@ def add(directory: str, run: Run, name: str, text: str) -> None:
                 return
 
 
-def set_of(reference: str, nodes: str) -> str:
-    """Return the name of the file that says which set of caches a step has, and where its image is: `KEY PATH`, `MORE`.
+def caches_of(reference: str, nodes: str) -> str:
+    """Return the name of the file that says which caches a step has, and where its image is: `KEY PATH`, `MORE`.
 
     `nodes` are the step's, as Slurm tells the step (`job.STEP_NODES`).
     """
-    return f"set-{sha256(f'{reference} {nodes}'.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
+    return f"caches-{sha256(f'{reference} {nodes}'.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
 
 
 def publish_spare(directory: str, run: Run, files: dict[str, str]) -> None:

@@ -387,23 +387,23 @@ static bool is_in_container(void)
 	return node_root.st_ino != 0 && look(AT_FDCWD, "/", &root) == 0 && !same(&root, &node_root);
 }
 
-/* Return whether a directory is a cache of the job's: the first one, or one of another image, RUN/sets/KEY/cache, which
+/* Return whether a directory is a cache of the job's: the first one, or one of another image, RUN/caches/KEY/cache, which
  * may have been made for this container (docs/adr/0057). */
 static bool is_cache(const struct stat *found)
 {
 	char name[NAME_MAX + sizeof("/cache")];
 	bool is_found = same(found, &node_cache);
-	int fd = is_found || node_run < 0 ? -1 : openat(node_run, "sets", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	DIR *sets = fd < 0 ? NULL : fdopendir(fd);
-	struct dirent *set;
+	int fd = is_found || node_run < 0 ? -1 : openat(node_run, "caches", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	DIR *others = fd < 0 ? NULL : fdopendir(fd);
+	struct dirent *other;
 	struct stat cache;
 
-	while (sets != NULL && !is_found && (set = readdir(sets)) != NULL) {
-		snprintf(name, sizeof(name), "%s/cache", set->d_name);
+	while (others != NULL && !is_found && (other = readdir(others)) != NULL) {
+		snprintf(name, sizeof(name), "%s/cache", other->d_name);
 		is_found = fstatat(fd, name, &cache, AT_SYMLINK_NOFOLLOW) == 0 && same(found, &cache);
 	}
-	if (sets != NULL)
-		closedir(sets);
+	if (others != NULL)
+		closedir(others);
 	else if (fd >= 0)
 		close(fd);
 	return is_found;

@@ -7,9 +7,9 @@ imported as the user (images/user/own_images.py). Where warmstart is off, or lea
 and for an image that is in no registry (`dockerd://`), the importer does what pyxis does without it: `enroot import`.
 pyxis asks before any task has read the job's verdict: a job that must fail gets the verdict, and imports nothing.
 
-A job has a set of caches for each image that it runs in (docs/adr/0057). The first one belongs to the first image that
-its prolog knew; which another image has, or none, is noted for enroot's hook (`own_images.note_other`): where there is
-none it leaves tools their own places. A set that a step has asked for is in the job's view: later steps need not ask.
+A job has caches for each image that it runs in (docs/adr/0057). Its own are those of the first image that its prolog
+knew; which another image has, or none, is noted for enroot's hook (`own_images.note_other`): where there is
+none it leaves tools their own places. Caches that a step has asked for are in the job's view: later steps need not ask.
 What would make an image warm is noted for the SPANK plugin, because nothing that is printed here is shown.
 
 Protocol: pyxis 0.23 and later, importers/README.md: one line on stdout; stderr reaches the user only on failure;
@@ -36,7 +36,7 @@ from warmstart.images.store import layout, uses
 from warmstart.images.user import own_images
 from warmstart.images.user.own_images import Made
 from warmstart.job import STEP_NODES, JobUnreadable, from_environment
-from warmstart.paths import SETS, Installation
+from warmstart.paths import CACHES, Installation
 from warmstart.policy.current import current_policy
 from warmstart.policy.keys import Images, Policy
 from warmstart.policy.match import NO_RULE, OBSERVE
@@ -165,10 +165,10 @@ def _shared(installation: Installation, reference: Reference, policy: Policy) ->
 def _asked_for(installation: Installation, name: str) -> Made | None:
     """Return the image of an earlier step that asked for its caches."""
     run = os.path.dirname(_job_tmp(installation))
-    for text in view.files(installation, _job(), view.set_of(name, os.environ.get(STEP_NODES, ""))):
+    for text in view.files(installation, _job(), view.caches_of(name, os.environ.get(STEP_NODES, ""))):
         line, _, more = text.decode("utf-8", "replace").partition("\n")
         caches, _, path = line.partition(" ")
-        is_here = not caches or os.path.isdir(f"{run}/{SETS}/{caches}")  # not another node's of this host
+        is_here = not caches or os.path.isdir(f"{run}/{CACHES}/{caches}")  # not another node's of this host
         if path and is_here and os.access(path, os.R_OK):
             _note_use(installation, path)
             return Made(path, caches, more=more == view.MORE)

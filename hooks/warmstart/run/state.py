@@ -33,7 +33,7 @@ from warmstart.host.files import (
     wait_flock,
 )
 from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, suppress
-from warmstart.paths import SETS, reserve_beside
+from warmstart.paths import CACHES, reserve_beside
 from warmstart.slurm.nodes import first
 
 FORMAT = 1
@@ -237,7 +237,7 @@ class Run(NamedTuple):
 
     def directory_of(self, caches: Caches) -> str:
         """Return the directory of `cache/` and its overlays, which root owns."""
-        return f"{self.directory}/{SETS}/{caches.key}" if caches.key else self.directory
+        return f"{self.directory}/{CACHES}/{caches.key}" if caches.key else self.directory
 
 
 def incarnation() -> str:

@@ -88,7 +88,7 @@ class Options(NamedTuple):
     max_size: int  # bytes
     failure: Callable[[Deadline], str] | None = None  # returns why the job failed, "" if it succeeded
     after_success: frozenset[str] | None = None  # the profiles to harvest only after success; None: all
-    of_head: frozenset[str] = frozenset()  # the profiles to harvest on the head node of a set alone
+    of_head: frozenset[str] = frozenset()  # the profiles to harvest on the first node of caches alone
     settled_ns: int = 0  # of a job that runs: by ctime, what changed later is left out; 0 after its end
     number: int = 0  # … the round's
 

@@ -25,7 +25,7 @@ from warmstart.images.reference import Reference
 from warmstart.images.store import uses
 from warmstart.images.user import own_images
 from warmstart.images.user.own_images import Directory, Made
-from warmstart.paths import SETS
+from warmstart.paths import CACHES
 from warmstart.policy.keys import Match
 from warmstart.store.layout import StoreFailed
 
@@ -220,8 +220,8 @@ class Job:
         return path.read_text() if path.exists() else None
 
     def show(self, text: str) -> None:
-        (self.view / view.set_of(BY_DIGEST.removeprefix("docker://"), "")).write_text(text)
-        (self.root / SETS / text.partition(" ")[0]).mkdir(parents=True)
+        (self.view / view.caches_of(BY_DIGEST.removeprefix("docker://"), "")).write_text(text)
+        (self.root / CACHES / text.partition(" ")[0]).mkdir(parents=True)
 
     def left(self, name: str) -> str | None:
         path = self.root / "tmp/warmstart-images" / name

@@ -66,7 +66,7 @@ def test_what_a_run_says_of_its_caches() -> None:
     run = a_run(seeded={"triton": Seeded("cd34")}, left=["triton"], others=[OTHER._replace(left=["numba"])])
     first, second = run.caches
     assert (first, second.seeded) == (run.own, OTHER.seeded)
-    assert run.directory_of(second) == f"{run.directory}/sets/c0ffee00"
+    assert run.directory_of(second) == f"{run.directory}/caches/c0ffee00"
     assert run.directory_of(first) == run.directory
     assert run.left == ["triton", "numba"]
     assert runs.decode("", runs.encode(run)) == run

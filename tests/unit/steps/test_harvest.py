@@ -144,7 +144,7 @@ def with_another_set(job: Job) -> Caches:
     other = Caches("c0ffee00", "sha256:ab", publish_scope=SCOPE, seeded={"numba": Seeded("other", [])})
     job.change(others=[other])
     job.write("numba", numba_files())
-    job.write(f"../sets/{other.key}/cache/numba", numba_files())
+    job.write(f"../caches/{other.key}/cache/numba", numba_files())
     return other
 
 

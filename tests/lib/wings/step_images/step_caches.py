@@ -15,7 +15,7 @@ from warmstart.steps import workspace
 from warmstart.steps.contract import Context
 from warmstart.store.client import StoreClient
 from warmstart.store.meeting import Meeting
-from warmstart.wings.step_images import sets
+from warmstart.wings.step_images import caches
 
 FIRST, OTHER = f"sha256:{'aa' * 32}", f"sha256:{'bb' * 32}"
 IMAGE = StepImage("reg.example.com/a:1", OTHER, "/store/a.sqsh")
@@ -52,19 +52,19 @@ class Run:
 
     def provide(self, image: StepImage = IMAGE) -> str:
         meeting = Meeting("", "", self.context.run.nodelist) if self.context.run.nodelist else None
-        return sets.provide(self.context._replace(deadline=after(20)), image, [], meeting)
+        return caches.provide(self.context._replace(deadline=after(20)), image, [], meeting)
 
     @property
-    def sets(self) -> list[Caches]:
+    def others(self) -> list[Caches]:
         found = runs.load(self.state, 7)
         return found.others if found else []
 
     @property
     def directories(self) -> list[str]:
-        place = Path(self.context.run.directory, "sets")
+        place = Path(self.context.run.directory, "caches")
         return sorted(os.listdir(place)) if place.is_dir() else []
 
     def shown(self, reference: str = IMAGE.reference, nodes: str = "") -> str:
         """Return what later steps on these nodes read of an image."""
-        path = Path(self.context.paths.view, "7", view.set_of(reference, nodes))
+        path = Path(self.context.paths.view, "7", view.caches_of(reference, nodes))
         return path.read_text() if path.exists() else ""
