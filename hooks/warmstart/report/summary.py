@@ -21,7 +21,7 @@ from warmstart.audit import events, values
 from warmstart.audit.line import Line
 from warmstart.profiles import contract
 from warmstart.report import metrics
-from warmstart.report.lines import IMPORTED, PROLOG, Hook, Hooks, ImageUse, image_of, why_cold
+from warmstart.report.lines import IMPORTED, PROLOG, Hook, Hooks, Item, why_cold
 from warmstart.report.metrics import Counters, Metric
 
 TOP = 10
@@ -147,7 +147,7 @@ class _Adding:
         if cluster := values.text(line, "cluster"):
             self._clusters.add(cluster)
         if line.get("event") == events.IMAGE_IMPORTED:
-            self._add_import(image_of(line), self._day(at))
+            self._add_import(line, self._day(at))
 
     def add_hook(self, hook: Hook) -> None:
         """Add a run of a program."""
@@ -158,16 +158,16 @@ class _Adding:
             day["jobs"] += 1
             self._users.add(hook.user)
         for image in hook.images:
-            if image.how == IMPORTED:
+            if (how := values.text(image, "how")) == IMPORTED:
                 self._add_import(image, day)
             day["uses"] += is_prolog
-            if is_prolog and hook.head and image.how in _FOUND:
-                self._found_bytes += image.size
-                self._finding += image.seconds
+            if is_prolog and hook.head and how in _FOUND:
+                self._found_bytes += values.count(image, "bytes")
+                self._finding += values.seconds(image, "ms")
         self._add_caches(hook, day)
 
-    def _add_import(self, image: ImageUse, day: Counter[str]) -> None:
-        self._imported_bytes += image.size
+    def _add_import(self, image: Item, day: Counter[str]) -> None:
+        self._imported_bytes += values.count(image, "bytes")
         day["imported"] += 1
 
     def _add_caches(self, hook: Hook, day: Counter[str]) -> None:
