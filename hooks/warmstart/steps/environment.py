@@ -74,7 +74,7 @@ def run(context: Context, options: Options) -> Outcome:
     if context.policy.constant_path == "link" and _is_roots(os.path.dirname(context.policy.paths.cache)):
         files["link"] = ""
     view.publish(context.paths.view, run, files)
-    return Outcome("changed")
+    return Outcome()
 
 
 def _own(job: int, variables: dict[str, str], places: list[str]) -> str:

@@ -126,9 +126,8 @@ def run(context: Context, options: Options) -> Outcome:
     if run.nodelist and not run.left:
         total.degraded += _finish(context, options)
     if own.seeded and not any(names for _, names in chosen):
-        return Outcome("skipped", degraded=total.degraded)
-    state = "changed" if total.entries else "unchanged"
-    return Outcome(state, run=run, degraded=total.degraded, lost=total.lost)
+        return Outcome(degraded=total.degraded)
+    return Outcome(run=run, degraded=total.degraded, lost=total.lost)
 
 
 def run_live(context: Context, options: Options) -> Outcome:
@@ -141,8 +140,7 @@ def run_live(context: Context, options: Options) -> Outcome:
         is_late = bool(_harvest(context, caches, options, deadline, names, total).left) or is_late
     if context.run.nodelist and not (is_late or total.degraded):  # else the round lacks this node, and is dropped
         total.degraded += _finish(context, options)
-    state = "changed" if total.entries else "unchanged"
-    return Outcome(state, degraded=total.degraded)
+    return Outcome(degraded=total.degraded)
 
 
 class _Given(NamedTuple):

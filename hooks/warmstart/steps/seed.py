@@ -123,18 +123,13 @@ class Filled(NamedTuple):
     caches: Caches  # without a path if the job gets none
     degraded: list[WarmstartError]  # of each profile that failed
 
-    @property
-    def is_warm(self) -> bool:
-        """Whether there is an entry in them."""
-        return any(seeded.number for seeded in self.caches.seeded.values())
-
 
 def run(context: Context, options: Options) -> Outcome:
     """Seed every profile. Each profile that fails is an error in the outcome's `degraded`."""
     filled = fill(context, context.run.own, options)
     run = context.run._replace(fresh=options.fresh, own=filled.caches)
     if not run.own.path:  # The empty value replaces one that the job may have inherited.
-        return Outcome("changed", run=run, environment={"WARMSTART_CACHE": ""}, degraded=filled.degraded)
+        return Outcome(run=run, environment={"WARMSTART_CACHE": ""}, degraded=filled.degraded)
     topics: tuple[str, ...] = (options.meeting.path,) if options.meeting and run.head else ()
     if context.policy.harvest.while_running is not None:
         from warmstart.harvest import live
@@ -143,8 +138,7 @@ def run(context: Context, options: Options) -> Outcome:
         context.audit.say(**watched)
         run = run._replace(live="look" in watched)
         topics += (live.meeting(run).path,) if run.live and run.nodelist and run.head else ()
-    state = "changed" if filled.is_warm else "unchanged"
-    return Outcome(state, run=run._replace(began=time.time()), degraded=filled.degraded, topics=topics)
+    return Outcome(run=run._replace(began=time.time()), degraded=filled.degraded, topics=topics)
 
 
 def fill(context: Context, caches: Caches, options: Options) -> Filled:

@@ -215,7 +215,7 @@ def test_no_users_harvests_keep_other_work_waiting(node: Host, monkeypatch: pyte
         assert not os.path.exists(orphan.directory)
         if context.run.uid == os.getuid():
             time.sleep(options.budget)
-        return Outcome("unchanged", run=changed(context.run, left=["numba"], judged=kept))
+        return Outcome(run=changed(context.run, left=["numba"], judged=kept))
 
     monkeypatch.setattr(harvest, "run", slow)
     work = registry.load(HARVESTS.name)

@@ -149,7 +149,7 @@ def run(context: Context, options: Options) -> Outcome:
     try:
         outcome = _reserve(context, options) if options.head else _join(context, options)
     except WarmstartError as error:
-        outcome = Outcome("skipped", degraded=[error])
+        outcome = Outcome(degraded=[error])
     if options.head and options.others:
         outcome = outcome._replace(topics=(options.meeting.path,))  # a refusal is published, too
     return outcome._replace(degraded=[_by_rule(error, options) for error in outcome.degraded])
@@ -212,7 +212,7 @@ def _outcome(address: str, ports: list[int]) -> Outcome:
     }
     if further:
         environment["WARMSTART_PORTS"] = ",".join(map(str, further))
-    return Outcome("changed", detail={"address": address, "ports": ports}, environment=environment)
+    return Outcome(detail={"address": address, "ports": ports}, environment=environment)
 
 
 def _deadline(context: Context, options: Options) -> Deadline:

@@ -121,7 +121,7 @@ def test_a_job_without_an_image_of_ours_or_a_workspace_has_none(context: Context
         changed(context.run, path=""),
         context.run._replace(images={}),
     ):
-        assert step.run(context._replace(run=record), Options(())).state == "skipped"
+        assert step.run(context._replace(run=record), Options(())) == Outcome()
 
 
 def test_a_node_that_cannot_unpacks_nothing_and_is_tried_once_after_a_boot(
@@ -136,7 +136,7 @@ def test_a_node_that_cannot_unpacks_nothing_and_is_tried_once_after_a_boot(
     monkeypatch.setattr(trial, "tried", cannot)
     for _ in range(2):
         done = core_step.run(context, core_step.Options(parse(REFERENCE), "", 1.0))
-        assert done == Outcome("skipped", {"reason": unpack_part.CANNOT})
+        assert done == Outcome(detail={"reason": unpack_part.CANNOT})
     assert (len(tries), runs.held(context.paths.state)) == (1, {})
 
 
