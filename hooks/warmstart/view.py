@@ -27,7 +27,7 @@ from warmstart.host.files import (
     write_all,
 )
 from warmstart.lean import TYPE_CHECKING, Iterator, sha256, suppress
-from warmstart.paths import MOUNTED, SHOWN, SPARE, NodePaths, Shown
+from warmstart.paths import MOUNTED, SHOWN, SPARE, Shown
 from warmstart.run.state import Reserve, Run, StateFull, using_state
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def files(installation: Installation, job: str, name: str) -> Iterator[bytes]:
 
 
 def _reserve(directory: str, run: Run) -> Reserve:
-    return Reserve(NodePaths(f"{os.path.dirname(directory)}/{run.node}", "").reserve)
+    return Reserve(f"{os.path.dirname(directory)}/{run.node}/reserve")
 
 
 def _fresh(run: Run) -> str:

@@ -1,4 +1,4 @@
-/* Read the files of the job's view, STATE/view/JOB, in a directory of root's; while STATE's disk is full, the prolog
+/* Read the files of the job's view, RUN/view/JOB, in a directory of root's; while RUN's disk is full, the prolog
  * puts it at the same path below SPARE. Where the file system has no access control lists, the files are the job
  * owner's, who can then change what is in them. */
 #define _GNU_SOURCE
@@ -43,7 +43,7 @@ static int open_below(const char *top, const struct settings *settings, const ch
 	char path[PATH_MAX];
 	int views, view, file;
 
-	if (snprintf(path, sizeof(path), "%s%s/view", top, settings->state) >= (int)sizeof(path)) {
+	if (snprintf(path, sizeof(path), "%s%s/view", top, settings->run) >= (int)sizeof(path)) {
 		errno = ENAMETOOLONG;
 		return -1;
 	}

@@ -1,7 +1,7 @@
 /* SPANK plugin: options for a job's requests to warmstart, and what the job's run shows it, such as its cache at the
  * constant path.
  *
- *   optional warmstart.so [state=DIR] [workspace=DIR]
+ *   optional warmstart.so [run=DIR] [workspace=DIR]
  *
  * An error in a job's step is logged on the node and never fails the task: the job then uses its cache at the cache's
  * own path. Only a verdict fails the task. Facts (spank(8), Slurm 22.05): options reach the prolog through
@@ -20,8 +20,8 @@
 
 #include "warmstart.h"
 
-#ifndef WARMSTART_STATE
-#define WARMSTART_STATE "/var/lib/warmstart"
+#ifndef WARMSTART_RUN
+#define WARMSTART_RUN "/run/warmstart"
 #endif
 
 #define LONGEST ((64 << 10) + 1) /* of a variable's value (steps/environment.py) */
@@ -137,11 +137,11 @@ int slurm_spank_exit(spank_t spank, int count, char **arguments)
 
 static struct settings settings_of(int count, char **arguments)
 {
-	struct settings settings = {WARMSTART_STATE, "/var/tmp/warmstart"};
+	struct settings settings = {WARMSTART_RUN, "/var/tmp/warmstart"};
 
 	for (int i = 0; i < count; i++) {
-		if (strncmp(arguments[i], "state=", 6) == 0)
-			settings.state = arguments[i] + 6;
+		if (strncmp(arguments[i], "run=", 4) == 0)
+			settings.run = arguments[i] + 4;
 		else if (strncmp(arguments[i], "workspace=", 10) == 0)
 			settings.workspace = arguments[i] + 10;
 		else

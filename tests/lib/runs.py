@@ -72,7 +72,7 @@ def ran(outcome: Outcome) -> Run:
 
 def a_context(root: Path, **changes: object) -> Context:
     """Return a context whose state, store and workspace lie below `root`."""
-    paths = NodePaths(str(root / "node"), "/nowhere")
+    paths = NodePaths(str(root / "node"), str(root / "node"), "/nowhere")
     for directory in (paths.root, paths.state, paths.view):
         os.makedirs(directory, mode=0o711, exist_ok=True)
     record = a_run(workspace=f"{root}/workspace")

@@ -55,7 +55,7 @@ def test_what_there_is_no_time_for_is_finished_by_maintenance(base: Path) -> Non
     assert node.command("maintain", "--node", "n1").exit_code == 0
     assert not run.exists()
     assert str(run) not in Path("/proc/self/mountinfo").read_text()
-    assert os.listdir(f"{node.base}/var/lib/warmstart/n1/errands/harvests") == []
+    assert os.listdir(f"{node.base}/run/warmstart/n1/errands/harvests") == []
     assert sum(bundle["entries"] for bundle in node.json("cache", "list")) == 1 + MANY
     assert node.events("harvest.dropped") == []
 

@@ -87,7 +87,7 @@ def test_the_plugin_reads_it_for_its_user_alone(node: Path, acl: bool) -> None:
 
     def task(uid: int) -> subprocess.CompletedProcess[str]:
         environment = {"SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "7", "ASAN_OPTIONS": "detect_leaks=0"}
-        argv = [str(program), "task", str(uid), "7", f"state={node.parent}", "workspace=/x", "cache=/y"]
+        argv = [str(program), "task", str(uid), "7", f"run={node.parent}", "workspace=/x", "cache=/y"]
         return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
 
     assert (task(JOB).returncode, task(JOB).stderr) == (1, VERDICT)

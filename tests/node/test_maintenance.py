@@ -308,7 +308,8 @@ def fails(*_: object) -> None:
 @pytest.mark.threat(22)
 def test_one_node_that_cannot_be_maintained_costs_no_other_of_the_host(node: Host) -> None:
     other = node.installation.node("n0")
-    os.makedirs(other.state, mode=0o700)
+    for directory in (other.root, other.state):
+        os.makedirs(directory, mode=0o700)
     os.chown(other.root, 64201, 64201)
     node.run_of(4)
     (n0, n1) = node.json("maintain")

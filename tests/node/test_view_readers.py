@@ -40,9 +40,9 @@ def readers(base: Path) -> dict[str, Read]:
     scripts = {}
     for name in ("libexec/task-prolog", "enroot/40-warmstart.sh"):
         scripts[name] = base / Path(name).name
-        scripts[name].write_text((PACKAGING / f"{name}.in").read_text().replace("@VAR@", str(base / "state")))
+        scripts[name].write_text((PACKAGING / f"{name}.in").read_text().replace("@RUN@", str(base / "state")))
     harness = spank.build(base, sanitize=True)
-    settings = [f"state={base}/state", f"workspace={base}/workspace", f"cache={base}/constant"]
+    settings = [f"run={base}/state", f"workspace={base}/workspace", f"cache={base}/constant"]
 
     def run(argv: list[str], environment: dict[str, str]) -> list[str]:
         done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True, cwd="/")

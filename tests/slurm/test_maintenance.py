@@ -38,7 +38,7 @@ def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
     conf = str(site.cluster.base / "etc" / "slurm.conf")
     job_id = site.cluster.submit("#!/bin/sh\nexec sleep 600\n", ALICE, "--nodelist=n1")
     site.cluster.wait_for(job_id, {"RUNNING"})
-    state: Path = site.var / "n1" / "state" / str(job_id)
+    state: Path = site.runtime("n1") / "state" / str(job_id)
     kept = site.cluster.base / "kept"
     try:
         wait_until("the step daemon", lambda: job_id in commands.with_daemons(), 30)
@@ -88,7 +88,7 @@ def test_an_account_that_slurm_does_not_enforce(site: Site) -> None:
     job_id = site.cluster.submit("#!/bin/sh\nexec sleep 600\n", ALICE, "--nodelist=n1", "--account=ml")
     site.cluster.wait_for(job_id, {"RUNNING"})
     try:
-        wait_until("the record", (record := site.var / "n1" / "state" / str(job_id) / "run.json").exists, 30)
+        wait_until("the record", (record := site.runtime("n1") / "state" / str(job_id) / "run.json").exists, 30)
         assert [scope.partition("-")[0] for scope in json.loads(record.read_text())["own"]["read_scopes"]] == ["user"]
         assert json.loads((site.var / "enforcement.json").read_text())["words"] == []
     finally:

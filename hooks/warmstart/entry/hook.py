@@ -17,7 +17,7 @@ import time
 from warmstart.audit.log import Log
 from warmstart.errors import NodeError, PolicyError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import FULL, ensure_path, opened_dir, remove_tree
+from warmstart.host.files import FULL, ensure_path, opened_dir, remove_tree, touch
 from warmstart.job import Job, from_environment
 from warmstart.lean import TYPE_CHECKING, Callable, Collection, NamedTuple, suppress
 from warmstart.paths import SPARE, Installation, NodePaths
@@ -186,23 +186,16 @@ def _current(installation: Installation) -> CurrentPolicy | Exception:
 
 
 def _make_directories(paths: NodePaths) -> None:
-    """Make the node's directories, and the reserve beside them if they are new. Raises `FileSystemBroken`, `StateFull`.
-
-    On a full disk the hook goes on without them, and tells the job.
-    """
-    new = False
+    """Make the node's directories, those of what lasts where it has room. Raises `FileSystemBroken`, `StateFull`."""
+    with using_state(paths.runtime):
+        is_first = [ensure_path(paths.state, 0o700), ensure_path(paths.view, 0o711)][0]
     with using_state(paths.root):
         try:
-            for directory, mode in ((paths.root, 0o755), (paths.state, 0o700), (paths.view, 0o711)):
-                new = ensure_path(directory, mode) or new
+            if ensure_path(paths.root, 0o755) or is_first:
+                touch(paths.began)
         except OSError as error:
             if error.errno not in FULL:
                 raise
-    if new:
-        from warmstart.host import reserve
-
-        with suppress(OSError):
-            reserve.fill(paths.reserve)
 
 
 def _run(  # noqa: PLR0917 - the hook's run, and what it does

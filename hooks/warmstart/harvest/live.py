@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from warmstart.policy.keys import Policy
     from warmstart.store.client import StoreClient
 
-ROUNDS = Kind("rounds")
+ROUNDS = Kind("rounds", of_runs=True)
 WORD = ".harvest"
 LONGEST_S = 86_400.0  # between two rounds
 SETTLING = 0.1  # of `harvest.while_running`: what an entry must not have changed for

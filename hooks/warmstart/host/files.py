@@ -450,6 +450,16 @@ def try_flock(fd: int, *, shared: bool = False) -> bool:
     return True
 
 
+def is_locked(path: str) -> bool:
+    """Return whether another process holds the flock(2) of a file; False if it is missing.
+
+    Takes the lock shared for a moment, so others who ask are not in the way, but whoever takes it should try twice.
+    """
+    with suppress(FileNotFoundError), closing(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)) as fd:
+        return not try_flock(fd, shared=True)
+    return False
+
+
 def wait_flock(fd: int, deadline: Deadline, pause_s: float = 0.02, *, shared: bool = False) -> bool:
     """Take the lock, trying every `pause_s` seconds; return False if another process still holds it at the deadline."""
     while not try_flock(fd, shared=shared):

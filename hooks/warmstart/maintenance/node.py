@@ -276,7 +276,7 @@ class _NodeMaintenance:
             paths.root,
             paths.bundles,
             paths.imports,
-            *(f"{paths.errands}/{kind}" for kind in names_in(paths.errands)),
+            *(f"{top}/{kind}" for top in (paths.errands, paths.errands_of_runs) for kind in names_in(top)),
         ):
             files.remove_temporaries(directory, time.time() - ABANDONED_S)
 

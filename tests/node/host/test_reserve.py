@@ -51,7 +51,7 @@ def node(base: Path, request: pytest.FixtureRequest) -> Iterator[NodePaths]:
 
 
 def made(disk: Path) -> NodePaths:
-    paths = NodePaths(f"{disk}/n1", "/nowhere")
+    paths = NodePaths(f"{disk}/n1", f"{disk}/n1", "/nowhere")
     for directory in (paths.root, paths.state, paths.view):
         os.mkdir(directory, 0o711)
     assert reserve.fill(paths.reserve) == 0

@@ -178,7 +178,6 @@ def test_a_damaged_record_is_told_and_forgotten(node: Node) -> None:
         return OK
 
     os.makedirs(f"{node.paths.state}/7")
-    os.chmod(node.paths.root, 0o755)
     Path(node.paths.state, "7", "run.json").write_text("{")
     assert run_hook("prolog", node.installation.prefix, look) == 0
     assert seen == [None]
@@ -189,7 +188,6 @@ def test_a_damaged_record_is_told_and_forgotten(node: Node) -> None:
 def test_a_record_of_another_release_stays(node: Node, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """That release ends the run; meanwhile the hook does nothing, and the node stays in service."""
     os.makedirs(f"{node.paths.state}/7")
-    os.chmod(node.paths.root, 0o755)
     record = Path(node.paths.state, "7", "run.json")
     record.write_text('{"format": 2}')
     seen: list[object] = []

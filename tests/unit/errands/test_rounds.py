@@ -175,10 +175,8 @@ def test_the_end_of_a_run_ends_its_harvest(runs: Runs) -> None:
 
 def test_another_pods_node_is_left_alone(runs: Runs) -> None:
     runs.begin(7, first_s=-1, boot_id="another pod")
-    os.makedirs(runs.paths.locks, mode=0o700)
-    kept = Path(runs.paths.locks, "kept")
-    kept.write_text("another pod")
-    with kept.open() as held:
+    os.makedirs(runs.paths.root)
+    with Path(runs.paths.kept).open("w") as held:
         assert try_flock(held.fileno())
         assert runs.program() == []
     assert len(runs.waiting()) == 1

@@ -41,7 +41,7 @@ class Host:
         self.over: dict[int, bool | None] = {}
         self.asked: list[int] = []
         monkeypatch.setattr(commands, "job", self._job)
-        for path in (site.paths.state, site.paths.view):
+        for path in (site.paths.root, site.paths.state, site.paths.view):
             os.makedirs(path, mode=0o755)
         self.workspaces = site.base / "workspace"
         self.workspaces.mkdir(parents=True)

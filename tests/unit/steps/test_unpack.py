@@ -35,7 +35,7 @@ class Place:
 
     def __init__(self, root: Path) -> None:
         context = a_context(root)
-        paths = NodePaths(f"{root}/n1", "/nowhere")
+        paths = NodePaths(f"{root}/n1", f"{root}/n1", "/nowhere")
         os.makedirs(f"{paths.state}/7", mode=0o700)
         (root / "shelf").mkdir()
         self.context = context._replace(paths=paths, run=changed(context.run, image=DIGEST))

@@ -1,6 +1,6 @@
 """Reserve TCP ports on this host: a ledger of reservations, and a check that a port is not in use. Runs as root.
 
-    <var>/ports/<port>      root, 0600: who holds the port; one directory for all slurmds of a host
+    /run/warmstart/ports/<port>     root, 0600: who holds the port; one directory for all slurmds of a host
 
 A job holds a port from its prolog to its epilog on the head node. Entries of an earlier boot are ignored: their jobs
 are gone. The ledger cannot keep other programs from binding a port after the check (docs/threats.md, row 18).
@@ -54,7 +54,7 @@ class PortRequest(NamedTuple):
 
 def directory(paths: NodePaths) -> str:
     """Return the ledger of this host; all its nodes share it."""
-    return f"{paths.shared}/ports"
+    return f"{os.path.dirname(paths.runtime)}/ports"
 
 
 def reserve(directory: str, holder: Holder, request: PortRequest, restarts: int, deadline: Deadline) -> list[int]:
