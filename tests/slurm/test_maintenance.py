@@ -26,7 +26,7 @@ SCONTROL = "/usr/bin/scontrol"
 
 def maintain(site: Site, conf: str, status: int = 0) -> str:
     """Run the installed program for n1, with this cluster's controller. Return what it printed."""
-    argv = [f"{site.cluster.prefix}/bin/warmstart", "maintain", "--node", "n1"]
+    argv = [*site.cluster.enter("n1"), f"{site.cluster.prefix}/bin/warmstart", "maintain", "--node", "n1"]
     done = subprocess.run(argv, env={"SLURM_CONF": conf}, capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout + done.stderr

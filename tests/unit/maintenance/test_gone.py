@@ -16,7 +16,6 @@ from warmstart.maintenance.gone import remove_gone
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access
 
-
 LEFT = [
     *("{run}/state/7", "{run}/errands/removals/0,0,0,7.0a1b2c3d", "{var}/errands/imports/0,0,0,a"),
     *("{var}/stage/7.0a1b2c3d.numba", "{var}/spool/bundle", ""),
