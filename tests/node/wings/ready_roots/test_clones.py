@@ -171,6 +171,29 @@ def test_a_step_is_shown_the_tree_of_its_own_image(context: Context) -> None:
     assert not os.path.exists(f"{context.run.directory}/shown")
 
 
+@pytest.mark.parametrize("propagation", ["private", "slave"])
+def test_a_step_in_a_namespace_of_its_own_sees_the_tree(context: Context, propagation: str) -> None:
+    """Where the node's later mounts come, too, as with the SPANK plugin: only the outer one of the two does."""
+    image = StepImage("reg.example.com/1:1", f"sha256:{1:064x}", stored(context.policy.paths.store, "1"))
+    unpack(context, clones.key_of(context.policy, image), "own")
+    base = os.path.dirname(context.policy.paths.store)
+    subprocess.run(["/usr/bin/mount", "--bind", base, base], check=True)
+    try:
+        subprocess.run(["/usr/bin/mount", "--make-shared", base], check=True)
+        script = f"echo; read line; cat {context.run.directory}/mounted/*/tree/which"
+        argv = ["/usr/bin/unshare", "--mount", "--propagation", propagation, "/bin/sh", "-c", script]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            namespace = os.open(f"/proc/{process.pid}/ns/mnt", os.O_RDONLY)
+            step_image.provide(context, image, [namespace], context.deadline)
+            os.close(namespace)
+            seen, _ = process.communicate("\n")
+        assert seen == "own"
+    finally:
+        subprocess.run(["/usr/bin/umount", "-R", "-l", base], check=True)
+
+
 @pytest.mark.parametrize(("why", "comes"), [(unpacks.TOO_LONG, True), ("unsquashfs: no", False)])
 def test_later_steps_ask_for_a_tree_that_is_on_its_way_alone(
     context: Context, monkeypatch: pytest.MonkeyPatch, why: str, comes: bool
