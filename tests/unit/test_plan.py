@@ -22,7 +22,7 @@ from warmstart.runner import Prepared, Step
 from warmstart.steps.contract import Outcome
 from warmstart.steps.image import Options
 
-GRANT = Grant(["docker://reg.example.com/a:1"], ["numba"], {}, "user", ["user-1-a"], "user-1-a", "")
+GRANT = Grant(["docker://reg.example.com/a:1"], ["numba"], {}, ["user-1-a"], "user-1-a", "")
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ HERE = os.cpu_count() or 1
 
 def grant(**rule: object) -> Grant:
     own = {wing_step.KEY: [json.loads(json.dumps(RULE._replace(**rule)._asdict()))]}  # type: ignore[arg-type]
-    return Grant([], [], {}, "user", ["user-1-a"], "user-1-a", "", own=own)
+    return Grant([], [], {}, ["user-1-a"], "user-1-a", "", own=own)
 
 
 def with_ports(policy: Policy) -> Policy:
