@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 KEPT_S = 86_400.0  # after the last attempt
-_LONGEST = 130 << 20  # twice a run's, which is a JSON string in a file
+_LONGEST = 10 << 20  # more than twice a run's, which is a JSON string in a file
 _LONGEST_OWNER = 96  # of a scope's 200 characters
 
 

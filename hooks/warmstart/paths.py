@@ -24,10 +24,6 @@ SHOWN, MOUNTED = "shown", "mounted"
 # and `.seed` as the run's own has them (root, 0755).
 CACHES = "caches"
 
-# What finds no place below a directory of the state, because its disk is full, lies at the same path below this one:
-# in memory, and root's. The task prolog and the other readers of a job's view look there, too.
-SPARE = "/run/warmstart"
-
 # What programs add to TMPDIR for their sockets: vLLM `/` and a UUID, 37 bytes; Python's multiprocessing
 # `/pymp-XXXXXXXX/listener-XXXXXXXX`, 32.
 SOCKET_NAMES = 37
@@ -54,11 +50,6 @@ class Shown(NamedTuple):
 
 
 NOTHING = "-"  # in a field
-
-
-def reserve_beside(directory: str) -> str:
-    """Return the path of the reserve for what lies in one of a node's directories (`NodePaths.reserve`)."""
-    return f"{os.path.dirname(directory)}/reserve"
 
 
 class Installation(NamedTuple):
@@ -248,8 +239,3 @@ class NodePaths(NamedTuple):
     def kept(self) -> str:
         """A file that the program of a pod locks which keeps this node (`session.keep`)."""
         return f"{self.root}/kept"
-
-    @property
-    def reserve(self) -> str:
-        """Files and directories to be used while the disk is full (`host.reserve`)."""
-        return f"{self.root}/reserve"

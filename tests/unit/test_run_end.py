@@ -225,7 +225,7 @@ def test_a_disk_that_does_not_move_it_removes_it_where_it_is(
     assert runs.left() == []
 
 
-def written(dir_fd: int, name: str, data: bytes, mode: int, reserve: str = "") -> None:
+def written(dir_fd: int, name: str, data: bytes, mode: int) -> None:
     """Write a file at once, without a rename."""
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode, dir_fd=dir_fd)
     os.write(fd, data)

@@ -20,7 +20,7 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import FULL, ensure_path, opened_dir, remove_tree, touch
 from warmstart.job import Job, from_environment
 from warmstart.lean import TYPE_CHECKING, Callable, Collection, NamedTuple, suppress
-from warmstart.paths import SPARE, Installation, NodePaths
+from warmstart.paths import Installation, NodePaths
 from warmstart.policy.keys import Policy
 from warmstart.run import state
 from warmstart.run.state import Run, using_state
@@ -152,9 +152,8 @@ def _hide_view(directory: str, view_id: str) -> None:
     """Remove a view where this hook makes none: a later run of the job must not take it for its own."""
     from warmstart import view
 
-    for place in (directory, SPARE + directory):
-        with suppress(OSError), opened_dir(place) as parent:
-            remove_tree(parent, view_id, after(view.REMOVAL_SECONDS))
+    with suppress(OSError), opened_dir(directory) as parent:
+        remove_tree(parent, view_id, after(view.REMOVAL_SECONDS))
 
 
 def _audited(name: str, installation: Installation, job: Job, work: Callable[[Hook], str]) -> int:

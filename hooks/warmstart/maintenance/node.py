@@ -24,14 +24,14 @@ from typing import NamedTuple
 from warmstart import errand, plan, run_end
 from warmstart.audit import events
 from warmstart.errands import loop, registry
-from warmstart.host import files, reserve
+from warmstart.host import files
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, replace_file
 from warmstart.images import notes, scratch, unpacking
 from warmstart.images.imports import requests
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.wings import of_wings
-from warmstart.paths import SPARE, Installation
+from warmstart.paths import Installation
 from warmstart.policy import trust
 from warmstart.run import state
 from warmstart.run.state import JobBusy, Run, RunOfOtherRelease, RunUnreadable
@@ -153,7 +153,6 @@ class _NodeMaintenance:
         noted = self._part("uses", self._uses)
         pruned = self._part("copies", self._copies)
         self._part("temporaries", self._temporaries)
-        self._part("reserve", self._reserve)
         for wing in of_wings():
             for name, act in wing.node.items():
                 self._part(name, partial(act, self._session))
@@ -280,10 +279,6 @@ class _NodeMaintenance:
         ):
             files.remove_temporaries(directory, time.time() - ABANDONED_S)
 
-    def _reserve(self) -> None:
-        """Make what the reserve lacks."""
-        reserve.fill(self._session.paths.reserve)
-
     def _opened_workspaces(self) -> AbstractContextManager[int]:
         return files.opened_trusted(self._session.policy.paths.workspace, (0, os.geteuid()))
 
@@ -391,10 +386,6 @@ class Orphans:
 
     def _remove_views(self) -> None:
         directory = self._session.paths.view
-        for place in (directory, SPARE + directory):
-            self._remove_views_in(place)
-
-    def _remove_views_in(self, directory: str) -> None:
         for name in names_in(directory):
             view_id = name if name.isdigit() else name.removeprefix(".new-").partition(".")[0]
             with self._session.isolated(f"{directory}/{name}"):

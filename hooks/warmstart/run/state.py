@@ -33,11 +33,11 @@ from warmstart.host.files import (
     wait_flock,
 )
 from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, suppress
-from warmstart.paths import CACHES, reserve_beside
+from warmstart.paths import CACHES
 from warmstart.slurm.nodes import first
 
 FORMAT = 1
-LONGEST = 64 << 20
+LONGEST = 4 << 20  # bytes, in memory; users choose the names of entries
 NAME = "run.json"
 _HEAD = 512  # bytes, in which the uid stands, and before it nobody's text
 MARK = ".of-"  # before the run's name, in its directory
@@ -45,24 +45,6 @@ _HELD = "tree-"  # before the name of something on the node's shelf
 CLAIMED = "claimed:"  # before the reference of an image that was left to pyxis, in place of a digest
 _MACHINES_PIDS = 0xEFFFFFFC  # inode of the first pid namespace (PROC_PID_INIT_INO of linux/proc_ns.h)
 _NOT_OURS = frozenset({errno.EFBIG, errno.ELOOP, errno.EINVAL})  # no file that `save` writes: too long, a link, a FIFO
-
-
-class Reserve(NamedTuple):
-    """The node's reserve for a full disk, `host.reserve`, which is loaded only then."""
-
-    path: str
-
-    def write_file(self, dir_fd: int, name: str, data: bytes, mode: int) -> int:
-        """Write a file, and return its descriptor."""
-        from warmstart.host import reserve
-
-        return reserve.write_file(self.path, dir_fd, name, data, mode)
-
-    def make_directory(self, dir_fd: int | None, name: str, mode: int) -> None:
-        """Make a directory."""
-        from warmstart.host import reserve
-
-        reserve.make_directory(self.path, dir_fd, name, mode)
 
 
 class RunUnreadable(ResourceError):
@@ -282,7 +264,7 @@ def job_lock(state: str, job_id: int, deadline: Deadline) -> Iterator[None]:
 
 def _open_locked(path: str, job_id: int, deadline: Deadline) -> int:
     while True:
-        ensure_dir(path, 0o700, reserve=Reserve(reserve_beside(os.path.dirname(path))))
+        ensure_dir(path, 0o700)
         try:
             fd = os.open(path, DIRECTORY)
         except FileNotFoundError:  # removed between the two calls
@@ -342,9 +324,9 @@ def _name_of(run: Run, caches: Caches) -> str:
 
 def _save(state: str, job_id: int, name: str, data: bytes) -> None:
     with using_state(state), opened_dir(os.path.join(state, str(job_id))) as fd:
-        if len(data) > LONGEST:  # users choose the names of entries; `load` would refuse a longer file
+        if len(data) > LONGEST:  # `load` would refuse it
             raise OSError(errno.EFBIG, f"it has {len(data)} bytes")
-        replace_file(fd, name, data, 0o600, durable=False, reserve=Reserve(reserve_beside(state)))
+        replace_file(fd, name, data, 0o600, durable=False)
 
 
 def load(state: str, job_id: int) -> Run | None:

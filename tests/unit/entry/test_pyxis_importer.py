@@ -401,18 +401,6 @@ def test_a_job_that_must_fail_imports_nothing(node: Node, step: Step, sentence: 
     assert step.imported == []
 
 
-def test_a_verdict_is_found_where_the_states_disk_is_full(
-    node: Node, step: Step, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("warmstart.view.SPARE", str(tmp_path / "run"))
-    os.makedirs(node.paths.view)
-    spare = Path(f"{tmp_path}/run{node.paths.view}/7")
-    spare.mkdir(parents=True)
-    (spare / "verdict").write_text("warmstart: no\n")
-    assert step.get(BY_DIGEST) == (1, "", "warmstart: no\n")
-    assert step.imported == []
-
-
 @pytest.mark.parametrize(
     ("job", "step", "expected"),
     [("7", "0", "7.0"), ("../7", "0", "none.0"), ("", "x", "none.none"), ("\u0667", "1", "none.1")],
