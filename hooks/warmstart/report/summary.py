@@ -153,10 +153,11 @@ class Adding:
                 self._cold[cold] += 1
         for profile, harvest in hook.harvests:
             self._published_bytes += values.count(harvest, "size")
-            if (use := values.text(harvest, "use")) in contract.USES:
+            cold, use = self._running.pop((hook.node, hook.job, profile), ""), values.text(harvest, "use")
+            if use in contract.USES:
                 self._uses[hook.user, use] += 1
-                if (cold := self._running.pop((hook.node, hook.job, profile), "")) and use in contract.UNUSED:
-                    self._cold[cold] -= 1
+            if use in contract.UNUSED and cold:
+                self._cold[cold] -= 1
 
     def result(self, now: float) -> Summary:
         """Return the sums. At `now`, in epoch seconds, the last hooks may go on."""
