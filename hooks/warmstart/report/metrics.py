@@ -14,18 +14,7 @@ from warmstart.audit import events
 from warmstart.audit.line import Line
 from warmstart.audit.values import count, counts, seconds, text
 from warmstart.profiles import contract
-from warmstart.report.lines import (
-    IMPORTED,
-    KILLED,
-    PROLOG,
-    UNFINISHED,
-    Hook,
-    Item,
-    act_failure,
-    import_s,
-    what_failed,
-    why_cold,
-)
+from warmstart.report.lines import IMPORTED, KILLED, PROLOG, Hook, Item, act_failure, import_s, what_failed, why_cold
 
 HOOK_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)  # seconds
 IMPORT_BOUNDS = (1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0)
@@ -135,7 +124,7 @@ class Counters:
 
     def add_hook(self, hook: Hook) -> None:
         """Add what a run of a program did."""
-        if not hook.done_by and hook.outcome != UNFINISHED:
+        if not hook.done_by:
             self.add(HOOK_RUNS, hook.name, hook.outcome)
             if hook.outcome != KILLED:
                 self.observe(HOOK_SECONDS, hook.name, seconds=hook.seconds)
