@@ -403,18 +403,12 @@ def read(path: str) -> Policy | None:
 def read_own_json(path: str) -> Json:
     """Parse a JSON file that only this uid or root can write. Return None if it is missing, damaged or untrusted."""
     try:
-        fd = files.open_regular(path)
-    except OSError:
-        return None
-    try:
-        status = os.fstat(fd)
-        if files.weakness(status, (0, os.geteuid())):
-            return None
-        return wire.parse(files.read_up_to(fd, min(status.st_size, _LARGEST) + 1))
+        with files.closing(files.open_regular(path)) as fd:
+            status = os.fstat(fd)
+            is_ours = not files.weakness(status, (0, os.geteuid()))
+            return wire.parse(files.read_up_to(fd, min(status.st_size, _LARGEST) + 1)) if is_ours else None
     except (OSError, ValueError):
         return None
-    finally:
-        os.close(fd)
 
 
 def encode(policy: Policy) -> bytes:
@@ -436,18 +430,14 @@ def decode(data: Json) -> Policy:
     Checks no types but the whole's: the file is root's own, and every hook reads it.
     """
     classes = {name: value for name, value in globals().items() if hasattr(value, "_fields")}
-    nested = {list, dict}
 
     def decoded(value: Json) -> Json:
         if type(value) is list:
-            return tuple(all_decoded(value))
-        if "" in value:
+            return tuple(map(decoded, value))
+        if type(value) is dict and "" in value:
             name, *fields = value[""]
-            return classes[name](*all_decoded(fields))
+            return classes[name](*map(decoded, fields))
         return value
-
-    def all_decoded(values: list[Json]) -> list[Json]:
-        return [decoded(value) if type(value) in nested else value for value in values]
 
     policy = decoded(data["policy"])
     if not isinstance(policy, Policy):
