@@ -43,7 +43,7 @@ OWN = {
     "images/unpacking.py:_Unpacking._unpack": "lines of a program's message, compared with one form",
     "images/unpacking.py:trees": "root's own file; whatever it is, it is left out",
     "images/user/own_images.py:_offer_credentials": "the user's own lines, passed on to the user's own process",
-    "policy/model.py:as_json": "a policy that this process has checked",
+    "policy/types.py:as_json": "a policy that this process has checked",
     "run/state.py:_others": "root's own file; whatever it is, it is left out",
     "seed/node_cache.py:_origin": "root's copy on the node; its callers expect any error",
     "seed/node_cache.py:entries_of": "root's copy on the node, of a manifest that was checked",

@@ -70,15 +70,12 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
     rules = [match.rule for match in matches if match.matched]
     if reason := _exclusion(policy, job) or ("" if rules else NO_RULE):
         return Grant([], [], {}, [], "", reason, observed=is_observed(policy, matches, job))
-    env: dict[str, str] = {}
-    for rule in rules:
-        env.update(rule.env)
     scope, narrowed = _scope(matches)
     read, publish = _scopes(policy, () if narrowed else rules, scope, job)
     return Grant(
         images=list(dict.fromkeys(image for rule in rules for image in rule.images)),
         profiles=list(dict.fromkeys(profile for rule in rules for profile in rule.profiles)),
-        env=env,
+        env={name: value for rule in rules for name, value in rule.env.items()},
         read_scopes=read,
         publish_scope=publish,
         reason="",
