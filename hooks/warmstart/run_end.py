@@ -155,13 +155,12 @@ def release(ending: Ending, deadline: Deadline) -> list[WarmstartError]:
     return failures
 
 
-def supersede(ending: Ending, deadline: Deadline, *, rebooted: bool) -> None:
+def supersede(ending: Ending, deadline: Deadline) -> None:
     """End an earlier run of the job whose prolog runs: the job was requeued, or the run's epilog never came.
 
     Failures are audited and not raised, because the new run has its own directory.
     """
-    why = "the node was started again" if rebooted else "the job was requeued"
-    ending.audit.remark(f"an earlier run of the job was removed: {why}", ending.run.run_id)
+    ending.audit.remark("an earlier run of the job was removed: the job was requeued", ending.run.run_id)
     failures: list[WarmstartError] = []
     _end_wings(ending, deadline, failures)
     _remove(ending, deadline, failures)

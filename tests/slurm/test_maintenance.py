@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -70,8 +70,7 @@ def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
         return not state.exists()
 
     wait_until("its end, once no other cluster on this host has a job of that number", is_finished, 60)
-    abandoned: list[dict[str, Any]] = site.events(job_id, "run.abandoned")
-    assert [event["rebooted"] for event in abandoned] == [False]
+    assert len(site.events(job_id, "run.abandoned")) == 1
     metrics = (site.metrics / "warmstart.prom").read_text()
     assert 'warmstart_hook_runs_total{hook="maintain",outcome="ok"}' in metrics
     assert 'warmstart_cache_uses_total{profile="numba",use="untouched"}' in metrics

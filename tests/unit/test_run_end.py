@@ -104,7 +104,7 @@ def released(ending: Ending) -> None:
 
 def superseded(ending: Ending) -> None:
     """End a run as the prolog of the requeued job does."""
-    run_end.supersede(ending, after(SOON), rebooted=False)
+    run_end.supersede(ending, after(SOON))
 
 
 def undone(ending: Ending) -> None:
@@ -238,13 +238,13 @@ def test_a_run_that_cannot_be_removed_is_still_known(runs: Runs, monkeypatch: py
         patch.setattr(run_end, "remove_tree", fails)
         (failure,) = run_end.release(ending, after(SOON))
         assert isinstance(failure, WorkspaceBusy)
-        run_end.supersede(ending, after(SOON), rebooted=True)
+        run_end.supersede(ending, after(SOON))
         undone(ending)
     assert (os.listdir(runs.paths.view), runs.recorded()) == ([], ending.run)
     result = runs.result()
     assert [failure["step"] for failure in result["failures"]] == ["release", "release"]
     (remark,) = result["remarks"]
-    assert (remark["about"], "started again" in remark["text"]) == (ending.run.run_id, True)
+    assert (remark["about"], "was requeued" in remark["text"]) == (ending.run.run_id, True)
     released(ending)
     assert (runs.left(), runs.recorded()) == ([], None)
 

@@ -105,7 +105,6 @@ def _new_run(hook: Hook) -> Run:
     job = hook.job
     return Run(
         run_id=hook.run_id,
-        boot_id=state.incarnation(),
         job_id=job.id,
         view_id=job.view_id,
         uid=job.uid,
@@ -128,8 +127,7 @@ def _supersede(hook: Hook, end: Deadline) -> None:
     from warmstart import run_end
 
     ending = run_end.Ending(hook.policy, hook.paths, earlier, hook.audit, hook.store)
-    rebooted = earlier.boot_id != state.incarnation()
-    run_end.supersede(ending, end.within(SUPERSEDE_SECONDS), rebooted=rebooted)
+    run_end.supersede(ending, end.within(SUPERSEDE_SECONDS))
 
 
 def _refuse(hook: Hook, run: Run, error: UserError) -> None:

@@ -22,7 +22,6 @@ LEAST_FREE = 0.1  # fraction of the workspace's blocks and inodes: jobs need the
 NO_ROOM = "harvest.deferred is used up"
 NO_SPACE = "less than a tenth of the workspace's file system is free"
 TOO_OLD = "not finished within two days"
-REBOOTED = "the node was started again"
 DAMAGED = "its file is damaged"
 
 

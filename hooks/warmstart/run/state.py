@@ -7,14 +7,14 @@
 
 It is the epilog's only source about the job: comment, restart count and `SPANK_*` can differ between the two hooks, and
 users can forge them (Slurm's prolog_epilog.html; seen on 22.05). After a crash it names everything that may have to be
-removed.
+removed. It lies in /run and ends with a boot, or with a pod, as all that it names but directories does; maintenance
+removes a run's directory that no file here names.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import time
 
 from warmstart.errors import ResourceError
 from warmstart.host import wire
@@ -43,7 +43,6 @@ _HEAD = 512  # bytes, in which the uid stands, and before it nobody's text
 MARK = ".of-"  # before the run's name, in its directory
 _HELD = "tree-"  # before the name of something on the node's shelf
 CLAIMED = "claimed:"  # before the reference of an image that was left to pyxis, in place of a digest
-_MACHINES_PIDS = 0xEFFFFFFC  # inode of the first pid namespace (PROC_PID_INIT_INO of linux/proc_ns.h)
 _NOT_OURS = frozenset({errno.EFBIG, errno.ELOOP, errno.EINVAL})  # no file that `save` writes: too long, a link, a FIFO
 
 
@@ -138,7 +137,6 @@ class Run(NamedTuple):
     """One run of a job on one node. Steps of the prolog add to it."""
 
     run_id: str
-    boot_id: str  # `incarnation`
     job_id: int
     view_id: int  # the job's id as its tasks see it
     uid: int
@@ -220,28 +218,6 @@ class Run(NamedTuple):
     def directory_of(self, caches: Caches) -> str:
         """Return the directory of `cache/` and its overlays, which root owns."""
         return f"{self.directory}/{CACHES}/{caches.key}" if caches.key else self.directory
-
-
-def incarnation() -> str:
-    """Return the id of this boot and, in a container, of this container. Of a run of another one only files are left.
-
-    A pod that was replaced has the boot id of its machine, and none of the processes and mounts of the one before. Its
-    process 1 began at another time.
-    """
-    with open("/proc/sys/kernel/random/boot_id", "rb", buffering=0) as file:
-        boot = str(file.read(64), "ascii").strip()
-    return boot if os.stat("/proc/self/ns/pid").st_ino == _MACHINES_PIDS else f"{boot}.{_began_ticks()}"
-
-
-def uptime_s() -> float:
-    """Return for how long this machine, or this container, has been up."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - _began_ticks() / os.sysconf("SC_CLK_TCK")
-
-
-def _began_ticks() -> int:
-    """Return when process 1 began, in clock ticks since boot (proc_pid_stat(5), field 22)."""
-    with open("/proc/1/stat", "rb", buffering=0) as file:
-        return int(file.read().rpartition(b")")[2].split()[19])
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import time
 from itertools import groupby
 
 from warmstart.errors import ResourceError, StoreError, WarmstartError
-from warmstart.host.deadline import after
+from warmstart.host.deadline import after, uptime_s
 from warmstart.host.files import DiskFailed, mount_id, opened_dir, remove_tree
 from warmstart.host.identity import Identity
 from warmstart.host.untrusted import TurnedAway, open_directory
@@ -23,7 +23,7 @@ from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contex
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
-from warmstart.run.state import Caches, Run, Seeded, SeededBundle, uptime_s
+from warmstart.run.state import Caches, Run, Seeded, SeededBundle
 from warmstart.steps.contract import CacheFailed, Context, Outcome
 from warmstart.store import bundles
 from warmstart.store.bundles import FetchOverBudget, Offer, Offers

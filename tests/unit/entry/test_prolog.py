@@ -242,7 +242,7 @@ def test_all_parts_share_one_budget(node: Node, monkeypatch: pytest.MonkeyPatch)
     now, limits = [1000.0], {}
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
-    def supersede(_ending: Ending, deadline: Deadline, *, rebooted: bool) -> None:
+    def supersede(_ending: Ending, deadline: Deadline) -> None:
         limits["supersede"] = deadline.at
         now[0] += 7.0
 

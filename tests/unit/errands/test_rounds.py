@@ -141,7 +141,7 @@ def test_the_head_node_of_a_job_numbers_its_rounds(runs: Runs) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"boot_id": "another"}, {"fresh": True}, {"publish_scope": ""}],
+    [{"fresh": True}, {"publish_scope": ""}],
 )
 def test_what_is_harvested_at_its_end_alone_waits_for_it(runs: Runs, changes: dict[str, object]) -> None:
     """Such an errand is dropped, also that of a run of an earlier boot."""
@@ -167,14 +167,14 @@ def test_the_end_of_a_run_ends_its_harvest(runs: Runs) -> None:
     with runs.site.client() as store:
         audit = Log(runs.site.policy.paths.audit, {"hook": "epilog", "run_id": record.run_id})
         ending = run_end.Ending(runs.site.policy, runs.paths, record, audit, store)
-        run_end.supersede(ending, after(10), rebooted=False)
+        run_end.supersede(ending, after(10))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
     assert (runs.waiting(), os.path.lexists(record.directory)) == ([], False)
     assert os.listdir(stage) == ["8.0a1b2c3d.live.numba"]
 
 
 def test_another_pods_node_is_left_alone(runs: Runs) -> None:
-    runs.begin(7, first_s=-1, boot_id="another pod")
+    runs.begin(7, first_s=-1)
     os.makedirs(runs.paths.root)
     with Path(runs.paths.kept).open("w") as held:
         assert try_flock(held.fileno())

@@ -43,7 +43,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def member(store: Path, node: str, nodes: list[str], about: str = "caches") -> Together:
-    made = Run("0a1b2c3d", "b", 7, 7, 2001, 2001, "a", "", "main", "c", node, nodelist=",".join(nodes))
+    made = Run("0a1b2c3d", 7, 7, 2001, 2001, "a", "", "main", "c", node, nodelist=",".join(nodes))
     return Together(Local(store), made, Caches(), Meeting("c.7.0", about, ",".join(nodes)), 0.0)
 
 

@@ -335,7 +335,7 @@ def test_nobody_knows_the_names_any_more(job: Job) -> None:
     assert job.offered() == []
 
 
-@pytest.mark.parametrize("missing", ["after a reboot", "its overlay is not mounted any more", "it is being removed"])
+@pytest.mark.parametrize("missing", ["its overlay is not mounted any more", "it is being removed"])
 def test_what_is_missing_was_not_always_removed_by_the_job(job: Job, missing: str) -> None:
     job.write("numba", numba_files())
     job.harvest()
@@ -344,9 +344,7 @@ def test_what_is_missing_was_not_always_removed_by_the_job(job: Job, missing: st
     run = job.context.run.directory
     shutil.rmtree(f"{run}/cache/numba")
     os.mkdir(f"{run}/cache/numba")
-    if missing == "after a reboot":
-        job.change(boot_id="another boot")
-    elif missing == "it is being removed":
+    if missing == "it is being removed":
         os.rename(f"{run}/cache", f"{run}/.cache")
     else:
         os.makedirs(f"{run}/.seed/numba")

@@ -178,7 +178,7 @@ def _ports(context: Context, options: Options) -> list[int]:
     if not (options.alone or rule.shared_nodes):
         problem = f"no rendezvous port: the job does not have its first node {run.node} exclusively"
         raise PortsUnavailable(problem=problem)
-    holder = Holder(run.node, run.job_id, run.run_id, run.uid, run.boot_id)
+    holder = Holder(run.node, run.job_id, run.run_id, run.uid)
     request = PortRequest(*rule.ports, 1 + options.further, rule.per_user)
     directory = ledger.directory(context.paths)
     with using_state(directory):

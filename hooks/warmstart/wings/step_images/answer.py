@@ -154,8 +154,7 @@ def find_asker(installation: Installation, pid: int, uid: int) -> Asker | None:
         except WarmstartError:
             return None
         if run is not None:
-            is_its_own = run.uid == uid and run.boot_id == state.incarnation()
-            return Asker(node, job_id, uid, run) if is_its_own else None
+            return Asker(node, job_id, uid, run) if run.uid == uid else None
     return Asker(nodes[0], job_id, uid, None)
 
 
@@ -173,7 +172,6 @@ def _granted(policy: Policy, asker: Asker) -> tuple[Job, Run] | None:
         return None
     run = Run(
         run_id=os.urandom(4).hex(),
-        boot_id=state.incarnation(),
         job_id=asker.job_id,
         view_id=asker.job_id,
         uid=asker.uid,

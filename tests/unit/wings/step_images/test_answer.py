@@ -58,15 +58,6 @@ def test_another_users_job_is_not_the_askers(here: Installation) -> None:
     assert find_asker(here, 1, UID + 1) is None
 
 
-@pytest.mark.threat(49)
-def test_a_record_of_an_earlier_boot_is_no_jobs(here: Installation) -> None:
-    """Ids of jobs are used again where slurmctld lost its state."""
-    recorded(here, "n1")
-    path = Path(here.node("n1").state) / "7" / runs.NAME
-    path.write_text(path.read_text().replace(runs.incarnation(), "0"))
-    assert find_asker(here, 1, UID) is None
-
-
 def test_a_damaged_record_is_nobodys(here: Installation) -> None:
     recorded(here, "n1")
     (Path(here.node("n1").state) / "7" / runs.NAME).write_text("{")
