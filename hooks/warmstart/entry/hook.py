@@ -166,11 +166,10 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
         log = Log("", fields)
     else:
         log = Log(current.policy.paths.audit, fields, syslog=current.policy.audit.syslog)
-    job_fields: dict[str, object] = {"partition": job.partition, "account": job.account}
-    log.begin(**job_fields)
+    log.begin()
     outcome, status = _run(name, installation, job, log, run_id, started, current, work)
     took = round((time.monotonic() - started) * 1000, 3)
-    log.finish(outcome=outcome, status=status, duration_ms=took, **job_fields)
+    log.finish(outcome=outcome, status=status, duration_ms=took)
     return status
 
 
