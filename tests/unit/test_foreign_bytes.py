@@ -24,7 +24,6 @@ OWN = {
     "entry/pyxis_importer.py:_has_profiles": "root's view of the job, read by the job's user; any bytes are text",
     **OWN_OF_WINGS,
     "audit/query.py:_files": "opens the log; each line is `audit-line`",
-    "cli/explain.py:explain": "the notices of a view, whose lines are made printable",
     "cli/own.py:OwnLog.lines": "each line is `audit-line`",
     "doctor/finding.py:on_one_line": "the text of an error",
     "doctor/node.py:_unmounted": "/etc/fstab, which is root's",

@@ -353,7 +353,7 @@ def _timers(node: Node) -> str:
 def _of_last_day(node: Node) -> list[Line]:
     """Return the first and last lines of hooks on this host's nodes in the last day."""
     names = [os.path.basename(paths.root) for paths in node.nodes()]
-    only = LineFilter(event="hook", since=timestamp(time.time() - LATELY_S))
+    only = LineFilter(event="hook.*", since=timestamp(time.time() - LATELY_S))
     try:
         return [line for line in AuditLog([node.policy.paths.audit]).lines(only) if line.get("node") in names]
     except FileNotFoundError:
