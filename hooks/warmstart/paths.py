@@ -113,11 +113,6 @@ class Installation(NamedTuple):
         return f"{self.var}/metrics"
 
     @property
-    def store_id(self) -> str:
-        """The id of the store that this host uses; root's. Removed by an administrator who makes the store anew."""
-        return f"{self.var}/store-id"
-
-    @property
     def view(self) -> str:
         """The views of this host's jobs; as `NodePaths.view`."""
         return f"{self.runtime}/view"

@@ -12,10 +12,10 @@ from functools import partial
 from typing import NamedTuple
 
 from warmstart.audit.log import Log
-from warmstart.errors import ResourceError, StoreError, UserError, WarmstartError
+from warmstart.errors import ResourceError, UserError, WarmstartError
 from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import ensure_path, read_small
+from warmstart.host.files import ensure_path
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.current import current_policy
 from warmstart.policy.keys import Policy
@@ -25,7 +25,6 @@ from warmstart.store.client import StoreClient
 # How often the timers in packaging/systemd start maintenance; doctor alarms after three intervals without success.
 NODE_INTERVAL_S = 1800
 STORE_INTERVAL_S = 86400
-LONGEST_ID = 64  # bytes
 KEPT = "kept"  # a lock of this pod's
 STORE_SECONDS = 60.0  # for one operation on the store
 
@@ -60,14 +59,6 @@ class NodeOfAnotherPod(ResourceError):
     code = "node-of-another-pod"
     template = "node {node} is kept by another pod, which is alive and has its state in {directory}, too"
     hint = "give each pod a directory of its own for warmstart's state (docs/guides/kubernetes.md)"
-
-
-class StoreReplaced(StoreError):
-    """The store's path leads to another store than the one that this host remembers, or to none."""
-
-    code = "store-replaced"
-    template = "the store in {path} has the id {found}, but this host has used the one with the id {known}"
-    hint = "mount the right file system; if the store was made anew, remove store-id in warmstart's state"
 
 
 class Session(NamedTuple):
@@ -186,14 +177,6 @@ def require_keeper(paths: NodePaths, node: str) -> None:
     """Raise `NodeOfAnotherPod` if a process of another pod keeps a node. With systemd's timers nobody does."""
     if files.is_locked(paths.kept) and not files.is_locked(f"{paths.locks}/{KEPT}"):
         raise NodeOfAnotherPod(node=node, directory=os.path.dirname(paths.root))
-
-
-def known_store_id(path: str) -> str:
-    """Return the store's id that this host remembers in the file `path` (`Installation.store_id`), "" if none."""
-    try:
-        return read_small(path, LONGEST_ID).decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def is_root() -> bool:

@@ -108,9 +108,7 @@ class Site(NamedTuple):
         (base / "config").write_text(site.text(SLURM))
         Path(site.installation.policy).write_text(POLICY.format(base=base))
         current_policy(site.installation, keep=True)
-        for name in ("maintained", "id"):
-            (site.store / "artifacts" / name).write_text("0123456789abcdef" if name == "id" else "")
-        Path(site.installation.store_id).write_text("0123456789abcdef")
+        (site.store / "artifacts" / "maintained").touch()
         paths = site.installation.node("n1")
         for directory in (paths.root, paths.state):
             os.makedirs(directory)
@@ -367,12 +365,6 @@ def _unmounted(site: Site) -> None:
     site.store.mkdir()
 
 
-def _replaced(site: Site) -> None:
-    _unmounted(site)
-    (site.store / "artifacts").mkdir()
-    site.give(site.store, 1)
-
-
 def _used_for_long(site: Site) -> None:
     """Let the store have been in use for long, and nobody have maintained it."""
     (site.store / "artifacts/maintained").unlink()
@@ -520,12 +512,6 @@ IN_DOCTOR: dict[str, list[Row]] = {
         ("critical", "No such file or directory", lambda site: site.store.rename(site.base / "x")),
         ("critical", "Permission denied", mode(".", 0o700)),
         ("critical", "cannot make files in", disk("store", "ro")),
-    ],
-    "store.identity": [
-        ("critical", "something else is in its place", _replaced),
-        ("critical", "that this node has used", file("store/artifacts/id", "fedcba9876543210")),
-        ("advice", "no id yet", gone("store/artifacts/id", f"{VAR}/store-id")),
-        ("ok", "", gone(f"{VAR}/store-id")),
     ],
     "store.space": [("wrong", "nothing is imported", disk("store", "full"))],
     "store.owner": [

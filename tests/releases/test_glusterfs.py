@@ -67,7 +67,6 @@ def store(volume: Volume, site: Site, request: pytest.FixtureRequest) -> Path:
     """Put an empty store on the volume into force."""
     path = volume.path / str(request.node.name)
     as_owner(site, f"mkdir {path}")
-    (site.var / "store-id").unlink(missing_ok=True)  # maintenance would take the new store for one that is not mounted
     site.write_policy(store=str(path))
     return path
 

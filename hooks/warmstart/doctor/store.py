@@ -35,7 +35,7 @@ from warmstart.images.store import eviction
 from warmstart.paths import Installation
 from warmstart.policy.keys import Policy
 from warmstart.policy.units import format_duration
-from warmstart.session import STORE_INTERVAL_S, known_store_id
+from warmstart.session import STORE_INTERVAL_S
 from warmstart.store import maintenance
 from warmstart.store.client import rooms_of
 
@@ -71,7 +71,6 @@ class Store(NamedTuple):
     seen: probe.Look | None  # None if the owner cannot read it
     directory: str  # "" if it could not be made
     code: int = 0  # the errno of what failed of that
-    known_id: str = ""  # the store's id that this node remembers; "" if it remembers none
 
     @property
     def path(self) -> str:
@@ -106,9 +105,8 @@ def opened(policy: Policy, installation: Installation) -> Iterator[Store]:
             code = error.errno or 0
         try:
             run_root = RunAs(root) if os.geteuid() == 0 else None
-            known_id = known_store_id(installation.store_id)
             mount = mount_of(path)
-            yield Store(policy, installation, run, RunAs(second), run_root, mount, seen, directory, code, known_id)
+            yield Store(policy, installation, run, RunAs(second), run_root, mount, seen, directory, code)
         finally:
             if directory:
                 with suppress(OSError, WarmstartError):
@@ -140,21 +138,6 @@ def mounted(store: Store) -> Iterator[Finding]:
         elif store.code in (errno.ENOSPC, errno.EDQUOT):
             change = "free space or inodes, or raise the quota of its owner"
         yield Finding(CRITICAL, f"{user.name} cannot make files in {store.path}: {problem}", change)
-
-
-@check("store.identity", critical=True)
-def identity(store: Store) -> Iterator[Finding]:
-    """Compare the store's id with the one that this node remembers: another directory may be in its place."""
-    seen, store_id = _seen(store), store.run(maintenance.identity, store.path)
-    forget = f"mount the right file system; if the store was made anew: `rm {store.installation.store_id}`"
-    if store.known_id and not store_id:
-        words = f"{store.path} has no id, but the store that this node has used has ({store.known_id[:8]})"
-        yield Finding(CRITICAL, f"{words}: something else is in its place", forget)
-    elif store.known_id and store_id != store.known_id:
-        words = f"the store in {store.path} is {store_id[:8]}, not {store.known_id[:8]} that this node has used"
-        yield Finding(CRITICAL, words, forget)
-    elif not store_id and seen.inside:  # a new one has it of its first maintenance
-        yield Finding(ADVICE, "the store has no id yet", "run `warmstart maintain --store` once")
 
 
 @check("store.owner", critical=True)
@@ -298,7 +281,7 @@ def _seen(store: Store) -> probe.Look:
     return store.seen
 
 
-CHECKS = (mounted, identity, owner, writers, features, clock, maintained, root, space)
+CHECKS = (mounted, owner, writers, features, clock, maintained, root, space)
 
 
 def possible(store: Store) -> tuple[Check[Store], ...]:

@@ -43,8 +43,6 @@ from warmstart.session import (
     STORE_SECONDS,
     MaintenanceBusy,
     Session,
-    StoreReplaced,
-    known_store_id,
     open_session,
     require_keeper,
 )
@@ -133,14 +131,12 @@ class _NodeMaintenance:
         self._is_complete = True
         self._orphans = Orphans(session, slurmctld, slurm_conf)
         self._slurm_conf = slurm_conf
-        self._store_id = installation.store_id
         self._installation = installation
 
     def all(self) -> Report:
         """Run every part."""
         orphans = self._orphans
         self._part("trust", self._trust)
-        self._part("store", self._store)
         spooled = self._part("spool", self._spool)
         self._part("runs", orphans.finish_runs)
         self._part("boards", self._boards)
@@ -189,17 +185,6 @@ class _NodeMaintenance:
         trust.remember(session.policy, self._installation, self._slurm_conf)
         if problem := trust.problem(trust.proven(session.policy, enforcement)):
             raise problem
-
-    def _store(self) -> None:
-        """Remember the store's id. Raises `StoreReplaced` if it is not the one that this host remembers."""
-        session = self._session
-        store_id = session.store.run(session.store_deadline(), maintenance.identity)
-        known = known_store_id(self._store_id)
-        if known and store_id != known:
-            raise StoreReplaced(path=session.policy.paths.store, found=store_id[:8] or "none", known=known[:8])
-        if store_id and not known:
-            with opened_dir(os.path.dirname(self._store_id)) as fd:
-                replace_file(fd, os.path.basename(self._store_id), store_id.encode(), 0o600)
 
     def _spool(self) -> int:
         session = self._session

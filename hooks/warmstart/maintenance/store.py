@@ -154,7 +154,6 @@ class StoreMaintenance:
             for act in wing.store.values():
                 with self.isolated():
                     self._count(swept=act(self._session) or 0)
-        self._session.store.run(self._session.store_deadline(), maintenance.identify)
         self._session.store.run(self._session.store_deadline(), maintenance.record_maintained)
         return self.report
 

@@ -20,7 +20,6 @@ from warmstart.host.files import (
     ensure_dir,
     is_temporary,
     opened_dir,
-    read_small,
     replace_file,
     unlink_if_there,
 )
@@ -60,8 +59,6 @@ OVER_CACHES = f"its user has used {MOST_CACHES} other names of caches since (cac
 _PER_ORIGIN = 300  # most bytes of JSON of an entry's origin and mark, without the entry's name, which each repeats
 
 _MAINTAINED = "maintained"  # in ARTIFACTS: its mtime is when maintenance last succeeded
-_ID = "id"  # in ARTIFACTS: 32 hexadecimal digits; nodes remember it, and so notice another store in its place
-_LONGEST_ID = 64  # bytes
 _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})  # rmdir(2)
 
 _held: list[HeldLock] = []  # keeps locks until this process ends
@@ -132,25 +129,6 @@ def last_maintained(store: str) -> float | None:
         return time.time() - os.stat(os.path.join(store, ARTIFACTS, _MAINTAINED), follow_symlinks=False).st_mtime
     except FileNotFoundError:
         return None
-
-
-def identify(store: str) -> str:
-    """Return the store's id, and give it one if it has none. Under the store's maintenance lock."""
-    store_id = identity(store)
-    if not store_id:
-        store_id = os.urandom(16).hex()
-        with store_errors("give the store an id"), opened_dir(os.path.join(store, ARTIFACTS)) as fd:
-            replace_file(fd, _ID, store_id.encode(), 0o400)
-    return store_id
-
-
-def identity(store: str) -> str:
-    """Return the store's id, "" if it has none yet."""
-    with store_errors("read the store's id"):
-        try:
-            return read_small(os.path.join(store, ARTIFACTS, _ID), _LONGEST_ID).decode()
-        except FileNotFoundError:
-            return ""
 
 
 def scopes(store: str) -> list[str]:

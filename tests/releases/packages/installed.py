@@ -162,17 +162,17 @@ def test_purging_leaves_only_the_store(installed: Site) -> None:
     """And the accounts, which own it. A store below a directory that goes is found; what a job made is none."""
     forged = Path("/var/tmp/warmstart/7.00000000/tmp/artifacts")
     forged.mkdir(parents=True, exist_ok=True)
-    (forged / "id").touch()
+    (forged / "maintained").touch()
     misplaced = Path(USR.var, "store")
     (misplaced / "artifacts").mkdir(parents=True)
-    (misplaced / "artifacts/id").write_text("0" * 32)
+    (misplaced / "artifacts/maintained").touch()
     told = dpkg("--purge", "warmstart")
     assert f"kept {USR.var}: a store is in it" in told
     assert [path for path in PURGED if os.path.exists(path)] == []
-    assert (misplaced / "artifacts/id").exists()
+    assert (misplaced / "artifacts/maintained").exists()
     assert list(installed.store.glob("artifacts/*/*/*/*.sqsh"))
     install(PACKAGES)
-    (misplaced / "artifacts/id").unlink()
+    (misplaced / "artifacts/maintained").unlink()
     dpkg("--purge", "warmstart")
     left = [path for path in Path(USR.var).rglob("*") if not path.is_dir()]  # the tests' nodes have mounts there
     assert left == []

@@ -231,7 +231,7 @@ def test_a_namespace_goes_with_its_last_bundle(node: Node, monkeypatch: pytest.M
     later = time.time() + 2 * 86400
     monkeypatch.setattr(time, "time", lambda: later)
     assert node.json("maintain", "--store")["swept"] == 1
-    assert sorted(os.listdir(node.store / "artifacts")) == ["id", "locks", "maintained", "site"]
+    assert sorted(os.listdir(node.store / "artifacts")) == ["locks", "maintained", "site"]
     (event,) = node.events("store.swept")
     assert (event["scope"], event["namespace"], event["names"]) == ("user-1-a", "ns", ["numba"])
 

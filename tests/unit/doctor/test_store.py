@@ -40,7 +40,6 @@ GOOD: dict[str, Any] = {
     "show_a_user": None,
     "last_maintained": 60.0,
     "in_use_for": 600.0,
-    "identity": "abcdef0123",
 }
 DENIED = OSError(errno.ENOLCK, "No locks available", "x")
 
@@ -70,7 +69,7 @@ def results(policy: Policy, *, place: str = "/p", as_root: bool = True, **answer
     as_owner = cast("store.RunAs", ask)
     root, seen, code = as_owner if as_root else None, told.get("seen", LOOK), told.get("code", 0)
     installation = Installation("/usr")
-    subject = Store(policy, installation, as_owner, as_owner, root, mount, seen, place, code, "abcdef0123")
+    subject = Store(policy, installation, as_owner, as_owner, root, mount, seen, place, code)
     return run(store.possible(subject), subject)
 
 

@@ -30,7 +30,7 @@ from warmstart.steps.contract import Context, Outcome
 from warmstart.store import board
 from warmstart.store.board import Topic, Whose
 from warmstart.store.layout import StoreFailed
-from warmstart.store.maintenance import BOARD_SECONDS, identify, identity, sweep_top
+from warmstart.store.maintenance import BOARD_SECONDS, sweep_top
 
 
 class Host:
@@ -293,26 +293,3 @@ def test_a_job_whose_hook_is_at_work_is_left(node: Host) -> None:
     with runs.job_lock(node.site.paths.state, 7, after(60)):
         assert node.maintain().finished == 0
     assert node.maintain().finished == 1
-
-
-def test_another_store_in_its_place_is_told(node: Host) -> None:
-    """A host remembers the store's id once it has one; later another id, or none, fails maintenance each time."""
-    known, store_id = Path(node.site.installation.store_id), node.site.store / "artifacts" / "id"
-    assert node.maintain().failed == ()
-    assert not known.exists()
-    with node.site.client() as client:
-        assert client.lock(after(60))
-        first = client.run(after(60), identify)
-        assert client.run(after(60), identify) == client.run(after(60), identity) == first
-    assert node.maintain().failed == ()
-    assert known.read_text() == first
-    store_id.chmod(0o600)
-    store_id.write_text("0" * 32)
-    (failure,) = node.maintain().failed
-    assert ("has the id 00000000" in failure, first[:8] in failure) == (True, True)
-    store_id.unlink()
-    (failure,) = node.maintain().failed
-    assert "has the id none" in failure
-    assert {event["code"] for event in node.site.failures()} == {"store-replaced"}
-    known.unlink()  # the store was made anew
-    assert node.maintain().failed == ()
