@@ -134,6 +134,18 @@ def test_a_job_without_its_image_is_told(node: Node, monkeypatch: pytest.MonkeyP
     assert node.result("prolog")["outcome"] == "refused"
 
 
+@pytest.mark.report
+def test_a_refused_jobs_directory_of_its_own_goes_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier job of that id has left one of its name."""
+    left = node.base / "workspace" / "7.00000000"
+    left.mkdir(parents=True)
+    (left / "theirs").touch()
+    test_a_job_without_its_image_is_told(node, monkeypatch)
+    assert len(os.listdir(left.parent)) == 2
+    assert epilog.main(node.installation.prefix) == 0
+    assert os.listdir(left.parent) == [left.name]
+
+
 def test_a_job_that_no_rule_gives_anything_has_no_state(node: Node) -> None:
     node.write(node.policy._replace(rules=()))
     assert run(node) is None
