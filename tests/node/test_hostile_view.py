@@ -50,8 +50,8 @@ def acl(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool
 
 def published(node: Path) -> Path:
     """Publish the view of job 7; return its directory."""
-    record: Run = a_run(uid=JOB, gid=JOB)
-    view.publish(str(node.parent / "view"), record, {"verdict": VERDICT})
+    run: Run = a_run(uid=JOB, gid=JOB)
+    view.publish(str(node.parent / "view"), run, {"verdict": VERDICT})
     return node.parent / "view" / "7"
 
 

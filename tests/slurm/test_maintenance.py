@@ -34,7 +34,7 @@ def maintain(site: Site, conf: str, status: int = 0) -> str:
 
 @pytest.mark.threat(33)
 def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
-    """Alive by its step daemon; over by the controller's answer, though its record is still there."""
+    """Alive by its step daemon; over by the controller's answer, though its run is still there."""
     conf = str(site.cluster.base / "etc" / "slurm.conf")
     job_id = site.cluster.submit("#!/bin/sh\nexec sleep 600\n", ALICE, "--nodelist=n1")
     site.cluster.wait_for(job_id, {"RUNNING"})
@@ -87,8 +87,8 @@ def test_an_account_that_slurm_does_not_enforce(site: Site) -> None:
     job_id = site.cluster.submit("#!/bin/sh\nexec sleep 600\n", ALICE, "--nodelist=n1", "--account=ml")
     site.cluster.wait_for(job_id, {"RUNNING"})
     try:
-        wait_until("the record", (record := site.runtime("n1") / "state" / str(job_id) / "run.json").exists, 30)
-        assert [scope.partition("-")[0] for scope in json.loads(record.read_text())["own"]["read_scopes"]] == ["user"]
+        wait_until("the run", (run := site.runtime("n1") / "state" / str(job_id) / "run.json").exists, 30)
+        assert [scope.partition("-")[0] for scope in json.loads(run.read_text())["own"]["read_scopes"]] == ["user"]
         assert json.loads((site.var / "enforcement.json").read_text())["words"] == []
     finally:
         site.cluster.cancel(job_id)

@@ -92,9 +92,9 @@ def test_how_it_was_obtained_is_logged(context: Context, flights: Flights, how: 
 
 def test_who_pays_for_an_image(context: Context, flights: Flights) -> None:
     """The job's user and account, but nobody for what the policy names."""
-    record = context.run._replace(account="physics")
-    image.run(context._replace(run=record), Options((FIRST, SECOND), by_policy=frozenset({SECOND})))
-    assert [site.charged for _, site, _ in flights.asked] == [Charged("ws-alice", record.uid), NOBODY]
+    run = context.run._replace(account="physics")
+    image.run(context._replace(run=run), Options((FIRST, SECOND), by_policy=frozenset({SECOND})))
+    assert [site.charged for _, site, _ in flights.asked] == [Charged("ws-alice", run.uid), NOBODY]
     assert {site.requester for _, site, _ in flights.asked} == {Requester("n1", "0a1b2c3d", 7, "test")}
 
 

@@ -32,7 +32,7 @@ class Run:
         policy = policy._replace(paths=policy.paths._replace(store=str(root / "store")))
         store = StoreClient(policy.store_user, policy.paths.store, f"{node}-0a1b2c3d")
         self.context = self.context._replace(policy=policy, store=store)
-        record = changed(
+        run = changed(
             self.context.run,
             image=FIRST,
             path="/c",
@@ -42,13 +42,13 @@ class Run:
             node=node,
             nodelist=nodelist,
         )
-        self.context = self.context._replace(run=record)
+        self.context = self.context._replace(run=run)
         self.state = self.context.paths.state
         os.makedirs(f"{self.state}/7", mode=0o700, exist_ok=True)
-        runs.save(self.state, record)
+        runs.save(self.state, run)
         workspace.run(self.context, workspace.Options((profile,)))
         os.makedirs(self.context.paths.view, exist_ok=True)
-        view.publish(self.context.paths.view, record, {"environment": "x"})
+        view.publish(self.context.paths.view, run, {"environment": "x"})
 
     def provide(self, image: StepImage = IMAGE) -> str:
         meeting = Meeting("", "", self.context.run.nodelist) if self.context.run.nodelist else None
