@@ -12,6 +12,7 @@ BIN     := $(VENV)/bin
 # PREFIX=/usr keeps its policy in /etc and its state in /var, any other prefix below itself.
 ETC := $(if $(filter /usr,$(PREFIX)),/etc/warmstart,$(PREFIX)/etc/warmstart)
 VAR := $(if $(filter /usr,$(PREFIX)),/var/lib/warmstart,$(PREFIX)/var/lib/warmstart)
+RUN := $(if $(filter /usr,$(PREFIX)),/run/warmstart,$(PREFIX)/run/warmstart)
 
 # Test processes find the tests compiled: compiling them takes each one seconds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -83,7 +84,7 @@ bench: setup ## figures beside their peers, as root: build/bench.json; QUICK=1: 
 	$(BIN)/python -m tools.bench $(if $(QUICK),--quick)
 
 install: ## install below PREFIX (and DESTDIR); a policy that is there stays
-	@packaging/install "$(VENV)" "$(PYTHON)" "$(PREFIX)" "$(DESTDIR)" "$(ETC)" "$(VAR)"
+	@packaging/install "$(VENV)" "$(PYTHON)" "$(PREFIX)" "$(DESTDIR)" "$(ETC)" "$(VAR)" "$(RUN)"
 
 deb: ## build/packages/*.deb for the Debian or Ubuntu that this is: warmstart and its SPANK plugin
 	@packaging/deb "$(VENV)" "$(PYTHON)" "$(PACKAGES)"
@@ -96,7 +97,7 @@ wheel: ## the command line alone, as a wheel and a source archive, for people wh
 	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(stat -c %Y CHANGELOG.md)} $(BIN)/uv --quiet --no-config build -o "$(PACKAGES)" .
 
 uninstall: ## remove what install made; policy and state stay, no mount does
-	@packaging/uninstall "$(PREFIX)" "$(DESTDIR)" "$(ETC)" "$(VAR)"
+	@packaging/uninstall "$(PREFIX)" "$(DESTDIR)" "$(ETC)" "$(VAR)" "$(RUN)"
 
 update-requirements: ## lock the newest Python packages that setup.cfg allows (packaging/requirements)
 	@packaging/setup $(VENV) $(PYTHON) lock

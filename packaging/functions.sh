@@ -1,5 +1,5 @@
 # What an installation is made of. Sourced by packaging/install and packaging/stage, which set $venv, $python, $prefix,
-# $destdir, $etc and $var.
+# $destdir, $etc, $var and $run.
 # shellcheck shell=sh
 # shellcheck disable=SC2154 # they do
 
@@ -14,7 +14,7 @@ interpreter=$("$venv/bin/python" -c 'import os, sys; print(os.path.realpath(sys.
 
 fill() { # SOURCE TARGET HOOK
     sed -e "s|@PYTHON@|$interpreter|g" -e "s|@PREFIX@|$prefix|g" -e "s|@ETC@|$etc|g" -e "s|@VAR@|$var|g" \
-        -e "s|@HOOK@|$3|g" "packaging/$1" >"$2.new"
+        -e "s|@RUN@|$run|g" -e "s|@HOOK@|$3|g" "packaging/$1" >"$2.new"
     chmod 755 "$2.new"
     mv -f "$2.new" "$2"
 }

@@ -115,7 +115,7 @@ def _type(value: Json) -> str:
     return {
         "array": f"list of {_plural(value.get('items', {}))}",
         "boolean": "`true`, `false`",
-        "integer": _range(value),
+        "integer": f"whole number from {value.get('minimum')}",
         "null": "`null`",
         "string": "text",
     }[value["type"]]
@@ -124,13 +124,6 @@ def _type(value: Json) -> str:
 def _plural(items: Json) -> str:
     word = _type(items) if items else ""
     return f"{word}s" if word.isalpha() or " pattern" in word else word
-
-
-def _range(value: Json) -> str:
-    low, high = value.get("minimum"), value.get("maximum")
-    if low is None:
-        return "whole number"
-    return f"whole number from {low}" + (f" to {high}" if high is not None else "")
 
 
 def _default(value: Json) -> str:

@@ -1,6 +1,6 @@
 """Errands: what a node is to do off the clock of jobs. This is their form; `errands` does them. Runs as root.
 
-    <node>/errands/<kind>/              root, 0700
+    <node>/errands/<kind>/              root, 0700; in /run those about runs, which go with a boot
         OWNER,DUE,ATTEMPTS,KEY          0600, what is to be done: a NamedTuple of the kind's own, as JSON
 
 The name says whose turn it is, when the next attempt may begin (in seconds since the epoch), and how many were begun.
@@ -18,9 +18,8 @@ import time
 
 from warmstart.host import files, wire
 from warmstart.host.deadline import after
-from warmstart.host.files import ensure_dir, names_in, opened_dir, read_small, replace_file, unlink_if_there
+from warmstart.host.files import ensure_path, names_in, opened_dir, read_small, replace_file, unlink_if_there
 from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, contextmanager, dumps, suppress
-from warmstart.run.state import Reserve
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 KEPT_S = 86_400.0  # after the last attempt
-_LONGEST = 130 << 20  # twice a run's, which is a JSON string in a file
+_LONGEST = 10 << 20  # more than twice a run's, which is a JSON string in a file
 _LONGEST_OWNER = 96  # of a scope's 200 characters
 
 
@@ -41,7 +40,7 @@ class Kind(NamedTuple):
     name: str
     most: int = 0  # of one owner, if `add` is to bound them
     backoff_s: float = 0.0  # after the first attempt, doubled after each further one; 0: none, and it waits for ever
-    on_full_disk: bool = False  # whether one is written on a full disk, too
+    of_runs: bool = False  # whether it is about runs, which end with a boot
     unit: str = ""  # of systemd, which the program is started as where that runs; with the node's name for {}
 
 
@@ -86,9 +85,9 @@ class Errands:
 
     def __init__(self, paths: NodePaths, kind: Kind) -> None:
         self.kind = kind
-        self.directory = f"{paths.errands}/{kind.name}"
+        self._top = paths.errands_of_runs if kind.of_runs else paths.errands
+        self.directory = f"{self._top}/{kind.name}"
         self._paths = paths
-        self._reserve = Reserve(paths.reserve) if kind.on_full_disk else None
 
     def all(self) -> list[Errand]:
         """Return all errands: those of fewer attempts first, and of these the oldest."""
@@ -125,11 +124,11 @@ class Errands:
 
     def put(self, errand: Errand, what: NamedTuple) -> None:
         """Write an errand in place of what there is of this key."""
-        for directory in (self._paths.errands, self.directory):
-            ensure_dir(directory, 0o700, reserve=self._reserve)
+        for directory in (self._top, self.directory):
+            ensure_path(directory, 0o700)
         data = dumps(what._asdict()).encode()
         with opened_dir(self.directory) as fd:
-            replace_file(fd, errand.name, data, 0o600, reserve=self._reserve)
+            replace_file(fd, errand.name, data, 0o600)
         self.drop(errand.key, but=errand.name)
 
     def drop(self, key: str, but: str = "") -> None:
@@ -197,11 +196,10 @@ def at_work(paths: NodePaths, kind: str, patience_s: float = 0.0) -> Iterator[bo
 
 def is_at_work(paths: NodePaths, kind: str) -> bool:
     """Return whether a process does a kind on a node."""
-    try:
-        fd = os.open(f"{paths.locks}/{kind}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        return not files.try_flock(fd, shared=True)
-    finally:
-        os.close(fd)
+    return files.is_locked(f"{paths.locks}/{kind}")
+
+
+def waiting(paths: NodePaths) -> dict[str, list[Errand]]:
+    """Return what waits of each kind that has a directory."""
+    tops = (paths.errands, paths.errands_of_runs)
+    return {kind: [*_parsed(names_in(f"{top}/{kind}"))] for top in tops for kind in names_in(top)}

@@ -85,6 +85,8 @@ class Job(NamedTuple):
             "job_id": self.id,
             "uid": self.uid,
             "user": self.user,
+            "partition": self.partition,
+            "account": self.account,
         }
 
 

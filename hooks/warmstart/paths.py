@@ -3,6 +3,9 @@
 Installations under different prefixes share nothing: each has its own policy and state. What a job's environment names
 has the same path on all nodes of the job (docs/adr/index.md, 69), so workspace and views belong to one slurmd of a
 host. Root's other state has the node's name in its path.
+
+What is about runs ends with a boot, as they do: it lies in /run. What lasts lies in /var. tmpfiles.d makes both
+directories, and hooks do where they are missing, as in a pod.
 """
 
 from __future__ import annotations
@@ -17,13 +20,9 @@ SEED = ".seed"
 # In a run's directory: the list of what the job sees (`Shown`), and what is mounted for the job to see (root, 0711).
 SHOWN, MOUNTED = "shown", "mounted"
 
-# In a run's directory: the sets of caches of images that only its steps name, each a directory of its key with `cache`
+# In a run's directory: the caches of images that only its steps name, each a directory of its key with `cache`
 # and `.seed` as the run's own has them (root, 0755).
-SETS = "sets"
-
-# What finds no place below a directory of the state, because its disk is full, lies at the same path below this one:
-# in memory, and root's. The task prolog and the other readers of a job's view look there, too.
-SPARE = "/run/warmstart"
+CACHES = "caches"
 
 # What programs add to TMPDIR for their sockets: vLLM `/` and a UUID, 37 bytes; Python's multiprocessing
 # `/pymp-XXXXXXXX/listener-XXXXXXXX`, 32.
@@ -53,11 +52,6 @@ class Shown(NamedTuple):
 NOTHING = "-"  # in a field
 
 
-def reserve_beside(directory: str) -> str:
-    """Return the path of the reserve for what lies in one of a node's directories (`NodePaths.reserve`)."""
-    return f"{os.path.dirname(directory)}/reserve"
-
-
 class Installation(NamedTuple):
     """One installation of warmstart, identified by its prefix."""
 
@@ -72,6 +66,11 @@ class Installation(NamedTuple):
     def var(self) -> str:
         """Directory of warmstart's own state on this host."""
         return "/var/lib/warmstart" if self.prefix == "/usr" else f"{self.prefix}/var/lib/warmstart"
+
+    @property
+    def runtime(self) -> str:
+        """Directory of what ends with a boot; for another prefix than /usr, tmpfiles.d empties it at boot."""
+        return "/run/warmstart" if self.prefix == "/usr" else f"{self.prefix}/run/warmstart"
 
     @property
     def lib(self) -> str:
@@ -116,7 +115,7 @@ class Installation(NamedTuple):
     @property
     def view(self) -> str:
         """The views of this host's jobs; as `NodePaths.view`."""
-        return f"{self.var}/view"
+        return f"{self.runtime}/view"
 
     @property
     def slurm_libraries(self) -> str:
@@ -125,27 +124,31 @@ class Installation(NamedTuple):
 
     def node(self, node: str) -> NodePaths:
         """Return the directories of one node (one slurmd) of this host."""
-        return NodePaths(f"{self.var}/{node}", f"{self.prefix}/libexec/warmstart")
+        return NodePaths(f"{self.var}/{node}", f"{self.runtime}/{node}", f"{self.prefix}/libexec/warmstart")
 
     def nodes(self) -> list[str]:
         """Return the names of this host's nodes that have run hooks. A host can have several slurmds."""
-        try:
-            names = sorted(os.listdir(self.var))
-        except FileNotFoundError:
-            return []
-        return [name for name in names if os.path.isdir(self.node(name).state)]
+        names = {name for place in (self.var, self.runtime) if os.path.isdir(place) for name in os.listdir(place)}
+        places = [(name, self.node(name)) for name in sorted(names)]
+        return [name for name, node in places if os.path.exists(node.began) or os.path.isdir(node.state)]
 
 
 class NodePaths(NamedTuple):
     """Directories of one node. Owner root, mode 0700 unless another is given."""
 
-    root: str  # 0755
+    root: str  # 0755, of what lasts
+    runtime: str  # 0755, of what ends with a boot
     programs: str  # directory of the installation's hooks and programs, not of this node alone
 
     @property
     def background_program(self) -> str:
         """The program that does off the clock of jobs what their hooks had no time for."""
         return f"{self.programs}/background"
+
+    @property
+    def began(self) -> str:
+        """A file whose mtime is when the first hook after a boot ran; what has it is the directory of a node."""
+        return f"{self.root}/began"
 
     @property
     def imports(self) -> str:
@@ -155,12 +158,12 @@ class NodePaths(NamedTuple):
     @property
     def state(self) -> str:
         """`<jobid>/run.json`: what the prolog recorded for the epilog."""
-        return f"{self.root}/state"
+        return f"{self.runtime}/state"
 
     @property
     def view(self) -> str:
         """`<jobid>/`: the files that the job's task prolog reads, and only the job's uid. Both directories are 0711."""
-        return f"{self.shared}/view"
+        return f"{os.path.dirname(self.runtime)}/view"
 
     @property
     def stage(self) -> str:
@@ -176,6 +179,11 @@ class NodePaths(NamedTuple):
     def errands(self) -> str:
         """What is to be done off the clock of jobs (`errand`)."""
         return f"{self.root}/errands"
+
+    @property
+    def errands_of_runs(self) -> str:
+        """What of it is about runs."""
+        return f"{self.runtime}/errands"
 
     @property
     def maintenance(self) -> str:
@@ -195,7 +203,7 @@ class NodePaths(NamedTuple):
     @property
     def locks(self) -> str:
         """Lock files that are in no other directory of mode 0700."""
-        return f"{self.root}/locks"
+        return f"{self.runtime}/locks"
 
     @property
     def maintained(self) -> str:
@@ -223,11 +231,6 @@ class NodePaths(NamedTuple):
         return f"{self.root}/uses"
 
     @property
-    def shared(self) -> str:
-        """The directory that all nodes of the host share (`Installation.var`)."""
-        return os.path.dirname(self.root)
-
-    @property
-    def reserve(self) -> str:
-        """Files and directories to be used while the disk is full (`host.reserve`)."""
-        return f"{self.root}/reserve"
+    def kept(self) -> str:
+        """A file that the program of a pod locks which keeps this node (`session.keep`)."""
+        return f"{self.root}/kept"

@@ -19,8 +19,8 @@ The order of removal:
 
 1. What wings hold for the job. It is the job's, not the run's, and depends on nothing else.
 2. The view (`view/<jobid>`), so that no task starts with variables that name removed paths.
-3. The mounts below the run's directory, once nobody makes any there (`sets`). Each is made read-only first, so that a
-   process that outlived the job can change nothing. Removing a tree would detach its mounts, too, but would not report
+3. The mounts below the run's directory, once nobody makes any there. Each is made read-only first, so that a process
+   that outlived the job can change nothing. Removing a tree would detach its mounts, too, but would not report
    which ones were in use.
 4. The run's directory; then what the run's imports left beside it.
 5. The file of a deferred harvest, once the cache that it names is gone, or the file of a removal names the run.
@@ -66,7 +66,7 @@ from warmstart.host.files import (
 from warmstart.host.space import Held, fair_order
 from warmstart.images import scratch
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, suppress
-from warmstart.paths import MOUNTED, SEED, SETS, NodePaths
+from warmstart.paths import CACHES, MOUNTED, SEED, NodePaths
 from warmstart.policy.keys import Policy
 from warmstart.run import state
 from warmstart.run.state import Caches, Run, RunUnreadable
@@ -155,13 +155,12 @@ def release(ending: Ending, deadline: Deadline) -> list[WarmstartError]:
     return failures
 
 
-def supersede(ending: Ending, deadline: Deadline, *, rebooted: bool) -> None:
+def supersede(ending: Ending, deadline: Deadline) -> None:
     """End an earlier run of the job whose prolog runs: the job was requeued, or the run's epilog never came.
 
     Failures are audited and not raised, because the new run has its own directory.
     """
-    why = "the node was started again" if rebooted else "the job was requeued"
-    ending.audit.remark(f"an earlier run of the job was removed: {why}", ending.run.run_id)
+    ending.audit.remark("an earlier run of the job was removed: the job was requeued", ending.run.run_id)
     failures: list[WarmstartError] = []
     _end_wings(ending, deadline, failures)
     _remove(ending, deadline, failures)
@@ -407,12 +406,12 @@ def _moved(root: int, run: Run) -> str:
     return run.going
 
 
-def _sets(run: int) -> Iterator[int]:
-    """Yield descriptors of the directories of a run's sets: that of the run itself, then those of other images."""
+def _of_images(run: int) -> Iterator[int]:
+    """Yield descriptors of the directories of a run's caches: that of the run itself, then those of other images."""
     yield run
-    with suppress(FileNotFoundError), opened_dir(SETS, run) as sets:
-        for name in os.listdir(sets):
-            with opened_dir(name, sets) as fd:
+    with suppress(FileNotFoundError), opened_dir(CACHES, run) as top:
+        for name in os.listdir(top):
+            with opened_dir(name, top) as fd:
                 yield fd
 
 
@@ -423,13 +422,13 @@ def _unmount(root: int, place: str) -> list[str]:
             names = os.listdir(run)
             if MOUNTED in names:
                 view.take_down(run)
-            if SEED not in names and SETS not in names:
+            if SEED not in names and CACHES not in names:
                 return []
             from warmstart.seed import overlay_end
 
             in_use: list[str] = []
-            for fd in _sets(run):
-                end_flock_holders(fd, after(_MAKER_SECONDS))  # who still makes the set
+            for fd in _of_images(run):
+                end_flock_holders(fd, after(_MAKER_SECONDS))  # who still makes the caches
                 in_use += overlay_end.take_down(fd)
             return in_use
     except FileNotFoundError:

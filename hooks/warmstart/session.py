@@ -19,14 +19,13 @@ from warmstart.host.files import ensure_path
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.current import current_policy
 from warmstart.policy.keys import Policy
-from warmstart.run.state import incarnation, using_state
+from warmstart.run.state import using_state
 from warmstart.store.client import StoreClient
 
 # How often the timers in packaging/systemd start maintenance; doctor alarms after three intervals without success.
 NODE_INTERVAL_S = 1800
 STORE_INTERVAL_S = 86400
-LONGEST_ID = 64  # bytes
-KEPT = "kept"  # a lock, with the incarnation that has it
+KEPT = "kept"  # a lock of this pod's
 STORE_SECONDS = 60.0  # for one operation on the store
 
 
@@ -124,6 +123,7 @@ def open_session(installation: Installation, hook: str, node: str = "") -> Itera
     paths = installation.node(node)
     with using_state(paths.root):
         ensure_path(paths.root, 0o755)
+        ensure_path(paths.runtime, 0o755)
     run_id = os.urandom(4).hex()
     from warmstart.audit.rendering import ProgramLog  # structlog is slow to import
 
@@ -160,27 +160,23 @@ def _end(log: Log, own: int, started: float, number: int, _frame: object) -> Non
     os.kill(os.getpid(), number)
 
 
-def keep(paths: NodePaths) -> int | None:
-    """Keep a node for as long as the descriptor that is returned stays open; None if another process keeps it."""
-    with files.opened_lock(paths.locks, KEPT) as lock:
-        if not files.try_flock(lock):
-            return None
-        os.ftruncate(lock, os.pwrite(lock, incarnation().encode(), 0))
-        return os.dup(lock)
+def keep(paths: NodePaths) -> tuple[int, int] | None:
+    """Keep a node for as long as the descriptors that are returned stay open; None if another process keeps it.
+
+    They have two locks: pods that share the node's directory see one of them, and no other pod sees the one in /run.
+    """
+    locks = files.open_lock(paths.locks, KEPT), os.open(paths.kept, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if all(map(files.try_flock, locks)):
+        return locks
+    for lock in locks:
+        os.close(lock)
+    return None
 
 
 def require_keeper(paths: NodePaths, node: str) -> None:
-    """Raise `NodeOfAnotherPod` if a process of another container keeps a node. With systemd's timers nobody does."""
-    try:
-        lock = files.open_regular(f"{paths.locks}/{KEPT}")
-    except FileNotFoundError:
-        return
-    try:
-        keeper = os.pread(lock, LONGEST_ID, 0).decode("ascii", "replace")
-        if keeper != incarnation() and not files.try_flock(lock):
-            raise NodeOfAnotherPod(node=node, directory=paths.shared)
-    finally:
-        os.close(lock)
+    """Raise `NodeOfAnotherPod` if a process of another pod keeps a node. With systemd's timers nobody does."""
+    if files.is_locked(paths.kept) and not files.is_locked(f"{paths.locks}/{KEPT}"):
+        raise NodeOfAnotherPod(node=node, directory=os.path.dirname(paths.root))
 
 
 def is_root() -> bool:

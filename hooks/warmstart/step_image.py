@@ -15,10 +15,10 @@ from warmstart.steps.contract import Context
 LOCK_S = 5.0
 
 
-class SetFailed(ResourceError):
+class StepHasNoCaches(ResourceError):
     """A step has no caches for its image: the job's run is over, another step makes it, the disk refuses."""
 
-    code = "set-failed"
+    code = "step-has-no-caches"
     template = "{problem}"
     hint = "read the reason; tools in this container keep what they compile where they do without warmstart"
 
@@ -46,10 +46,10 @@ class StepImagePart(Protocol):
 
 @contextmanager
 def locked_run(context: Context) -> Iterator[Run]:
-    """Hold the job's lock for a `with`; yield the run as it is now. Raises `SetFailed` or `JobBusy`."""
+    """Hold the job's lock for a `with`; yield the run as it is now. Raises `StepHasNoCaches` or `JobBusy`."""
     job_id = context.run.job_id
     with state.job_lock(context.paths.state, job_id, context.deadline.within(LOCK_S)):
         run = state.load(context.paths.state, job_id)
         if run is None or run.run_id != context.run.run_id or not run.own.path:
-            raise SetFailed(problem="the job's run on this node is over, or has no caches")
+            raise StepHasNoCaches(problem="the job's run on this node is over, or has no caches")
         yield run

@@ -17,18 +17,16 @@ from warmstart.host.files import (
     closing,
     create_file,
     ensure_dir,
-    make_dir,
     opened_dir,
-    opened_trusted,
     read_small,
     remove_tree,
     share_reading,
     unlink_if_there,
     write_all,
 )
-from warmstart.lean import TYPE_CHECKING, Iterator, sha256, suppress
-from warmstart.paths import MOUNTED, SHOWN, SPARE, NodePaths, Shown
-from warmstart.run.state import Reserve, Run, StateFull, using_state
+from warmstart.lean import TYPE_CHECKING, sha256, suppress
+from warmstart.paths import MOUNTED, SHOWN, Shown
+from warmstart.run.state import Run, using_state
 
 if TYPE_CHECKING:
     from warmstart.paths import Installation
@@ -40,7 +38,7 @@ VERDICT = "verdict"  # the file with the reason why the job must fail
 NOTICE = "notice"  # the file with what a task prolog or the SPANK plugin prints: what is cold, and why
 LEFT_ALONE = "left-alone"  # the empty file of a job that wants nothing (--no-warm): its image is left to pyxis, too
 TREE = "tree"  # what is mounted for a job that shares it with others, in a directory of the job's
-MORE = "more\n"  # the last line of a file of `set_of`: a step that asks root may get more than this says
+MORE = "more\n"  # the last line of a file of `caches_of`: a step that asks root may get more than this says
 EVENTS = "events"  # the file with those of the prolog's events that the job's user may read, for `warmstart explain`
 
 
@@ -56,17 +54,22 @@ class NotShown(ResourceError):
 
 
 def publish(directory: str, run: Run, files: dict[str, str]) -> None:
-    """Replace the job's view by one with these files (name → text). Raises `FileSystemBroken` or `StateFull`.
-
-    Where the disk of `directory`, and its reserve, have no room, the view lies below `paths.SPARE`.
-    """
-    try:
-        with using_state(directory), opened_dir(directory) as parent:
-            _publish(parent, run, files, _reserve(directory, run))
-    except StateFull:
-        with suppress(OSError), opened_dir(directory) as parent:  # an earlier one would be found first
+    """Replace the job's view by one with these files (name → text). Raises `FileSystemBroken` or `StateFull`."""
+    fresh = _fresh(run)
+    with using_state(directory), opened_dir(directory) as parent:
+        remove_tree(parent, fresh, after(REMOVAL_SECONDS))
+        try:
+            os.mkdir(fresh, 0o700, dir_fd=parent)
+            with opened_dir(fresh, parent) as fd:
+                for file, text in files.items():
+                    _add(fd, run, file, text)
+                os.fchmod(fd, 0o711)
             remove_tree(parent, str(run.view_id), after(REMOVAL_SECONDS))
-        publish_spare(directory, run, files)
+            os.rename(fresh, str(run.view_id), src_dir_fd=parent, dst_dir_fd=parent)
+        except OSError:
+            with suppress(OSError):
+                remove_tree(parent, fresh, after(REMOVAL_SECONDS))
+            raise
 
 
 def add(directory: str, run: Run, name: str, text: str) -> None:
@@ -75,50 +78,25 @@ def add(directory: str, run: Run, name: str, text: str) -> None:
     Raises `FileSystemBroken` or `StateFull`.
     """
     fresh = f".{name}"
-    with using_state(directory):
-        for place in (directory, SPARE + directory):
-            with suppress(FileNotFoundError), opened_dir(f"{place}/{run.view_id}") as fd:
-                if len(os.listdir(fd)) >= MOST_FILES:
-                    return
-                unlink_if_there(fresh, fd)
-                _add(fd, run, fresh, text, _reserve(directory, run))
-                os.rename(fresh, name, src_dir_fd=fd, dst_dir_fd=fd)
-                return
+    with using_state(directory), suppress(FileNotFoundError), opened_dir(f"{directory}/{run.view_id}") as fd:
+        if len(os.listdir(fd)) < MOST_FILES:
+            unlink_if_there(fresh, fd)
+            _add(fd, run, fresh, text)
+            os.rename(fresh, name, src_dir_fd=fd, dst_dir_fd=fd)
 
 
-def set_of(reference: str, nodes: str) -> str:
-    """Return the name of the file that says which set of caches a step has, and where its image is: `KEY PATH`, `MORE`.
+def caches_of(reference: str, nodes: str) -> str:
+    """Return the name of the file that says which caches a step has, and where its image is: `KEY PATH`, `MORE`.
 
     `nodes` are the step's, as Slurm tells the step (`job.STEP_NODES`).
     """
-    return f"set-{sha256(f'{reference} {nodes}'.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
-
-
-def publish_spare(directory: str, run: Run, files: dict[str, str]) -> None:
-    """Publish a view below `paths.SPARE`: there `remove_spare` finds it without a run. Raises as `publish` does."""
-    with using_state(SPARE + directory), opened_trusted(SPARE + directory, make=0o711) as parent:
-        _publish(parent, run, files)
-
-
-def _publish(parent: int, run: Run, files: dict[str, str], reserve: Reserve | None = None) -> None:
-    fresh = _fresh(run)
-    remove_tree(parent, fresh, after(REMOVAL_SECONDS))
-    try:
-        make_dir(fresh, 0o700, parent, reserve)
-        _fill(parent, fresh, run, files, reserve)
-        remove_tree(parent, str(run.view_id), after(REMOVAL_SECONDS))
-        os.rename(fresh, str(run.view_id), src_dir_fd=parent, dst_dir_fd=parent)
-    except OSError:
-        with suppress(OSError):
-            remove_tree(parent, fresh, after(REMOVAL_SECONDS))
-        raise
+    return f"caches-{sha256(f'{reference} {nodes}'.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
 
 
 def text(directory: str, run: Run, name: str) -> str:
     """Return a file of the job's view; "" if it cannot be read."""
-    for place in (directory, SPARE + directory):
-        with suppress(OSError):
-            return read_small(f"{place}/{run.view_id}/{name}", LONGEST).decode("utf-8", "surrogateescape")
+    with suppress(OSError):
+        return read_small(f"{directory}/{run.view_id}/{name}", LONGEST).decode("utf-8", "surrogateescape")
     return ""
 
 
@@ -130,13 +108,6 @@ def remove(directory: str, run: Run) -> None:
     with opened_dir(directory) as parent:
         for name in (str(run.view_id), _fresh(run)):
             remove_tree(parent, name, after(REMOVAL_SECONDS))
-    remove_spare(directory, str(run.view_id))
-
-
-def remove_spare(directory: str, name: str) -> None:
-    """Remove a job's view below `paths.SPARE`; `name` is the id that its tasks see. Raises `OSError`."""
-    with suppress(FileNotFoundError), opened_dir(SPARE + directory) as parent:
-        remove_tree(parent, name, after(REMOVAL_SECONDS))
 
 
 def show(run_fd: int, shown: Shown, uid: int) -> None:
@@ -202,28 +173,17 @@ def take_down(run_fd: int) -> None:
                 linux.unmount(name, fd)
 
 
-def files(installation: Installation, job: str, name: str) -> Iterator[bytes]:
-    """Yield a file of the job's view, and of one that lies below `paths.SPARE`, as far as the caller may read them."""
-    for place in (installation.view, SPARE + installation.view):
-        with suppress(OSError):
-            yield read_small(f"{place}/{job}/{name}", LONGEST)
-
-
-def _reserve(directory: str, run: Run) -> Reserve:
-    return Reserve(NodePaths(f"{os.path.dirname(directory)}/{run.node}", "").reserve)
+def read(installation: Installation, job: str, name: str) -> bytes | None:
+    """Return a file of the job's view; None if there is none that the caller may read."""
+    with suppress(OSError):
+        return read_small(f"{installation.view}/{job}/{name}", LONGEST)
+    return None
 
 
 def _fresh(run: Run) -> str:
     return f".new-{run.name}"
 
 
-def _fill(parent: int, name: str, run: Run, files: dict[str, str], reserve: Reserve | None) -> None:
-    with opened_dir(name, parent) as fd:
-        for file, text in files.items():
-            _add(fd, run, file, text, reserve)
-        os.fchmod(fd, 0o711)
-
-
-def _add(fd: int, run: Run, file: str, text: str, reserve: Reserve | None) -> None:
-    with closing(create_file(fd, file, text.encode("utf-8", "surrogateescape"), 0o400, reserve)) as handle:
+def _add(fd: int, run: Run, file: str, text: str) -> None:
+    with closing(create_file(fd, file, text.encode("utf-8", "surrogateescape"), 0o400)) as handle:
         allow_reading(handle, run.uid, run.gid)

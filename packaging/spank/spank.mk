@@ -7,5 +7,5 @@ SPANK_CFLAGS  += -ffile-prefix-map=$(CURDIR)=. -fstack-protector-strong -U_FORTI
 .PHONY: spank
 spank: ## the optional SPANK plugin, build/spank/warmstart.so (docs/guides/pyxis.md)
 	@mkdir -p build/spank
-	$(CC) $(SPANK_CFLAGS) -DWARMSTART_STATE='"$(VAR)"' -shared -Wl,-z,relro,-z,now \
+	$(CC) $(SPANK_CFLAGS) -DWARMSTART_RUN='"$(RUN)"' -shared -Wl,-z,relro,-z,now \
 		-o build/spank/warmstart.so $(SPANK_SOURCES)

@@ -1,6 +1,5 @@
-/* Read the files of the job's view, STATE/view/JOB, in a directory of root's; while STATE's disk is full, the prolog
- * puts it at the same path below SPARE. Where the file system has no access control lists, the files are the job
- * owner's, who can then change what is in them. */
+/* Read the files of the job's view, RUN/view/JOB, in a directory of root's. Where the file system has no access control
+ * lists, the files are the job owner's, who can then change what is in them. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <errno.h>
@@ -15,7 +14,6 @@
 #include "warmstart.h"
 
 #define LARGEST (1 << 20)
-#define SPARE "/run/warmstart"
 #define FILE_FLAGS (O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
 static bool is_name(const char *text)
@@ -38,12 +36,16 @@ static int open_as(uid_t uid, int directory, const char *name)
 	return file;
 }
 
-static int open_below(const char *top, const struct settings *settings, const char *job, uid_t uid, const char *name)
+static int open_file(const struct settings *settings, const char *job, uid_t uid, const char *name)
 {
 	char path[PATH_MAX];
 	int views, view, file;
 
-	if (snprintf(path, sizeof(path), "%s%s/view", top, settings->state) >= (int)sizeof(path)) {
+	if (!is_name(job)) {
+		errno = EINVAL;
+		return -1;
+	}
+	if (snprintf(path, sizeof(path), "%s/view", settings->run) >= (int)sizeof(path)) {
 		errno = ENAMETOOLONG;
 		return -1;
 	}
@@ -57,18 +59,6 @@ static int open_below(const char *top, const struct settings *settings, const ch
 	file = open_as(uid, view, name);
 	close(view);
 	return file;
-}
-
-static int open_file(const struct settings *settings, const char *job, uid_t uid, const char *name)
-{
-	int file;
-
-	if (!is_name(job)) {
-		errno = EINVAL;
-		return -1;
-	}
-	file = open_below("", settings, job, uid, name);
-	return file < 0 && errno == ENOENT ? open_below(SPARE, settings, job, uid, name) : file;
 }
 
 /* Return a file's contents with two NULs appended, NULL with errno on failure. Only root or the user may own it. */

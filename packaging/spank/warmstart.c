@@ -1,7 +1,7 @@
 /* SPANK plugin: options for a job's requests to warmstart, and what the job's run shows it, such as its cache at the
  * constant path.
  *
- *   optional warmstart.so [state=DIR] [workspace=DIR]
+ *   optional warmstart.so [run=DIR] [workspace=DIR]
  *
  * An error in a job's step is logged on the node and never fails the task: the job then uses its cache at the cache's
  * own path. Only a verdict fails the task. Facts (spank(8), Slurm 22.05): options reach the prolog through
@@ -20,8 +20,8 @@
 
 #include "warmstart.h"
 
-#ifndef WARMSTART_STATE
-#define WARMSTART_STATE "/var/lib/warmstart"
+#ifndef WARMSTART_RUN
+#define WARMSTART_RUN "/run/warmstart"
 #endif
 
 #define LONGEST ((64 << 10) + 1) /* of a variable's value (steps/environment.py) */
@@ -137,11 +137,11 @@ int slurm_spank_exit(spank_t spank, int count, char **arguments)
 
 static struct settings settings_of(int count, char **arguments)
 {
-	struct settings settings = {WARMSTART_STATE, "/var/tmp/warmstart"};
+	struct settings settings = {WARMSTART_RUN, "/var/tmp/warmstart"};
 
 	for (int i = 0; i < count; i++) {
-		if (strncmp(arguments[i], "state=", 6) == 0)
-			settings.state = arguments[i] + 6;
+		if (strncmp(arguments[i], "run=", 4) == 0)
+			settings.run = arguments[i] + 4;
 		else if (strncmp(arguments[i], "workspace=", 10) == 0)
 			settings.workspace = arguments[i] + 10;
 		else
@@ -387,23 +387,23 @@ static bool is_in_container(void)
 	return node_root.st_ino != 0 && look(AT_FDCWD, "/", &root) == 0 && !same(&root, &node_root);
 }
 
-/* Return whether a directory is a cache of the job's: the first one, or one of another image, RUN/sets/KEY/cache, which
+/* Return whether a directory is a cache of the job's: the first one, or one of another image, RUN/caches/KEY/cache, which
  * may have been made for this container (docs/adr/0057). */
 static bool is_cache(const struct stat *found)
 {
 	char name[NAME_MAX + sizeof("/cache")];
 	bool is_found = same(found, &node_cache);
-	int fd = is_found || node_run < 0 ? -1 : openat(node_run, "sets", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	DIR *sets = fd < 0 ? NULL : fdopendir(fd);
-	struct dirent *set;
+	int fd = is_found || node_run < 0 ? -1 : openat(node_run, "caches", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	DIR *others = fd < 0 ? NULL : fdopendir(fd);
+	struct dirent *other;
 	struct stat cache;
 
-	while (sets != NULL && !is_found && (set = readdir(sets)) != NULL) {
-		snprintf(name, sizeof(name), "%s/cache", set->d_name);
+	while (others != NULL && !is_found && (other = readdir(others)) != NULL) {
+		snprintf(name, sizeof(name), "%s/cache", other->d_name);
 		is_found = fstatat(fd, name, &cache, AT_SYMLINK_NOFOLLOW) == 0 && same(found, &cache);
 	}
-	if (sets != NULL)
-		closedir(sets);
+	if (others != NULL)
+		closedir(others);
 	else if (fd >= 0)
 		close(fd);
 	return is_found;

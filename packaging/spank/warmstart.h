@@ -10,7 +10,7 @@
 
 /* The plugin's arguments in plugstack.conf; all are absolute paths. */
 struct settings {
-	const char *state;     /* state=     this installation's state directory */
+	const char *run;       /* run=       this installation's state of runs */
 	const char *workspace; /* workspace= the policy's paths.workspace */
 };
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import stat
 import subprocess
 import tempfile
@@ -47,7 +46,6 @@ from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.unpacked import ImageKey
 from warmstart.images.unpacks import UNPACKS
 from warmstart.job import Job
-from warmstart.paths import SPARE
 from warmstart.policy.current import current_policy
 from warmstart.steps import harvest, unpack
 from warmstart.steps.environment import OWN
@@ -372,11 +370,6 @@ class SweptNode(Node):
         for wing in OF_WINGS:
             if wing.part and os.listdir(self.base / wing.part):
                 self.hook(wing.over)
-
-    def close(self) -> None:
-        """End its processes."""
-        super().close()
-        shutil.rmtree(f"{SPARE}{self._top}", ignore_errors=True)
 
 
 class HookAct(Act):

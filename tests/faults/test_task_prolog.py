@@ -78,7 +78,7 @@ def job(tmp_path: Path) -> Job:
     made = Job(tmp_path)
     for directory in (made.view, made.cache, made.constant.parent):
         directory.mkdir(parents=True)
-    (tmp_path / "task-prolog").write_text(SOURCE.read_text().replace("@VAR@", str(tmp_path)))
+    (tmp_path / "task-prolog").write_text(SOURCE.read_text().replace("@RUN@", str(tmp_path)))
     (made.view / "notice").write_text("cold today\n")
     (made.view / "environment").write_text(f"{tmp_path}/run\n{made.constant}\n{made.cache}\nA={made.constant}/a\n")
     return made

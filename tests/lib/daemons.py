@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tests.lib import config, processes, rooms
 from tests.lib.accounts import Account, lookup
-from warmstart.paths import SPARE, Installation
+from warmstart.paths import Installation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,8 +51,7 @@ class Daemons:
         for name in ("log", "run", "spool", *(f"spool/{node}" for node in config.NODES)):
             (self._base / name).mkdir()
         installation = Installation(str(prefix))
-        spare = Path(SPARE + installation.var)
-        own = {self._base / "workspace": 0o755, Path(installation.view): 0o711, spare: 0o755}
+        own = {self._base / "workspace": 0o755, Path(installation.runtime): 0o755}
         rooms.divide(self._base, own, config.NODES)
         ready = {node: self._base / "run" / f"room.{node}" for node in config.NODES}
         for node, file in ready.items():

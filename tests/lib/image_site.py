@@ -27,7 +27,7 @@ RULES = defaults().images._replace(tag_ttl=600, wait=60, keep=KEEP)
 CAPS = Caps(1 << 30, 100_000)
 KIND = f"{os.uname().machine}.none1"
 HEX = "ab" * 32  # the digest of the sample image
-NO_NODE = NodePaths("/nowhere", "/nowhere")  # of a site that imports by itself
+NO_NODE = NodePaths("/nowhere", "/nowhere", "/nowhere")  # of a site that imports by itself
 NOBODY = Identity("nobody", 65534, 65534)
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -107,7 +107,7 @@ def site(store: Path, workspace: Path) -> Site:
         workspace=str(workspace),
         uses=str(store.parent / "uses"),
         requester=Requester("n1", "r1", 7),
-        paths=NodePaths(str(store.parent / "n1"), "/nowhere"),
+        paths=NodePaths(str(store.parent / "n1"), str(store.parent / "n1"), "/nowhere"),
     )
 
 

@@ -51,7 +51,7 @@ def _copy(source: Path, target: Path) -> None:
     """Copy an installation, but for its state."""
     target.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
-        if path.name != "var":
+        if path.name not in {"var", "run"}:
             subprocess.run(["/bin/cp", "-a", path, target], check=True, timeout=300)
 
 

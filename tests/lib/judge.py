@@ -163,17 +163,18 @@ def _images(images: Path, *, settled: bool) -> Iterator[str]:
         yield from (f"{path.name}: its producer is gone" for path in images.glob("locks/*.producer"))
 
 
-def node_problems(workspace: Path, state: Path, node: Path, job: int) -> list[str]:
+def node_problems(workspace: Path, var: Path, runtime: Path, job: int) -> list[str]:
     """Return what a job that is over has left on a node.
 
-    `workspace` is the policy's, `state` warmstart's own directory of the host, `node` the node's in it.
+    `workspace` is the policy's; `var` and `runtime` are the node's directories of what lasts, and of runs.
     """
     wrong = [f"{path}: is left" for path in sorted([*workspace.glob(f"{job}.*"), *workspace.glob(f".{job}.*")])]
-    for part in (state / "view", *(node / part for part in ("state", "stage", "errands/harvests", "errands/removals"))):
+    of_runs = (runtime.parent / "view", *(runtime / part for part in ("state", "errands/harvests", "errands/removals")))
+    for part in (*of_runs, var / "stage"):
         wrong += [f"{path}: is left" for path in sorted(part.glob(f"*{job}*"))]
-    wrong += [f"{path}: is left" for path in sorted((node / "spool").glob("*")) if f".{job}." in path.name]
-    wrong += [f"{path}: is left" for path in state.rglob(".*.tmp")]
-    for port in (state / "ports").glob("[0-9]*"):
+    wrong += [f"{path}: is left" for path in sorted((var / "spool").glob("*")) if f".{job}." in path.name]
+    wrong += [f"{path}: is left" for top in (var.parent, runtime.parent) for path in top.rglob(".*.tmp")]
+    for port in (runtime.parent / "ports").glob("[0-9]*"):
         if json.loads(port.read_bytes() or b"{}").get("job_id") == job:
             wrong.append(f"port {port.name}: is reserved")
     mounted = Path("/proc/self/mountinfo").read_text()

@@ -20,7 +20,6 @@ from warmstart.steps.contract import Context
 from warmstart.store.client import StoreClient
 
 Entries = dict[str, dict[str, bytes]]
-BOOT = runs.incarnation()
 
 
 class LateNode(Node):
@@ -33,14 +32,13 @@ class LateNode(Node):
         self.workspace = base / ("workspace" if name == NODE else f"workspace.{name}")
         self.workspace.mkdir()
 
-    def run_of(self, number: int, boot_id: str = BOOT, entries: Entries | None = None) -> Run:
+    def run_of(self, number: int, entries: Entries | None = None) -> Run:
         """Make a run with its record and new entries, by default one."""
         record = a_run(
             job_id=number,
             view_id=number,
             run_id=f"{number:08x}",
             restarts=number,  # so that it has one name in all places
-            boot_id=boot_id,
             node=self.name,
             workspace=str(self.workspace),
             publish_scope="user-1-a",

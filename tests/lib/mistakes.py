@@ -73,8 +73,8 @@ case "$*" in
 *partition) echo "PartitionName=ci AllocNodes=ALL MaxNodes=4 Nodes=n[1-4] State=UP" ;;
 esac
 """
-VAR, LIBEXEC, WRITTEN = "prefix/var/lib/warmstart", "prefix/libexec/warmstart", "prefix/etc/warmstart/policy.yaml"
-OFF = "prefix/etc/warmstart/off"
+VAR, RUN, LIBEXEC = "prefix/var/lib/warmstart", "prefix/run/warmstart", "prefix/libexec/warmstart"
+WRITTEN, OFF = "prefix/etc/warmstart/policy.yaml", "prefix/etc/warmstart/off"
 LONG_S = 7200
 
 
@@ -109,8 +109,11 @@ class Site(NamedTuple):
         Path(site.installation.policy).write_text(POLICY.format(base=base))
         current_policy(site.installation, keep=True)
         (site.store / "caches" / "maintained").touch()
-        os.makedirs(site.installation.node("n1").state)
-        Path(site.installation.node("n1").maintained).touch()
+        paths = site.installation.node("n1")
+        for directory in (paths.root, paths.state):
+            os.makedirs(directory)
+        for file in (paths.began, paths.maintained):
+            Path(file).touch()
         site.give(site.store, 1)
         return site
 
@@ -232,6 +235,11 @@ def _without(path: str) -> Plant:
     return lambda site: os.unlink(site.base / path)
 
 
+def _no_hook_ran(site: Site) -> None:
+    for place in (VAR, RUN):
+        shutil.rmtree(site.base / place / "n1")
+
+
 def mode(path: str, bits: int) -> Plant:
     return lambda site: (site.base / path).chmod(bits)
 
@@ -281,7 +289,7 @@ def spank(lines: str, release: tuple[int, int] = (22, 5)) -> Plant:
     """Load SPANK plugins; the file of warmstart's is for that release, and for this installation's state."""
 
     def write(site: Site) -> None:
-        (site.base / "warmstart.so").write_bytes(plugin(release) + f"\0{site.installation.var}\0".encode())
+        (site.base / "warmstart.so").write_bytes(plugin(release) + f"\0{site.installation.runtime}\0".encode())
         (site.base / "plugstack.conf").write_text(site.text(lines))
 
     return write
@@ -404,7 +412,7 @@ NO_TASK_PROLOG = conf("TaskProlog=@/task-prolog\n", "")
 PYXIS = "required spank_pyxis.so\n"
 PLUGIN = "optional ~/warmstart.so workspace=~/workspace\n"
 ENROOT_HOOK = script("enroot/hooks.d/40-warmstart.sh", "")
-ENROOT_MOUNTS = file("enroot/mounts.d/50.fstab", f"@ @ none bind\n~/{VAR} ~/{VAR} none bind\n")
+ENROOT_MOUNTS = file("enroot/mounts.d/50.fstab", f"@ @ none bind\n~/{RUN}/view ~/{RUN}/view none bind\n")
 BOTH = all_of(ENROOT_HOOK, ENROOT_MOUNTS)
 NODES = """\
 defaults:
@@ -423,7 +431,7 @@ IN_DOCTOR: dict[str, list[Row]] = {
         ("critical", "no policy is in force", gone(WRITTEN, f"{VAR}/policy.json")),
         ("wrong", "damaged", file(f"{VAR}/policy.json", "{")),
         ("advice", "does not exist", gone(f"{VAR}/policy.json")),
-        ("ok", "", gone(f"{VAR}/policy.json"), lambda site: shutil.rmtree(site.base / VAR / "n1")),
+        ("ok", "", gone(f"{VAR}/policy.json"), _no_hook_ran),
     ],
     "node": [("unknown", "no policy is in force", gone(WRITTEN, f"{VAR}/policy.json"))],
     "store": [("unknown", "no policy is in force", gone(WRITTEN, f"{VAR}/policy.json"))],
@@ -454,7 +462,9 @@ IN_DOCTOR: dict[str, list[Row]] = {
         ("critical", "change the site's logins", mode("auth.json", 0o644)),
     ],
     "node.disks": [
-        ("critical", "so warmstart's state cannot be written", disk(VAR, "ro")),
+        ("critical", "so the state of runs cannot be written", disk(RUN, "ro")),
+        ("wrong", "the disk of the state of runs", disk(RUN, "full")),
+        ("wrong", "so warmstart's state cannot be written", disk(VAR, "ro")),
         ("wrong", "the disk of warmstart's state", disk(VAR, "full")),
         ("wrong", "so the audit log cannot be written", disk("log", "ro")),
         ("wrong", "nodes that share it lose lines", shared("log")),
@@ -480,7 +490,7 @@ IN_DOCTOR: dict[str, list[Row]] = {
     "node.killed-hooks": [
         ("advice", "2 hooks were killed in the last day, the last was the prolog of job 7", _killed_hooks),
     ],
-    "node.maintenance": [("wrong", "has never succeeded", gone(f"{VAR}/n1/maintained"), old(f"{VAR}/n1"))],
+    "node.maintenance": [("wrong", "has never succeeded", gone(f"{VAR}/n1/maintained"), old(f"{VAR}/n1/began"))],
     "node.backlog": [
         ("ok", "", _waiting("spool/1.2.3.numba/bundle.sqsh", 0)),
         ("wrong", "bundles for the store: 1 wait", _waiting("spool/1.2.3.numba/bundle.sqsh", LONG_S)),

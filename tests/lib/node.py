@@ -170,8 +170,8 @@ class Node(LastLines):
     @property
     def domains(self) -> dict[str, str]:
         """The parts of the installation that a fault can be in."""
-        names = {"policy": "etc", "state": "var"}
-        parts = ("store", "workspace", "audit", "policy", "state", "shelf")
+        names = {"policy": "etc", "state": "var", "runs": "run"}
+        parts = ("store", "workspace", "audit", "policy", "state", "runs", "shelf")
         return {part: str(self.base / names.get(part, part)) for part in parts}
 
     def run(
@@ -283,7 +283,7 @@ class Node(LastLines):
         """
         found = judge.store_problems(self.store, settled=settled)
         if job:
-            found += judge.node_problems(self.workspace, self.base / "var/lib/warmstart", Path(self.paths.root), job)
+            found += judge.node_problems(self.workspace, Path(self.paths.root), Path(self.paths.runtime), job)
             found += judge.shelf_problems(self.base / "shelf")
         return [problem.replace(str(self.base), "").lstrip("/") for problem in found]
 

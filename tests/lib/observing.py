@@ -23,6 +23,7 @@ def run(site: Node) -> dict[str, Any]:
     """Run a prolog that touches nothing; return its last line, which says what it would do."""
     for directory in (site.paths.state, site.paths.view):  # as after any other job
         os.makedirs(directory, exist_ok=True)
+    os.makedirs(site.paths.root, exist_ok=True)
     before = files(site)
     assert prolog.main(site.installation.prefix) == 0
     assert files(site) == before

@@ -91,9 +91,10 @@ for place in $shared; do
     mkdir -p "./$place"
     mount --rbind "$place" "./$place"
 done
-mkdir -p "./$state" "./$workspace"
+mkdir -p "./$state" "./$workspace" "./$runtime"
 mount --bind "$volume/state" "./$state"
 mount --bind "$volume/jobs" "./$workspace"
+mount --bind "$volume/run" "./$runtime"
 cp -a "$files/." .
 eval "$more"
 mount --move . /
@@ -126,7 +127,7 @@ class PodDaemons(Daemons):
         self._bridge = teardown.bridge_of(base)
         self._cables = count(1)
         self._has_auth = any(Path("/usr/lib").glob("*/slurm-wlm/auth_slurm.so"))
-        self._state, self._workspace = Path(), base / "workspace"
+        self._state, self._runtime, self._workspace = Path(), Path(), base / "workspace"
         self.has_jail = False
 
     @property
@@ -151,8 +152,8 @@ class PodDaemons(Daemons):
         # What is mounted there later appears in pods, as on a volume with mountPropagation: HostToContainer.
         for options in (["--bind", str(self._base)], ["--make-shared"]):
             subprocess.run(["/bin/mount", *options, str(self._base)], check=True)
-        self._state = Path(Installation(str(prefix)).var)
-        for directory in (self._base / "log", self._workspace, self._state):
+        self._state, self._runtime = Path(Installation(str(prefix)).var), Path(Installation(str(prefix)).runtime)
+        for directory in (self._base / "log", self._workspace, self._state, self._runtime):
             directory.mkdir(parents=True)
         for command in (
             f"link add {self._bridge} type bridge",
@@ -171,7 +172,8 @@ class PodDaemons(Daemons):
             self.start_slurmd(node)
 
     def start_slurmd(self, node: str) -> None:
-        """Start a node's pod, and wait until its slurmd runs."""
+        """Start a node's pod, with nothing in /run, and wait until its slurmd runs."""
+        self._empty(node, "run")
         variables = {
             "host": str(os.getpid()),
             "cable": f"{self._bridge}.{next(self._cables)}",
@@ -184,6 +186,7 @@ class PodDaemons(Daemons):
             "volume": str(self.volume(node)),
             "state": str(self._state),
             "workspace": str(self._workspace),
+            "runtime": str(self._runtime),
             "files": str(self._base / "pods" / node),
             "more": _JAIL if self.has_jail else "",
         }
@@ -214,8 +217,17 @@ class PodDaemons(Daemons):
         return 0
 
     def volume(self, node: str) -> Path:
-        """Return the directory that stands for a pod's own volume, with `state` and `jobs`."""
+        """Return the directory that stands for a pod's own volume, with `state` and `jobs`, and for its `run`."""
         return self._base / "volumes" / node
+
+    def empty(self, node: str) -> None:
+        """Remove what a pod that is gone has left on its volume."""
+        self._empty(node, "state", "jobs")
+
+    def _empty(self, node: str, *parts: str) -> None:
+        for part in parts:
+            shutil.rmtree(self.volume(node) / part)
+            (self.volume(node) / part).mkdir()
 
     def running_hooks(self) -> bool:
         """Whether any slurmd has a child; see `Daemons`."""
@@ -233,7 +245,8 @@ class PodDaemons(Daemons):
 
     def _make_volume(self, node: str) -> None:
         """Make a node's volume, whose directories are outside where a host's are."""
-        for part, place, of_node in (("state", self._state, node), ("jobs", self._workspace, "")):
+        places = ("state", self._state, node), ("jobs", self._workspace, ""), ("run", self._runtime, "")
+        for part, place, of_node in places:
             (self.volume(node) / part).mkdir(parents=True)
             (place / node).symlink_to(self.volume(node) / part / of_node)
 
@@ -247,7 +260,7 @@ class PodDaemons(Daemons):
             text += "startretries=99\n"  # it is installed later than in an image
             (root / "etc/supervisor/conf.d" / path.name).write_text(text)
         if self.has_jail:
-            words = f"{SLINKY}/jail {JAIL} {self._state} {self._workspace}"
+            words = f"{SLINKY}/jail {JAIL} {self._runtime} {self._state} {self._workspace}"
             jail = re.sub("(?m)^command=.*", f"command={words}", (SLINKY / "jail.conf").read_text())
             (root / "etc/supervisor/conf.d/jail.conf").write_text(jail)
         names = "".join(f"{self._address(name)} {name}\n" for name in config.NODES)
@@ -341,6 +354,4 @@ class PodCluster(Cluster):
 
     def empty_volume(self, node: str) -> None:
         """Remove what a pod that is gone has left on its volume, as an `emptyDir` goes."""
-        for part in ("state", "jobs"):
-            shutil.rmtree(self.volume(node) / part)
-            (self.volume(node) / part).mkdir()
+        self._daemons.empty(node)

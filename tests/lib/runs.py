@@ -14,7 +14,7 @@ from warmstart.host.identity import Identity
 from warmstart.job import Job
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy
-from warmstart.run.state import Run, incarnation
+from warmstart.run.state import Run
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store.client import StoreClient
 
@@ -44,7 +44,6 @@ def a_run(**changes: object) -> Run:
     """Return that job's first run, before any step, with some fields of it or of its own caches changed."""
     run = Run(
         run_id="0a1b2c3d",
-        boot_id=incarnation(),
         job_id=7,
         view_id=7,
         uid=os.getuid(),
@@ -72,7 +71,7 @@ def ran(outcome: Outcome) -> Run:
 
 def a_context(root: Path, **changes: object) -> Context:
     """Return a context whose state, store and workspace lie below `root`."""
-    paths = NodePaths(str(root / "node"), "/nowhere")
+    paths = NodePaths(str(root / "node"), str(root / "node"), "/nowhere")
     for directory in (paths.root, paths.state, paths.view):
         os.makedirs(directory, mode=0o711, exist_ok=True)
     record = a_run(workspace=f"{root}/workspace")

@@ -131,8 +131,12 @@ class Site(LastLines):
 
     @property
     def var(self) -> Path:
-        """The directory of warmstart's state."""
+        """The directory of warmstart's state that lasts."""
         return Path(Installation(str(self.cluster.prefix)).var)
+
+    def runtime(self, node: str) -> Path:
+        """Return where this process finds the state of a node's runs; of all nodes' for ""."""
+        return Path(Installation(str(self.cluster.prefix)).runtime, node, node)
 
     def audit(self, *filters: str) -> list[dict[str, Any]]:
         """Return the audit events that `warmstart audit --json` prints for these filters; no process is started."""
@@ -257,7 +261,7 @@ class Site(LastLines):
 
     def view(self, node: str, job_id: int | str) -> Path:
         """Return where this process finds the view that a node has of a job."""
-        return self.var / "view" / node / str(job_id)
+        return self.runtime(node).parent / "view" / str(job_id)
 
     def runs(self, node: str = "n1") -> list[str]:
         """Return the names of what lies in a node's workspaces."""
@@ -274,7 +278,7 @@ class Site(LastLines):
         found = []
         for node in self.cluster.nodes:
             places = [self.cluster.base / "workspace" / node]
-            places += [self.var / "view" / node, *(self.var / node / part for part in ("state", "stage"))]
+            places += [self.view(node, ""), self.runtime(node) / "state", self.var / node / "stage"]
             for place in places:
                 names = os.listdir(place) if place.is_dir() else []
                 found += [f"{place}/{name}" for name in names]

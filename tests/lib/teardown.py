@@ -14,7 +14,6 @@ from pathlib import Path
 
 from tests.lib.accounts import remove_unused
 from tests.lib.processes import kill_all
-from warmstart.paths import SPARE
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -39,12 +38,11 @@ def stop_watching(watchdog: subprocess.Popen[bytes]) -> None:
 def tear_down(base: Path) -> None:
     """End every process of the cluster in `base`, unmount everything below it, remove it."""
     kill_all(base)
-    for place in (base, Path(SPARE + str(base))):
-        unmount_below(place)
+    unmount_below(base)
     if Path("/sys/class/net", bridge_of(base)).exists():
         subprocess.run(["/usr/sbin/ip", "link", "del", bridge_of(base)], check=True)
     # rm stays on one file system, in case something is still mounted there.
-    argv = ["/bin/rm", "-rf", "--one-file-system", "--", str(base), SPARE + str(base)]
+    argv = ["/bin/rm", "-rf", "--one-file-system", "--", str(base)]
     subprocess.run(argv, check=True, timeout=120)
 
 

@@ -24,7 +24,7 @@ from warmstart.errand import Errand, Errands
 from warmstart.images import choice
 from warmstart.images.imports import requests
 from warmstart.images.imports.requests import IMPORTS, ImportRequest
-from warmstart.paths import NodePaths
+from warmstart.paths import Installation, NodePaths
 
 USERS = 7  # besides the hostile one
 HOSTILE, FIRST = 2000, 2001  # uids
@@ -44,7 +44,7 @@ class Node:
     def __init__(self, directory: Path, parallel: int, monkeypatch: pytest.MonkeyPatch) -> None:
         directory.mkdir()
         monkeypatch.setattr(requests, "IMPORT_S", 100 * DEADLINE_S)
-        self._paths = NodePaths(str(directory), "/nowhere")
+        self._paths = NodePaths(str(directory), str(directory), "/nowhere")
         self._own = OwnProcesses(
             self._paths, apart(parallel, requests.image_of), self._lasts_s, monkeypatch, requests.IMPORTS
         )
@@ -115,7 +115,7 @@ class RealNode:
     """A node's own queue and imports; how long each lasted, from its request."""
 
     def __init__(self, site: Site) -> None:
-        self._paths = NodePaths(str(site.var / "n1"), f"{site.cluster.prefix}/libexec/warmstart")
+        self._paths = Installation(str(site.cluster.prefix)).node("n1")
         self._errands = Errands(self._paths, IMPORTS)
         self._since: dict[str, tuple[Asked, float]] = {}
         self.waits: dict[Asked, float] = {}

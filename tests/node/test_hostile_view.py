@@ -50,8 +50,8 @@ def acl(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool
 
 def published(node: Path) -> Path:
     """Publish the view of job 7; return its directory."""
-    record: Run = a_run(uid=JOB, gid=JOB)
-    view.publish(str(node.parent / "view"), record, {"verdict": VERDICT})
+    run: Run = a_run(uid=JOB, gid=JOB)
+    view.publish(str(node.parent / "view"), run, {"verdict": VERDICT})
     return node.parent / "view" / "7"
 
 
@@ -87,7 +87,7 @@ def test_the_plugin_reads_it_for_its_user_alone(node: Path, acl: bool) -> None:
 
     def task(uid: int) -> subprocess.CompletedProcess[str]:
         environment = {"SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "7", "ASAN_OPTIONS": "detect_leaks=0"}
-        argv = [str(program), "task", str(uid), "7", f"state={node.parent}", "workspace=/x", "cache=/y"]
+        argv = [str(program), "task", str(uid), "7", f"run={node.parent}", "workspace=/x", "cache=/y"]
         return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
 
     assert (task(JOB).returncode, task(JOB).stderr) == (1, VERDICT)

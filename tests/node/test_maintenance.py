@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from tests.lib import mounts
-from tests.lib.late_node import BOOT
 from tests.lib.node import Node, one
 from tests.lib.privileges import as_user
 from tests.lib.runs import a_run
@@ -45,10 +44,10 @@ class Host(Node):
             os.makedirs(path, mode=mode)
         self.workspace.mkdir()
 
-    def run_of(self, job_id: int, boot_id: str = BOOT, run_id: str = "0a1b2c3d") -> Run:
+    def run_of(self, job_id: int, run_id: str = "0a1b2c3d") -> Run:
         """Make what a prolog makes: record, view and workspace."""
         workspace = str(self.base / "workspace")
-        record = a_run(job_id=job_id, view_id=job_id, boot_id=boot_id, run_id=run_id, workspace=workspace)
+        record = a_run(job_id=job_id, view_id=job_id, run_id=run_id, workspace=workspace)
         os.makedirs(f"{self.paths.state}/{job_id}", mode=0o700, exist_ok=True)
         runs.save(self.paths.state, record)
         self.trees(record)
@@ -306,7 +305,8 @@ def fails(*_: object) -> None:
 @pytest.mark.threat(22)
 def test_one_node_that_cannot_be_maintained_costs_no_other_of_the_host(node: Host) -> None:
     other = node.installation.node("n0")
-    os.makedirs(other.state, mode=0o700)
+    for directory in (other.root, other.state):
+        os.makedirs(directory, mode=0o700)
     os.chown(other.root, 64201, 64201)
     node.run_of(4)
     (n0, n1) = node.json("maintain")

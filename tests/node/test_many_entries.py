@@ -122,7 +122,7 @@ def cost(site: BenchSite, count: int, others: Sequence[Sequence[str]]) -> dict[s
     label = f"of-{count}-for-{len(others)}"
     write_policy(site, "spank", label)
     run(site, "prolog")
-    (path,) = site.prefix.glob("var/lib/warmstart/n1/state/7/run.json")
+    (path,) = site.prefix.glob("run/warmstart/n1/state/7/run.json")
     record = decode(str(path), path.read_bytes())
     run(site, "epilog")
     (stage := site.base / label).mkdir()

@@ -29,7 +29,14 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setattr(constant_path, "APPTAINER", str(base / "apptainer.conf"))
     found = Site.make(base)
     yield found
-    for path in (Path(found.installation.var), base / "log", base / "workspace", found.store, base / "shelf"):
+    for path in (
+        Path(found.installation.var),
+        Path(found.installation.runtime),
+        base / "log",
+        base / "workspace",
+        found.store,
+        base / "shelf",
+    ):
         if path.is_mount():
             subprocess.run(["umount", str(path)], check=True)
     shutil.rmtree(base)

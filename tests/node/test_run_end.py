@@ -21,26 +21,26 @@ PLACES = ("mounted/whole", "mounted/whole/within", "cache/shown", "own")  # in t
 
 def test_what_a_wing_mounted_goes_without_it(base: Path) -> None:
     context = a_context(base)
-    record = context.run._replace(wings=[WING])
-    runs.save(context.paths.state, record)
-    workspace.run(context._replace(run=record), Options(()))
+    run = context.run._replace(wings=[WING])
+    runs.save(context.paths.state, run)
+    workspace.run(context._replace(run=run), Options(()))
     source = base / "source"
     (source / "within").mkdir(parents=True)
     (source / "within" / "kept").write_text("x")
     for place in PLACES:
-        target = Path(record.directory, place)
+        target = Path(run.directory, place)
         target.mkdir(parents=True, exist_ok=True)
         subprocess.run(["/usr/bin/mount", "--bind", source, target], check=True)
-    file = Path(context.paths.state, str(record.job_id), runs.NAME)
+    file = Path(context.paths.state, str(run.job_id), runs.NAME)
     file.write_text(json.dumps({**json.loads(file.read_text()), WING: {"shown": [*PLACES]}}))
 
-    recorded = runs.load(context.paths.state, record.job_id)
-    assert recorded == record
+    recorded = runs.load(context.paths.state, run.job_id)
+    assert recorded == run
     ending = Ending(context.policy, context.paths, recorded, context.audit, context.store)
     assert not any(known.name == WING for known in context.policy.wings)
     assert run_end.release(ending, after(10)) == []
 
-    assert str(record.directory) not in Path("/proc/self/mountinfo").read_text()
-    assert (os.path.exists(record.directory), file.exists()) == (False, False)
+    assert str(run.directory) not in Path("/proc/self/mountinfo").read_text()
+    assert (os.path.exists(run.directory), file.exists()) == (False, False)
     assert (source / "within" / "kept").read_text() == "x"
     context.store.close()

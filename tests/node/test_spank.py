@@ -81,7 +81,7 @@ class Node(NamedTuple):
     def start(self, **environment: str) -> subprocess.CompletedProcess[str]:
         """Start a task of job 7. The last argument is the harness's own."""
         paths = {
-            "state": self.base / "state",
+            "run": self.base / "state",
             "workspace": self.base / "workspace",
             "cache": self.constant,
         }

@@ -120,7 +120,9 @@ def make(path: str) -> None:
 def workspace_findings(base: Path, workspace: str) -> list[tuple[str, str]]:
     """Return what doctor says of the workspaces' parents on a host whose node n1 has run hooks."""
     prefix = str(base / "prefix")
-    (base / "prefix/var/lib/warmstart/n1/state").mkdir(parents=True, exist_ok=True)
+    began = Path(Installation(prefix).node("n1").began)
+    began.parent.mkdir(parents=True, exist_ok=True)
+    began.touch()
     policy = a_policy(base)
     policy = policy._replace(paths=policy.paths._replace(workspace=workspace))
     places = [
@@ -172,7 +174,7 @@ def test_the_packaged_line_makes_the_root_roots(bob: Worker, base: Path, shared:
     assert text.count(f"d {default} ") == 1
     config = base / "warmstart.conf"
     root = f"{shared}/warmstart"
-    config.write_text(text.replace(default, root).replace("@VAR@", f"{base}/state"))
+    config.write_text(text.replace(default, root).replace("@VAR@", f"{base}/state").replace("@RUN@", f"{base}/runs"))
     bob.run(after(60), make, root)
     subprocess.run([tmpfiles, "--create", str(config)], check=True)
     status = os.lstat(root)

@@ -84,16 +84,17 @@ def test_what_jobs_left_goes_before_the_programs(base: Path, install: Callable[[
 
 
 def test_what_is_installed_again_meanwhile_stays(prefix: Path) -> None:
-    lib, libexec, var = prefix / "lib/warmstart", prefix / "libexec/warmstart", prefix / "var/lib/warmstart"
-    run = var / "n1/errands/removals/0,0,0,7"
-    run.parent.mkdir(parents=True)
-    run.touch()
-    (libexec / "background").write_text(f"#!/bin/sh\nrm {lib}/leave {run}\n")
+    lib, libexec = prefix / "lib/warmstart", prefix / "libexec/warmstart"
+    var, runtime = prefix / "var/lib/warmstart", prefix / "run/warmstart"
+    record = runtime / "n1/errands/removals/0,0,0,7"
+    record.parent.mkdir(parents=True)
+    record.touch()
+    (libexec / "background").write_text(f"#!/bin/sh\nrm {lib}/leave {record}\n")
     (libexec / "background").chmod(0o755)
     (lib / "leave").write_bytes((REPOSITORY / "packaging/release").read_bytes())
     (lib / "leave").chmod(0o755)
-    subprocess.run([lib / "leave", "leave", lib, libexec, var], check=True)
-    assert not run.exists()
+    subprocess.run([lib / "leave", "leave", lib, libexec, var, runtime], check=True)
+    assert not record.exists()
     assert (lib / "python").exists()
     assert (libexec / "prolog").read_bytes() == HOOK.read_bytes()
 
@@ -101,7 +102,7 @@ def test_what_is_installed_again_meanwhile_stays(prefix: Path) -> None:
 def test_what_goes_on_after_the_last_epilog_outlives_it(tmp_path: Path) -> None:
     """Slurm kills an epilog's process group when it has ended. `setsid -f` ends before its child has left that."""
     lib, gone = tmp_path / "lib/warmstart", tmp_path / "gone"
-    filled = {"PYTHON": "/bin/true", "PREFIX": str(tmp_path), "VAR": "/var", "HOOK": "entry.epilog"}
+    filled = {"PYTHON": "/bin/true", "PREFIX": str(tmp_path), "VAR": "/var", "RUN": "/run", "HOOK": "entry.epilog"}
     text = HOOK.read_text()
     for name, value in filled.items():
         text = text.replace(f"@{name}@", value)

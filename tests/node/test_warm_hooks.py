@@ -98,8 +98,8 @@ def test_a_large_namespace_costs_a_warm_job_no_more(site: BenchSite) -> None:
     read = [int(call.rpartition(" = ")[2]) for call in found if re.search(r"\d+ +read\(.*index.json>", call)]
     assert FIRST <= max(read) < sum(read) < 1.1 * FIRST  # those of the other profiles are small
     assert len(found) <= CALLS["prolog"] + 50  # one bundle more, and an overlay of it
-    (record,) = site.prefix.glob("var/lib/warmstart/n1/state/7/run.json")
-    assert record.stat().st_size < 10_000
+    (run,) = site.prefix.glob("run/warmstart/n1/state/7/run.json")
+    assert run.stat().st_size < 10_000
     job_makes(site, 7, [f"{'n' * 240}7", "new"])
     site.hook("epilog").run()
     made = json.loads(max(index.parent.glob("*Z-*.json")).read_text())

@@ -1,7 +1,7 @@
-"""The disk of warmstart's state is full, on real Slurm: jobs get what they ask for, or are told, and it is recorded.
+"""A disk of warmstart's state is full, on real Slurm: jobs get what they ask for or run without, and it is recorded.
 
-n4's state is a small tmpfs that the test fills, with bytes or with files. With a reserve all goes on; without one the
-view lies in memory. That no node is drained and that no job leaves anything behind is checked by `site` itself.
+What lasts of n4, or its state of runs, is a small tmpfs that the test fills, with bytes or with files. That no node is
+drained and that no job leaves anything behind is checked by `site` itself.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,7 @@ import pytest
 from tests.lib import mounts
 from tests.lib.accounts import ALICE
 from tests.lib.cluster import JobResult
-from tests.lib.site import RULES, Site
-from warmstart.host import reserve
-from warmstart.paths import SPARE
+from tests.lib.site import Site
 
 pytestmark = pytest.mark.threat(12)
 
@@ -27,12 +26,13 @@ NODE = "n4"
 SHOW = '#!/bin/sh\necho "image=$WARMSTART_IMAGE cache=$WARMSTART_CACHE"\n'
 
 
-@pytest.fixture
-def state(site: Site) -> Iterator[Path]:
-    """Return n4's state on a disk of its own, with all that a first hook makes there."""
-    path, away = site.var / NODE, site.var / "away"
-    path.mkdir(exist_ok=True)
+@contextmanager
+def small(site: Site, path: Path) -> Iterator[Path]:
+    """Have a directory of n4's on a disk of its own, with all that a first hook makes there."""
+    away = path.with_name("away")
+    path.mkdir(parents=True, exist_ok=True)
     path.rename(away)
+    path.mkdir()
     with mounts.tmpfs(path, size="8m", inodes=700):
         assert run(site).state == "COMPLETED"
         yield path
@@ -41,7 +41,18 @@ def state(site: Site) -> Iterator[Path]:
         maintain(site)
     path.rmdir()
     away.rename(path)
-    shutil.rmtree(f"{SPARE}{site.cluster.base}", ignore_errors=True)
+
+
+@pytest.fixture
+def lasting(site: Site) -> Iterator[Path]:
+    with small(site, site.var / NODE) as path:
+        yield path
+
+
+@pytest.fixture
+def of_runs(site: Site) -> Iterator[Path]:
+    with small(site, site.runtime(NODE)) as path:
+        yield path
 
 
 def maintain(site: Site) -> None:
@@ -78,12 +89,6 @@ def drain(state: Path) -> None:
     shutil.rmtree(state / "hogs", ignore_errors=True)
 
 
-def use_up(state: Path) -> None:
-    """Use up the reserve, as many jobs do."""
-    for path in (state / "reserve").iterdir():
-        path.rename(path.with_name(f"x{path.name}"))
-
-
 def run(site: Site, image: str = "", script: str = SHOW) -> JobResult:
     """Run a job on the node, which may want an image."""
     options = [f"--comment=warmstart: image={image}"] if image else []
@@ -100,13 +105,13 @@ FULL = pytest.mark.parametrize("fill", [fill_bytes, fill_inodes])
 
 @FULL
 def test_a_job_gets_its_image_on_a_full_disk_and_its_harvest_waits(
-    site: Site, state: Path, fresh_image: Callable[[], str], fill: Callable[[Path], None]
+    site: Site, lasting: Path, fresh_image: Callable[[], str], fill: Callable[[Path], None]
 ) -> None:
-    """Run and view lie in the reserve; the whole story is told. Maintenance publishes the cache later."""
+    """The whole story is told. Maintenance publishes the cache later."""
     image = fresh_image()
     first = site.finish(site.cluster.submit(SHOW, ALICE, "--nodelist=n1", f"--comment=warmstart: image={image}"))
     assert first.state == "COMPLETED"  # the store has it
-    fill(state)
+    fill(lasting)
     job = run(site, image, f"{SHOW}{site.cluster.python} {site.jobs}/copy_job.py\n")
     assert (job.state, said(job)) == ("COMPLETED", [])
     assert f"image={site.store}" in job.output
@@ -114,32 +119,18 @@ def test_a_job_gets_its_image_on_a_full_disk_and_its_harvest_waits(
     assert [event["outcome"] for event in site.events(job.job_id, "hook.finished")] == ["ok", "ok"]
     assert any("maintenance harvests it" in remark for remark in site.remarks(job.job_id))
     assert sum(event["entries"] for event in site.harvested(job.job_id)) == 0
-    drain(state)
+    drain(lasting)
     maintain(site)
     assert sum(event["entries"] for event in site.harvested(job.job_id)) > 0
 
 
 @FULL
-def test_a_job_without_its_image_fails_and_one_without_its_cache_is_told(
-    site: Site, state: Path, fresh_image: Callable[[], str], fill: Callable[[Path], None]
+def test_without_room_for_its_run_a_job_runs_without_warmstart(
+    site: Site, of_runs: Path, fresh_image: Callable[[], str], fill: Callable[[Path], None]
 ) -> None:
-    """The view lies below /run."""
-    use_up(state)
-    fill(state)
-    image = run(site, fresh_image())
-    assert (image.state, image.exit_code) == ("FAILED", 1)
-    assert f"no space for warmstart's state {state}" in said(image)[0]
-    assert len(said(image)) == 2  # the reason, and the hint
-    assert "cache=" not in image.output
-    plain = run(site)
-    site.write_policy(f"{RULES}on_error: {{image: run-without}}\n")
-    for job in (plain, run(site, fresh_image())):
-        assert (job.state, "image= cache=\n" in job.output) == ("COMPLETED", True), job
-        assert said(job)[0].endswith("the job runs without warmstart")
-    assert os.listdir(f"{SPARE}{state}/view") == []
-    assert "no space for warmstart's state" in site.command("explain", str(image.job_id)).stdout
-    drain(state)
-    for path in (state / "reserve").glob("x*"):
-        path.rmdir() if path.is_dir() else path.unlink()
-    maintain(site)
-    assert reserve.missing(f"{state}/reserve") == 0
+    """Also one that must have its image. It has no view that could tell it: the log and syslog do."""
+    fill(of_runs)
+    for job in (run(site), run(site, fresh_image())):
+        assert (job.state, job.output) == ("COMPLETED", "image= cache=\n")
+        assert "failed" in [event["outcome"] for event in site.events(job.job_id, "hook.finished")]
+        assert "no space for warmstart's state" in site.command("explain", str(job.job_id)).stdout

@@ -71,7 +71,7 @@ LOOK = """\
 env | sort | while IFS='=' read -r name value; do
     case $name=$value in
     WARMSTART_OWN=*) ;;
-    *=@BASE@/workspace/* | *=@BASE@/constant* | *=@VAR@/*) echo "$1 $name $value $(stat -c %d:%i:%U "$value" 2>&1)" ;;
+    *=@BASE@/workspace/* | *=@BASE@/constant* | *=@RUN@/*) echo "$1 $name $value $(stat -c %d:%i:%U "$value" 2>&1)" ;;
     esac
 done
 made=$(mktemp) && echo "$1 mktemp $made $(basename "$TMPDIR")" || echo "$1 mktemp failed"
@@ -96,7 +96,7 @@ cd "$TMPDIR" && srun --overlap {to} pwd
 def test_the_environment_of_one_node_leads_on_another_to_its_own(reader: Site, way: str) -> None:
     """Of a job's nodes, and of a heterogeneous job's: its tasks know the leader's id alone."""
     look = reader.cluster.base / "look.sh"
-    look.write_text(LOOK.replace("@BASE@", str(reader.cluster.base)).replace("@VAR@", str(reader.var)))
+    look.write_text(LOOK.replace("@BASE@", str(reader.cluster.base)).replace("@RUN@", str(reader.runtime(""))))
     to = "--nodes=1 --ntasks=1 --nodelist=n4" if way == "one job" else "--het-group=1"
     nodes = ["--nodelist=n3,n4", "--nodes=2"] if way == "one job" else ["--nodelist=n3", ":", "--nodelist=n4"]
     script = FORWARD.format(to=to, look=look)

@@ -102,10 +102,11 @@ def test_what_root_keeps_is_roots(site: Site) -> None:
     site.finish(site.compile_job("copy", ALICE, "n1"))
     site.finish(site.compile_job("copy", ALICE, "n1"))  # seeded: now there are local bundles, too
     with running(site, ALICE) as (job_id, _):
-        parts = ("state", "stage", "bundles")
+        parts = ("stage", "bundles")
         assert set(parts) <= set(os.listdir(site.var / "n1"))
-        for directory in (*(site.var / "n1" / part for part in parts), site.var / "view"):
-            assert site.cluster.run(["ls", str(directory)], ALICE, node="n1").returncode != 0
-        record = site.var / "n1" / "state" / str(job_id) / "run.json"
+        state = site.runtime("n1") / "state"
+        for directory in (*(site.var / "n1" / part for part in parts), state, site.view("n1", "")):
+            assert site.cluster.run(["ls", str(directory)], ALICE).returncode != 0
+        record = state / str(job_id) / "run.json"
         assert record.is_file()
         assert site.cluster.run(["cat", str(record)], ALICE).returncode != 0

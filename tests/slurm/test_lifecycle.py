@@ -166,7 +166,7 @@ def test_a_killed_hook_drains_with_slurms_reason(
     else:
         job_id = site.cluster.submit(SLEEP, ALICE, "--nodelist=n4")
         wait_until("the job", lambda: bool(site.cluster.job(job_id).output), 60)
-        state = os.open(site.var / "n4" / "state" / str(job_id), os.O_RDONLY)
+        state = os.open(site.runtime("n4") / "state" / str(job_id), os.O_RDONLY)
         try:
             fcntl.flock(state, fcntl.LOCK_EX)
             site.cluster.cancel(job_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -26,7 +26,7 @@ SCONTROL = "/usr/bin/scontrol"
 
 def maintain(site: Site, conf: str, status: int = 0) -> str:
     """Run the installed program for n1, with this cluster's controller. Return what it printed."""
-    argv = [f"{site.cluster.prefix}/bin/warmstart", "maintain", "--node", "n1"]
+    argv = [*site.cluster.enter("n1"), f"{site.cluster.prefix}/bin/warmstart", "maintain", "--node", "n1"]
     done = subprocess.run(argv, env={"SLURM_CONF": conf}, capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -34,11 +34,11 @@ def maintain(site: Site, conf: str, status: int = 0) -> str:
 
 @pytest.mark.threat(33)
 def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
-    """Alive by its step daemon; over by the controller's answer, though its record is still there."""
+    """Alive by its step daemon; over by the controller's answer, though its run is still there."""
     conf = str(site.cluster.base / "etc" / "slurm.conf")
     job_id = site.cluster.submit("#!/bin/sh\nexec sleep 600\n", ALICE, "--nodelist=n1")
     site.cluster.wait_for(job_id, {"RUNNING"})
-    state: Path = site.var / "n1" / "state" / str(job_id)
+    state: Path = site.runtime("n1") / "state" / str(job_id)
     kept = site.cluster.base / "kept"
     try:
         wait_until("the step daemon", lambda: job_id in commands.with_daemons(), 30)
@@ -70,8 +70,7 @@ def test_a_live_job_is_left_and_a_dead_one_finished(site: Site) -> None:
         return not state.exists()
 
     wait_until("its end, once no other cluster on this host has a job of that number", is_finished, 60)
-    abandoned: list[dict[str, Any]] = site.events(job_id, "run.abandoned")
-    assert [event["rebooted"] for event in abandoned] == [False]
+    assert len(site.events(job_id, "run.abandoned")) == 1
     metrics = (site.metrics / "warmstart.prom").read_text()
     assert 'warmstart_hook_runs_total{hook="maintain",outcome="ok"}' in metrics
     assert 'warmstart_cache_uses_total{profile="numba",use="untouched"}' in metrics
@@ -88,8 +87,8 @@ def test_an_account_that_slurm_does_not_enforce(site: Site) -> None:
     job_id = site.cluster.submit("#!/bin/sh\nexec sleep 600\n", ALICE, "--nodelist=n1", "--account=ml")
     site.cluster.wait_for(job_id, {"RUNNING"})
     try:
-        wait_until("the record", (record := site.var / "n1" / "state" / str(job_id) / "run.json").exists, 30)
-        assert [scope.partition("-")[0] for scope in json.loads(record.read_text())["own"]["read_scopes"]] == ["user"]
+        wait_until("the run", (run := site.runtime("n1") / "state" / str(job_id) / "run.json").exists, 30)
+        assert [scope.partition("-")[0] for scope in json.loads(run.read_text())["own"]["read_scopes"]] == ["user"]
         assert json.loads((site.var / "enforcement.json").read_text())["words"] == []
     finally:
         site.cluster.cancel(job_id)

@@ -104,7 +104,7 @@ def released(ending: Ending) -> None:
 
 def superseded(ending: Ending) -> None:
     """End a run as the prolog of the requeued job does."""
-    run_end.supersede(ending, after(SOON), rebooted=False)
+    run_end.supersede(ending, after(SOON))
 
 
 def undone(ending: Ending) -> None:
@@ -225,7 +225,7 @@ def test_a_disk_that_does_not_move_it_removes_it_where_it_is(
     assert runs.left() == []
 
 
-def written(dir_fd: int, name: str, data: bytes, mode: int, reserve: str = "") -> None:
+def written(dir_fd: int, name: str, data: bytes, mode: int) -> None:
     """Write a file at once, without a rename."""
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode, dir_fd=dir_fd)
     os.write(fd, data)
@@ -238,13 +238,13 @@ def test_a_run_that_cannot_be_removed_is_still_known(runs: Runs, monkeypatch: py
         patch.setattr(run_end, "remove_tree", fails)
         (failure,) = run_end.release(ending, after(SOON))
         assert isinstance(failure, WorkspaceBusy)
-        run_end.supersede(ending, after(SOON), rebooted=True)
+        run_end.supersede(ending, after(SOON))
         undone(ending)
     assert (os.listdir(runs.paths.view), runs.recorded()) == ([], ending.run)
     result = runs.result()
     assert [failure["step"] for failure in result["failures"]] == ["release", "release"]
     (remark,) = result["remarks"]
-    assert (remark["about"], "started again" in remark["text"]) == (ending.run.run_id, True)
+    assert (remark["about"], "was requeued" in remark["text"]) == (ending.run.run_id, True)
     released(ending)
     assert (runs.left(), runs.recorded()) == ([], None)
 

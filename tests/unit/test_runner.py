@@ -47,7 +47,7 @@ def step(name: str, ran: list[str], failure: WarmstartError | None = None, **out
         ran.append(name)
         if failure is not None:
             raise failure
-        return Outcome("changed", **outcome)
+        return Outcome(**outcome)
 
     return Step(name, run)
 
@@ -89,7 +89,7 @@ def test_steps_hand_on_what_they_found_out(context: Context) -> None:
 
     def look(context: Context) -> Outcome:
         seen.append(runs.load(context.paths.state, 7))
-        return Outcome("unchanged")
+        return Outcome()
 
     first = step("image", [], run=a_run(image="sha256:00"), environment={"WARMSTART_IMAGE": "/i"})
     prepared = run_prolog(context, [first, Step("seed", look)])

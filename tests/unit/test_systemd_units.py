@@ -36,7 +36,7 @@ def test_jobs_that_run_are_harvested_where_there_are_any() -> None:
     unit, timer = ((UNITS / f"warmstart-harvest.{kind}").read_text() for kind in ("service", "timer"))
     paths = Installation("@PREFIX@").node("*")
     settings = dict(re.findall(r"^(\w+)=(.*)$", unit, re.MULTILINE))
-    assert settings["ConditionPathExistsGlob"] == f"@VAR@/*/errands/{ROUNDS.name}/*,*"
+    assert settings["ConditionPathExistsGlob"] == f"@RUN@/*/errands/{ROUNDS.name}/*,*"
     assert settings["ExecStart"] == f"{paths.background_program} {ROUNDS.name}"
     assert settings["SuccessExitStatus"] == "SIGKILL"
     assert f"OnCalendar=*:0/{timers.ROUND_S / 60:.0f}" in timer.split("\n")

@@ -70,7 +70,7 @@ def _prolog_and_epilog(site: BenchSite, rounds: int, group: str, peer: Command) 
 def _task_prolog(site: BenchSite, rounds: int) -> Figure:
     """Time what every task pays, beside reading the same file."""
     site.hook("prolog").run()
-    view = site.prefix / "var/lib/warmstart/view/7/environment"
+    view = site.prefix / "run/warmstart/view/7/environment"
     cat = Command(["/bin/sh", "-c", f"cat {view}"], {"PATH": "/bin"})
     found = times({"ours": site.hook("task-prolog").run, "cat": cat.run}, rounds)
     site.hook("epilog").run()

@@ -39,7 +39,8 @@ BREAKS_READING = {"a store gone", "a store not connected"}
 # A job runs without warmstart, and nobody tells it.
 UNTOLD = {"switched off", "off on one node", "torn files"}
 TORN = {
-    "var": ("*/state/*/run.json", "view/*/*/environment", "*/spool/**/*", "policy.json"),
+    "runtime": ("*/*/state/*/run.json", "*/view/*/environment"),
+    "var": ("*/spool/**/*", "policy.json"),
     "store": (
         "caches/*/*/*/*.json",
         "caches/*/*/*/listing/*",
@@ -161,7 +162,8 @@ class Faults:
 
     def _tear(self, _jobs: list[str]) -> bool:
         """Cut one file of each kind off anywhere, as a crash of its server does."""
-        places = {"var": self._site.var, "store": self._site.store}
+        runtime = self._site.runtime("")
+        places = {"runtime": runtime, "var": self._site.var, "store": self._site.store}
         torn = False
         for place, pattern in ((place, pattern) for place, patterns in TORN.items() for pattern in patterns):
             found = sorted(path for path in places[place].glob(pattern) if path.is_file())
@@ -173,7 +175,7 @@ class Faults:
 
     def _full_state(self, _jobs: list[str]) -> bool:
         with mounts.full(self._site.var / self._dice.choice(self._site.cluster.nodes)):
-            time.sleep(self._dice.choice((1, 8)) * SHORT_S)  # until the reserve is used up
+            time.sleep(self._dice.choice((1, 8)) * SHORT_S)
         return True
 
     def _nonsense(self, _jobs: list[str]) -> bool:

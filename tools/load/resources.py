@@ -20,8 +20,8 @@ def left(site: Site, mounted: set[str]) -> list[str]:
     `mounted` is what was mounted before the first job.
     """
     found = [f"left: {path}" for path in site.leftovers()]
-    for pattern in ("ports/*", "*/spool/*", "*/errands/*/*"):
-        found += [f"left: {path}" for path in site.var.glob(pattern)]
+    patterns = {site.var: ("*/spool/*", "*/errands/*/*"), site.runtime(""): ("*/ports/*", "*/*/errands/*/*")}
+    found += [f"left: {path}" for top, names in patterns.items() for name in names for path in top.glob(name)]
     found += [f"left: {path}" for path in unfinished(site.store)]
     found += [f"mounted: {target}" for target in mounts_below(site.cluster.base) if target not in mounted]
     # The last process of a mount namespace holds its mounts, and the kernel frees their loop devices soon after.

@@ -55,7 +55,6 @@ POLL_S = 2.0
 WAVE_S = 600.0
 HELD = "BeginTime"  # why a requeued job is pending until two minutes after its epilog
 TWO_DAYS = 2 * 86400  # after which maintenance takes what killed publishers left
-NO_STATE = "no space for warmstart's state"  # what a job with an image is told when the reserve is used up, too
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
 
 
@@ -79,7 +78,6 @@ class Outcome(NamedTuple):
     calls: list[Call]
     events: int  # in the audit log
     printed: int  # those that could be written nowhere
-    unrecorded: int  # jobs with an image in the store that were told instead that the state's disk was full
     judged: list[Judged]
     findings: list[str]
 
@@ -119,7 +117,6 @@ class Load:
         self._stuck: list[str] = []
         self._mounted = {*mounts_below(site.cluster.base)}  # when no job has run yet
         self._said: dict[int, judge.Said] = {}  # by job
-        self._unrecorded = 0
         self._ends_early = False
 
     @property
@@ -172,7 +169,6 @@ class Load:
             calls=seen,
             events=len(lines),
             printed=len(printed),
-            unrecorded=self._unrecorded,
             judged=judged,
             findings=findings,
         )
@@ -268,7 +264,6 @@ class Load:
                 output = f"{DONE}\n"  # the leader's script speaks for all components
             is_second = "+" in shown and not shown.endswith("+0")  # it says nothing of its entries
             self._said[end.job] = judge.Said.of("" if is_second else output)
-            self._unrecorded += submitted.had_image and end.state == "FAILED" and NO_STATE in output
             if problem := wrong_end(submitted, end.state, output):
                 found.append(f"job {shown} ({submitted.job.kind}, {end.state}): {problem}")
         return found
@@ -329,7 +324,6 @@ def wrong_end(submitted: Submitted, state: str, output: str) -> str:
         state == "CANCELLED" and "a job cancelled" in faults,
         state == "COMPLETED" and costly and without and output.endswith(f"{WITHOUT}\n") and (told or off),
         state == "FAILED" and costly and bool(job.image) and job.image in output and not is_owed,
-        state == "FAILED" and "a full state disk" in faults and bool(job.image) and NO_STATE in output,
         state == "FAILED" and bool(job.refused) and job.refused in output,
         state == job.ends and not job.refused and output.endswith(f"{DONE}\n"),
     )
@@ -366,9 +360,7 @@ def fragment(outcome: Outcome) -> str:
     return (
         f"{outcome.jobs} jobs of {len(outcome.kinds)} kinds and of two users on four nodes (seed {outcome.seed}), "
         f"{outcome.seconds / 60:.0f} minutes, {len(outcome.calls)} hooks, "
-        f"{outcome.events} audit lines, {outcome.printed} of them printed, as nothing could be written. When the "
-        f"reserve of a full state disk was used up, {outcome.unrecorded} jobs whose image was in the store failed and "
-        "were told.\n\n"
+        f"{outcome.events} audit lines, {outcome.printed} of them printed, as nothing could be written.\n\n"
         f"Faults: {faults}.\n\n{_judgement(outcome.judged)}\n{found}"
     )
 

@@ -26,8 +26,8 @@ HARVEST_FINISHED = Event("harvest.finished")
 
 SCHEMA = 1
 ORDER = (
-    "schema", "ts", "event", "hook", "run_id", "cluster", "node", "job_id", "uid", "user", "step", "outcome",
-    "status", "duration_ms",
+    "schema", "ts", "event", "hook", "run_id", "cluster", "node", "job_id", "uid", "user", "partition", "account",
+    "step", "outcome", "status", "duration_ms",
 )  # fmt: skip
 LONGEST = 8000  # bytes with the newline: rsyslog cuts at 8 KiB, with the header that it puts before a line
 # Of texts the characters, of lists the items, of objects the keys. A line has the first with which it is short enough.

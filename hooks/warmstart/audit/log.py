@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_JOB = ("cluster", "job_id", "uid", "user")
+_JOB = ("cluster", "job_id", "uid", "user", "partition", "account")
 _DOER = ("hook", "job_id", "uid", "user")
 # What a job's own user may read of a hook's last line: nothing of the node, of the policy, or of other users' jobs.
 _SHOWN = frozenset(
     {
-        "outcome", "duration_ms", "partition", "account", "head", "asked", "excluded", "granted", "of", "facts",
-        "steps", "images", "caches", "failures", "remarks", "notices", "told", "died_ms", "look", "at_end",
+        "outcome", "duration_ms", "head", "asked", "excluded", "granted", "of", "facts", "steps", "images", "caches",
+        "failures", "remarks", "notices", "told", "died_ms", "look", "at_end",
     }
 )  # fmt: skip
 _HIDDEN = ("node", "policy")  # kinds of failures that a job's user does not read
@@ -71,9 +71,9 @@ class Log:
         fields = {"done_by": own, **rest, **job}
         return self._copy(_fields=fields, _begun={}, _result={}, _failures=[], _last=HARVEST_FINISHED)
 
-    def begin(self, **fields: object) -> None:
+    def begin(self) -> None:
         """Write the first line."""
-        self._begun.update(self.emit(HOOK_STARTED, **fields))
+        self._begun.update(self.emit(HOOK_STARTED))
 
     def emit(self, event: Event, **fields: object) -> Line:
         """Write one line at once; return it."""

@@ -7,6 +7,7 @@ escaped.
 from __future__ import annotations
 
 import errno
+import glob
 import gzip
 import os
 import re
@@ -168,11 +169,8 @@ def _files(path: str, stack: ExitStack) -> list[_File]:
 
 
 def _rotated(path: str) -> list[str]:
-    parent = os.path.dirname(path) or "."
-    with suppress(OSError):
-        names = (os.path.join(parent, name) for name in sorted(os.listdir(parent)))
-        return [name for name in names if (match := _LOG.fullmatch(name)) and match["log"] == path != name]
-    return []
+    names = sorted(glob.glob(f"{glob.escape(path)}[.-]*"))
+    return [name for name in names if (match := _LOG.fullmatch(name)) and match["log"] == path]
 
 
 def _is_harmless(raw: bytes) -> bool:

@@ -52,17 +52,18 @@ class OwnLog(AuditLog):
 
     def _texts(self, job: int | None) -> Iterator[bytes]:
         of = str(job) if job else os.environ.get("SLURM_JOB_ID", "")
-        running = [*view.files(self._installation, of, view.EVENTS)] if of.isdecimal() else []
+        running = view.read(self._installation, of, view.EVENTS) if of.isdecimal() else None
         try:
             store = current_policy(self._installation).policy.paths.store
             os.stat(store)
             with suppress(FileNotFoundError):  # no report
                 yield from reports.read(store, os.geteuid(), job)
         except (OSError, PolicyError) as error:
-            if not running:
+            if running is None:
                 otherwise = _CLOSED if isinstance(error, PermissionError) else _ELSEWHERE
                 fail(error, error.hint if isinstance(error, PolicyError) else otherwise)
-        yield from running
+        if running is not None:
+            yield running
 
 
 def log_for(installation: Installation, sources: Sequence[str]) -> AuditLog:

@@ -164,7 +164,7 @@ def _steps(policy: Policy, job: Job, grant: Grant, requested: Request) -> tuple[
 
 def _run(job: Job) -> Run:
     return Run(
-        run_id="", boot_id="", job_id=job.id, view_id=job.view_id, uid=job.uid, gid=job.gid, user=job.user,
+        run_id="", job_id=job.id, view_id=job.view_id, uid=job.uid, gid=job.gid, user=job.user,
         account=job.account, partition=job.partition, cluster=job.cluster, node=job.node,
     )  # fmt: skip
 

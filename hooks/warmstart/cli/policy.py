@@ -73,8 +73,8 @@ def check(installation: Installation, /, file: str | None, *, offline: bool, as_
     cluster = None if offline else _asked(policy)
     known = Known() if offline else _known(cluster)
     problems = [*map(document.problem, warnings(written, document.data, known))]
-    slurm_conf = os.environ.get("SLURM_CONF", "")
-    critical = None if offline else trust.problem(trust.asked(policy, installation, slurm_conf))
+    enforced = cluster and [word.lower() for word in cluster.settings.words("AccountingStorageEnforce")]
+    critical = None if offline else trust.problem(trust.judged(policy, enforced))
     too_short = _timeouts(policy, cluster.settings) if cluster else []
     _tell(path, as_json, rules=len(policy.rules), warned=sorted(problems), critical=critical, too_short=too_short)
     if critical or too_short:

@@ -71,13 +71,13 @@ def needs_slurmstepd(release: tuple[int, ...]) -> bool:
 
 @check("slurm.pyxis", critical=True)
 def pyxis(seen: Slurm) -> Iterator[Finding]:
-    """Check what pyxis needs: the task prolog and warmstart's state in containers, the hook, its importer."""
+    """Check what pyxis needs: the task prolog and the jobs' views in containers, the hook, its importer."""
     if seen.pyxis is None:
         yield SKIP
         return
     importer, has_task_prolog = seen.pyxis.argument("importer"), bool(seen.settings.all("TaskProlog"))
     ours = seen.hook("pyxis-importer")
-    needed = (os.path.dirname(ours), seen.installation.var)
+    needed = (os.path.dirname(ours), seen.installation.view)
     missing = [path for path in needed if not _is_mounted(seen.enroot, path)]
     if has_task_prolog and needs_slurmstepd(seen.version):
         found = "this release of Slurm runs TaskProlog by way of slurmstepd, which no container has: every task fails"
@@ -175,16 +175,16 @@ def spank(seen: Slurm) -> Iterator[Finding]:
 
 def _misfits(seen: Slurm, plugin: Plugin, unfit: str) -> list[tuple[str, str]]:
     """Return what is wrong with a plugin that steps can do without, and what to do."""
-    workspace, var = seen.policy.paths.workspace, seen.installation.var
+    workspace, runtime = seen.policy.paths.workspace, seen.installation.runtime
     bad = [(unfit, "install the plugin's file for this release of Slurm")] if unfit else []
     if (times := sum(other.name == PLUGIN for other in seen.plugins)) > 1:
         bad.append((f"it stands there {times} times", "remove a line, or an include that stands twice"))
     has = plugin.argument("workspace") or "/var/tmp/warmstart"
     if has != workspace:
         bad.append((f"its workspace is {has}, the policy's {workspace}", f"write workspace={workspace}"))
-    given = plugin.argument("state")
-    if not unfit and given != var and (given or not installed.names(_file(seen, plugin), var)):
-        bad.append((f"its state is {given or 'that of another prefix'}, not {var}", f"write state={var}"))
+    given = plugin.argument("run")
+    if not unfit and given != runtime and (given or not installed.names(_file(seen, plugin), runtime)):
+        bad.append((f"its run is {given or 'that of another prefix'}, not {runtime}", f"write run={runtime}"))
     return bad
 
 
@@ -194,7 +194,7 @@ def _not_in_jail(seen: Slurm) -> list[str]:
     if jail is None:
         return []
     known = groups()
-    places = (seen.installation.var, seen.policy.paths.workspace)
+    places = (seen.installation.runtime, seen.installation.var, seen.policy.paths.workspace)
     return [place for place in places if not known.get(place) or known[place] != known.get(f"{jail}{place}")]
 
 
@@ -226,7 +226,7 @@ def namespace(seen: Slurm) -> Iterator[Finding]:
     settings, policy = seen.namespaces, seen.policy
     bases = [node.base for node in settings.nodes if node.base]
     dirs = [path for node in settings.nodes for path in node.dirs]
-    ours = [seen.installation.prefix, seen.installation.var, policy.paths.workspace]
+    ours = [seen.installation.prefix, seen.installation.runtime, seen.installation.var, policy.paths.workspace]
     if policy.constant_path in ("spank", "namespace"):
         ours.append(policy.paths.cache)
     bad = [f"BasePath {base} is below /tmp or /dev/shm" for base in bases if is_below(base, HIDDEN)]

@@ -28,12 +28,12 @@ from warmstart.doctor.finding import (
     Finding,
     check,
 )
-from warmstart.errand import Errands, Kind, is_at_work
+from warmstart.errand import is_at_work, waiting
 from warmstart.errors import WarmstartError
 from warmstart.harvest import pack
 from warmstart.host import process
 from warmstart.host.deadline import after
-from warmstart.host.files import names_in, read_small
+from warmstart.host.files import read_small
 from warmstart.host.namespaces import mount_of, mounts
 from warmstart.images import choice
 from warmstart.images.credentials import CredentialsUnusable, login_at
@@ -138,9 +138,11 @@ def disks(node: Node) -> Iterator[Finding]:
     log = _Disk(
         "the audit log", os.path.dirname(paths.audit), "its lines go to syslog", "nodes that share it lose lines"
     )
+    runs = _Disk("the state of runs", node.installation.runtime, "jobs run without warmstart")
     state = _Disk("warmstart's state", node.installation.var, "jobs run cold")
     workspaces = _Disk("workspaces", paths.workspace, "jobs run cold", "an epilog hangs if the file server does")
-    yield from _disk(state, CRITICAL, "every prolog fails and drains the node")
+    yield from _disk(runs, CRITICAL, "every prolog fails and drains the node")
+    yield from _disk(state)
     yield from _disk(log)
     if os.path.lexists(paths.audit) and not os.geteuid() and (problem := refusal(paths.audit)):
         found = f"hooks do not write the audit log {paths.audit}, its lines go to syslog: {problem}"
@@ -313,7 +315,8 @@ def maintenance(node: Node) -> Iterator[Finding]:
         except NodeOfAnotherPod as error:
             yield Finding(WRONG, str(error), error.hint)
         is_new = not os.path.exists(paths.maintained)
-        age = time.time() - os.stat(paths.root if is_new else paths.maintained).st_mtime
+        since = next(path for path in (paths.maintained, paths.began, paths.state) if os.path.exists(path))
+        age = time.time() - os.stat(since).st_mtime
         if age > OVERDUE_INTERVALS * NODE_INTERVAL_S:
             last = "has never succeeded" if is_new else f"last succeeded {format_duration(age)} ago"
             change = f"{_timers(node)} and see `warmstart audit --outcome failed`; run `warmstart maintain`"
@@ -329,9 +332,9 @@ def backlog(node: Node) -> Iterator[Finding]:
     late = dict[str, list[float]]()  # kind → since when
     now = time.time()
     for paths in node.nodes():
-        for kind in names_in(paths.errands):
-            waiting = Errands(paths, Kind(kind)).all() if not is_at_work(paths, kind) else []
-            late.setdefault(kind, []).extend(errand.due for errand in waiting if errand.due < now - WAITING_S)
+        for kind, errands in waiting(paths).items():
+            idle = [] if is_at_work(paths, kind) else errands
+            late.setdefault(kind, []).extend(errand.due for errand in idle if errand.due < now - WAITING_S)
         for directory, _, names in os.walk(paths.spool, onerror=_unless_missing):
             since = min([now, *(os.stat(f"{directory}/{name}", follow_symlinks=False).st_mtime for name in names)])
             late.setdefault("bundles for the store", []).extend([since] if since < now - WAITING_S else [])
@@ -350,7 +353,7 @@ def _timers(node: Node) -> str:
 def _of_last_day(node: Node) -> list[Line]:
     """Return the first and last lines of hooks on this host's nodes in the last day."""
     names = [os.path.basename(paths.root) for paths in node.nodes()]
-    only = LineFilter(event="hook", since=timestamp(time.time() - LATELY_S))
+    only = LineFilter(event="hook.*", since=timestamp(time.time() - LATELY_S))
     try:
         return [line for line in AuditLog([node.policy.paths.audit]).lines(only) if line.get("node") in names]
     except FileNotFoundError:

@@ -85,7 +85,7 @@ def places(installation: Installation, policy: Policy | None) -> list[Place]:
     found = [
         code._replace(paths=trees, mend=whole),
         code,
-        Place("change warmstart's state", CRITICAL, [own.var], made=True),
+        Place("change warmstart's state", CRITICAL, [own.runtime, own.var], made=True),
         Place("change the policy", CRITICAL, [own.policy, f"{own.etc}/conf.d"], below=EVERY_FILE, but=_volume(own.etc)),
     ]
     if policy is not None and (keys := policy.images.credentials):

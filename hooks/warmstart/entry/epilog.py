@@ -13,9 +13,9 @@ from warmstart import plan, view
 from warmstart.entry.hook import FAILED, OK, Hook, run_hook
 from warmstart.errors import NodeError, WarmstartError
 from warmstart.host.deadline import after
-from warmstart.lean import Mapping, suppress
+from warmstart.lean import Mapping
 from warmstart.run import state
-from warmstart.run.state import Run, StateFull
+from warmstart.run.state import Run
 
 SECONDS_FOR_LOCK = 10.0
 REPORT_SECONDS = 2.0
@@ -35,12 +35,8 @@ def _finish(hook: Hook) -> str:
             run = hook.earlier_run()
             if run is None:
                 _end_wings(hook)
-                _remove_spare(hook)
                 return OK
             return _end(hook, run)
-    except StateFull:  # not even room for the lock, so the prolog had none for the run
-        _remove_spare(hook)
-        raise
     finally:
         hook.close()
 
@@ -74,11 +70,6 @@ def _report(hook: Hook, run: Run, text: str) -> None:
         hook.store.run(after(REPORT_SECONDS), reports.leave, run.uid, name, text, run.head)
     except WarmstartError as error:
         hook.audit.remark(f"the report for the job's user is lost: {error}")
-
-
-def _remove_spare(hook: Hook) -> None:
-    with suppress(OSError):  # then maintenance does
-        view.remove_spare(hook.paths.view, str(hook.job.id))
 
 
 def has_died(environ: Mapping[str, str], run: Run) -> bool:

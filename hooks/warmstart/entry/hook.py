@@ -17,10 +17,10 @@ import time
 from warmstart.audit.log import Log
 from warmstart.errors import NodeError, PolicyError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import FULL, ensure_path, opened_dir, remove_tree
+from warmstart.host.files import FULL, ensure_path, opened_dir, remove_tree, touch
 from warmstart.job import Job, from_environment
 from warmstart.lean import TYPE_CHECKING, Callable, Collection, NamedTuple, suppress
-from warmstart.paths import SPARE, Installation, NodePaths
+from warmstart.paths import Installation, NodePaths
 from warmstart.policy.keys import Policy
 from warmstart.run import state
 from warmstart.run.state import Run, using_state
@@ -152,9 +152,8 @@ def _hide_view(directory: str, view_id: str) -> None:
     """Remove a view where this hook makes none: a later run of the job must not take it for its own."""
     from warmstart import view
 
-    for place in (directory, SPARE + directory):
-        with suppress(OSError), opened_dir(place) as parent:
-            remove_tree(parent, view_id, after(view.REMOVAL_SECONDS))
+    with suppress(OSError), opened_dir(directory) as parent:
+        remove_tree(parent, view_id, after(view.REMOVAL_SECONDS))
 
 
 def _audited(name: str, installation: Installation, job: Job, work: Callable[[Hook], str]) -> int:
@@ -167,11 +166,10 @@ def _audited(name: str, installation: Installation, job: Job, work: Callable[[Ho
         log = Log("", fields)
     else:
         log = Log(current.policy.paths.audit, fields, syslog=current.policy.audit.syslog)
-    job_fields: dict[str, object] = {"partition": job.partition, "account": job.account}
-    log.begin(**job_fields)
+    log.begin()
     outcome, status = _run(name, installation, job, log, run_id, started, current, work)
     took = round((time.monotonic() - started) * 1000, 3)
-    log.finish(outcome=outcome, status=status, duration_ms=took, **job_fields)
+    log.finish(outcome=outcome, status=status, duration_ms=took)
     return status
 
 
@@ -186,23 +184,16 @@ def _current(installation: Installation) -> CurrentPolicy | Exception:
 
 
 def _make_directories(paths: NodePaths) -> None:
-    """Make the node's directories, and the reserve beside them if they are new. Raises `FileSystemBroken`, `StateFull`.
-
-    On a full disk the hook goes on without them, and tells the job.
-    """
-    new = False
+    """Make the node's directories, those of what lasts where it has room. Raises `FileSystemBroken`, `StateFull`."""
+    with using_state(paths.runtime):
+        is_first = [ensure_path(paths.state, 0o700), ensure_path(paths.view, 0o711)][0]
     with using_state(paths.root):
         try:
-            for directory, mode in ((paths.root, 0o755), (paths.state, 0o700), (paths.view, 0o711)):
-                new = ensure_path(directory, mode) or new
+            if ensure_path(paths.root, 0o755) or is_first:
+                touch(paths.began)
         except OSError as error:
             if error.errno not in FULL:
                 raise
-    if new:
-        from warmstart.host import reserve
-
-        with suppress(OSError):
-            reserve.fill(paths.reserve)
 
 
 def _run(  # noqa: PLR0917 - the hook's run, and what it does

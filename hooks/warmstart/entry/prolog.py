@@ -30,11 +30,12 @@ def main(prefix: str) -> int:
 
 def _prepare(hook: Hook) -> str:
     """Return the outcome."""
-    end = hook.deadline(plan.prolog_budget(hook.policy))
     try:
-        return _prepare_run(hook, end)
-    except StateFull as error:
-        _tell(hook, error, end)
+        return _prepare_run(hook, hook.deadline(plan.prolog_budget(hook.policy)))
+    except StateFull as error:  # nobody can tell the job, which has no view
+        from warmstart.audit import syslog
+
+        syslog.say(f"job {hook.job.id} runs without warmstart: {error}")
         raise
     finally:
         hook.close()
@@ -54,26 +55,6 @@ def _prepare_run(hook: Hook, end: Deadline) -> str:
             _undo(hook, run, end)
             raise
     return OK
-
-
-def _tell(hook: Hook, error: StateFull, end: Deadline) -> None:
-    """Tell a job that gets nothing because nothing of it can be written down; it fails if it must have its image."""
-    run, policy = _new_run(hook), hook.policy
-    hook = _informed(hook, Deadline(end.at - RESERVE_SECONDS))
-    grant = plan.grant(policy, hook.job)
-    if grant.observed:
-        return
-    try:
-        requested = plan.request_of(policy, hook.job, grant)
-        if not plan.prolog(policy, hook.job, grant, requested):
-            return
-        if policy.on_error.image != "run-without" and plan.images(policy, grant, requested):
-            from warmstart.runner import Refused
-
-            raise Refused(error, "image") from error
-        _tell_job(hook, run, f"warmstart: {error}; the job runs without warmstart")
-    except UserError as refusal:
-        _refuse(hook, run, refusal)
 
 
 def _run(hook: Hook, run: Run, deadline: Deadline) -> None:
@@ -124,7 +105,6 @@ def _new_run(hook: Hook) -> Run:
     job = hook.job
     return Run(
         run_id=hook.run_id,
-        boot_id=state.incarnation(),
         job_id=job.id,
         view_id=job.view_id,
         uid=job.uid,
@@ -147,8 +127,7 @@ def _supersede(hook: Hook, end: Deadline) -> None:
     from warmstart import run_end
 
     ending = run_end.Ending(hook.policy, hook.paths, earlier, hook.audit, hook.store)
-    rebooted = earlier.boot_id != state.incarnation()
-    run_end.supersede(ending, end.within(SUPERSEDE_SECONDS), rebooted=rebooted)
+    run_end.supersede(ending, end.within(SUPERSEDE_SECONDS))
 
 
 def _refuse(hook: Hook, run: Run, error: UserError) -> None:
@@ -157,10 +136,10 @@ def _refuse(hook: Hook, run: Run, error: UserError) -> None:
 
     cause = error.__cause__
     hook.audit.failed(cause if isinstance(cause, WarmstartError) else error, "prolog", degree=REFUSED)
-    workspace, latest = hook.policy.paths.workspace, _latest(hook, run)
-    run = run._replace(verdict=str(error), workspace=workspace, topics=latest.topics)
+    # Without its caches: nothing is harvested of them. All else that steps have made is to be removed.
+    made = _latest(hook, run)._replace(verdict=str(error), workspace=hook.policy.paths.workspace, own=run.own)
     text = f"warmstart: {error}\n" + (f"warmstart: {error.hint}\n" if error.hint else "")
-    _publish(hook, run, view.VERDICT, text, REFUSED)
+    _publish(hook, made, view.VERDICT, text, REFUSED)
 
 
 def _tell_job(hook: Hook, run: Run, line: str) -> None:
@@ -171,16 +150,11 @@ def _tell_job(hook: Hook, run: Run, line: str) -> None:
 
 
 def _publish(hook: Hook, run: Run, name: str, text: str, outcome: str = OK) -> None:
-    """Publish a view with one text for the job's task prolog. A spare one where the run can't be saved."""
+    """Publish a view with one text for the job's task prolog."""
     from warmstart import view
 
-    files = {name: text, view.EVENTS: hook.audit.shown(outcome=outcome)}
-    try:
-        state.save(hook.paths.state, run)
-    except StateFull:
-        view.publish_spare(hook.paths.view, run, files)
-    else:
-        view.publish(hook.paths.view, run, files)
+    state.save(hook.paths.state, run)
+    view.publish(hook.paths.view, run, {name: text, view.EVENTS: hook.audit.shown(outcome=outcome)})
 
 
 def _undo(hook: Hook, run: Run, end: Deadline) -> None:

@@ -7,9 +7,9 @@ imported as the user (images/user/own_images.py). Where warmstart is off, or lea
 and for an image that is in no registry (`dockerd://`), the importer does what pyxis does without it: `enroot import`.
 pyxis asks before any task has read the job's verdict: a job that must fail gets the verdict, and imports nothing.
 
-A job has a set of caches for each image that it runs in (docs/adr/0057). The first one belongs to the first image that
-its prolog knew; which another image has, or none, is noted for enroot's hook (`own_images.note_other`): where there is
-none it leaves tools their own places. A set that a step has asked for is in the job's view: later steps need not ask.
+A job has caches for each image that it runs in (docs/adr/0057). Its own are those of the first image that its prolog
+knew; which another image has, or none, is noted for enroot's hook (`own_images.note_other`): where there is
+none it leaves tools their own places. Caches that a step has asked for are in the job's view: later steps need not ask.
 What would make an image warm is noted for the SPANK plugin, because nothing that is printed here is shown.
 
 Protocol: pyxis 0.23 and later, importers/README.md: one line on stdout; stderr reaches the user only on failure;
@@ -36,7 +36,7 @@ from warmstart.images.store import layout, uses
 from warmstart.images.user import own_images
 from warmstart.images.user.own_images import Made
 from warmstart.job import STEP_NODES, JobUnreadable, from_environment
-from warmstart.paths import SETS, Installation
+from warmstart.paths import CACHES, Installation
 from warmstart.policy.current import current_policy
 from warmstart.policy.keys import Images, Policy
 from warmstart.policy.match import NO_RULE, OBSERVE
@@ -165,13 +165,12 @@ def _shared(installation: Installation, reference: Reference, policy: Policy) ->
 def _asked_for(installation: Installation, name: str) -> Made | None:
     """Return the image of an earlier step that asked for its caches."""
     run = os.path.dirname(_job_tmp(installation))
-    for text in view.files(installation, _job(), view.set_of(name, os.environ.get(STEP_NODES, ""))):
-        line, _, more = text.decode("utf-8", "replace").partition("\n")
-        caches, _, path = line.partition(" ")
-        is_here = not caches or os.path.isdir(f"{run}/{SETS}/{caches}")  # not another node's of this host
-        if path and is_here and os.access(path, os.R_OK):
-            _note_use(installation, path)
-            return Made(path, caches, more=more == view.MORE)
+    line, _, more = _read(installation, view.caches_of(name, os.environ.get(STEP_NODES, ""))).partition("\n")
+    caches, _, path = line.partition(" ")
+    is_here = not caches or os.path.isdir(f"{run}/{CACHES}/{caches}")  # not another node's of this host
+    if path and is_here and os.access(path, os.R_OK):
+        _note_use(installation, path)
+        return Made(path, caches, more=more == view.MORE)
     return None
 
 
@@ -202,17 +201,17 @@ def _from_maker(installation: Installation, reference: Reference, policy: Policy
 
 def _known(installation: Installation) -> list[tuple[str, str]]:
     """Return the job's images that its prolog knew, and their paths ("": left to pyxis). The first has the caches."""
-    text = next(view.files(installation, _job(), "images"), b"").decode("utf-8", "replace")
-    return [(name, path) for name, _, path in (line.partition(" ") for line in text.splitlines())]
+    lines = _read(installation, "images").splitlines()
+    return [(name, path) for name, _, path in (line.partition(" ") for line in lines)]
 
 
 def _wants_nothing(installation: Installation) -> bool:
-    return next(view.files(installation, _job(), view.LEFT_ALONE), None) is not None
+    return view.read(installation, _job(), view.LEFT_ALONE) is not None
 
 
 def _verdict(installation: Installation, uri: str) -> str:
     """Return why this job must fail, "" if it need not; also that an image for which it waited has arrived since."""
-    text = next(view.files(installation, _job(), view.VERDICT), b"").decode("utf-8", "replace")
+    text = _read(installation, view.VERDICT)
     if not text:
         return ""
     sentence, _, advice = text.partition("\n")
@@ -340,22 +339,21 @@ def _job() -> str:
 
 def _has_profiles(installation: Installation) -> bool:
     """Return whether tools of the job have caches: its view says what they take without, or variables lead there."""
-    for text in view.files(installation, _job(), "environment"):
-        _, constant, cache, *lines = [*text.decode("utf-8", "replace").splitlines(), "", "", ""]
-        places = (f"{constant}/", f"{cache}/")
-        led = (name for name, _, value in (line.partition("=") for line in lines) if value.startswith(places))
-        if any(line.startswith("=") for line in lines) or not all("WARMSTART_" in name for name in led):
-            return True
-    return False
+    _, constant, cache, *lines = [*_read(installation, "environment").splitlines(), "", "", ""]
+    places = (f"{constant}/", f"{cache}/")
+    led = (name for name, _, value in (line.partition("=") for line in lines) if value.startswith(places))
+    return any(line.startswith("=") for line in lines) or not all("WARMSTART_" in name for name in led)
 
 
 def _job_tmp(installation: Installation) -> str:
     """Return the TMPDIR in the job's workspace, "" if it has none. Read from the job's own view."""
-    for text in view.files(installation, _job(), "environment"):
-        lines = text.decode("utf-8", "replace").splitlines()
-        if len(lines) >= 3 and lines[2].endswith("/cache"):
-            return f"{lines[2].removesuffix('/cache')}/tmp"
-    return ""
+    lines = _read(installation, "environment").splitlines()
+    return f"{lines[2].removesuffix('/cache')}/tmp" if len(lines) >= 3 and lines[2].endswith("/cache") else ""
+
+
+def _read(installation: Installation, name: str) -> str:
+    """Return a file of the job's view, "" if it has none."""
+    return (view.read(installation, _job(), name) or b"").decode("utf-8", "replace")
 
 
 def _say(text: str) -> None:

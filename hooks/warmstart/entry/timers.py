@@ -19,6 +19,7 @@ import time
 from contextlib import suppress
 
 from warmstart.audit.syslog import complain
+from warmstart.errand import Errands, waiting
 from warmstart.harvest import spool
 from warmstart.harvest.live import ROUNDS
 from warmstart.host.files import names_in
@@ -39,7 +40,7 @@ def main(prefix: str) -> int:
     maintenance = [f"{prefix}/bin/warmstart", "maintain"]
     rounds = [f"{installation.libexec}/background", ROUNDS.name]
     stopped = _on_stop()
-    kept: dict[str, int] = {}
+    kept: dict[str, tuple[int, int]] = {}
     running: dict[str, subprocess.Popen[bytes]] = {}
 
     def begin(what: str, argv: list[str]) -> bool:
@@ -79,23 +80,23 @@ def _on_stop() -> int:
     return read
 
 
-def _keep(installation: Installation, kept: dict[str, int]) -> None:
+def _keep(installation: Installation, kept: dict[str, tuple[int, int]]) -> None:
     """Keep the nodes that have run hooks by now, but for those of another pod that lives."""
     for node in installation.nodes():
-        if node not in kept and (lock := keep(installation.node(node))) is not None:
-            kept[node] = lock
+        if node not in kept and (locks := keep(installation.node(node))) is not None:
+            kept[node] = locks
 
 
 def _runs_watched(installation: Installation) -> bool:
-    return any(names_in(f"{installation.node(node).errands}/{ROUNDS.name}") for node in installation.nodes())
+    return any(Errands(installation.node(node), ROUNDS).all() for node in installation.nodes())
 
 
 def _tell_left(installation: Installation) -> None:
-    """Count what is left on the disk: with a pod's own disk it is lost."""
+    """Count what is left: runs are lost with the pod, and with its own disk all else."""
     for node in installation.nodes():
         paths = installation.node(node)
         runs = sum(name.isdigit() for name in names_in(paths.state))
-        errands = sum(len(names_in(f"{paths.errands}/{kind}")) for kind in names_in(paths.errands))
+        errands = sum(map(len, waiting(paths).values()))
         bundles = len(spool.held(paths.spool))
         if runs or errands or bundles:
             complain(

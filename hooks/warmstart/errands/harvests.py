@@ -12,7 +12,6 @@ from warmstart.errands.loop import DONE, LATER, Outcome, Turn, Work
 from warmstart.harvest import deferred
 from warmstart.harvest.deferred import HARVESTS
 from warmstart.host.deadline import after
-from warmstart.run import state
 from warmstart.run.state import Run
 from warmstart.session import Session
 from warmstart.steps import harvest
@@ -32,8 +31,6 @@ def finish(turn: Turn) -> Outcome:
     drop = partial(run_end.drop_deferred, session.paths, item, deadline=after(run_end.MAINTENANCE_SECONDS))
     if run is None:
         drop(deferred.DAMAGED, session.audit)
-    elif run.boot_id != state.incarnation():
-        drop(deferred.REBOOTED, session.audit)
     elif item.since < time.time() - deferred.LONGEST_SECONDS:
         drop(deferred.TOO_OLD, session.audit)
     else:

@@ -38,7 +38,7 @@ def load(kind: str) -> Work:
 def drop_unknown(session: Session) -> None:
     """Drop errands a day after they were due that nothing here does, such as those of a wing that was taken off."""
     known = kinds()
-    for kind in names_in(session.paths.errands):
+    for kind in names_in(session.paths.errands):  # in /run are the core's alone
         errands = Errands(session.paths, Kind(kind))
         for errand in errands.all() if kind not in known else ():
             if abs(time.time() - errand.due) > KEPT_S:

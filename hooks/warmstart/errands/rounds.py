@@ -65,7 +65,7 @@ def _run(session: Session, errand: Errand) -> Run | None:
     """Return a run that is to be harvested while it runs, None of any other."""
     with suppress(RunUnreadable, ValueError):
         run = state.load(session.paths.state, int(errand.key.partition(".")[0]))
-        if run and run.live and run.name == errand.key and run.boot_id == state.incarnation():
+        if run and run.live and run.name == errand.key:
             return run
     return None
 

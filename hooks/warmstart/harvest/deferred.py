@@ -14,15 +14,14 @@ from warmstart.paths import NodePaths
 from warmstart.run import state
 from warmstart.run.state import Run, RunOfOtherRelease, RunUnreadable, using_state
 
-HARVESTS = Kind("harvests", on_full_disk=True)
-REMOVALS = Kind("removals", most=8, on_full_disk=True)
+HARVESTS = Kind("harvests", of_runs=True)
+REMOVALS = Kind("removals", most=8, of_runs=True)
 
 LONGEST_SECONDS = 2 * 86400.0
 LEAST_FREE = 0.1  # fraction of the workspace's blocks and inodes: jobs need the space more than deferred harvests
 NO_ROOM = "harvest.deferred is used up"
 NO_SPACE = "less than a tenth of the workspace's file system is free"
 TOO_OLD = "not finished within two days"
-REBOOTED = "the node was started again"
 DAMAGED = "its file is damaged"
 
 

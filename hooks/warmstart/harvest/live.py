@@ -24,7 +24,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, read_small, replace_file
 from warmstart.host.untrusted import TurnedAway, open_file, opened_of_job
 from warmstart.lean import TYPE_CHECKING, NamedTuple, dumps, suppress
-from warmstart.paths import SETS, NodePaths
+from warmstart.paths import CACHES, NodePaths
 from warmstart.profiles import registry
 from warmstart.profiles.contract import FILES
 from warmstart.run.state import Caches, Run
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from warmstart.policy.keys import Policy
     from warmstart.store.client import StoreClient
 
-ROUNDS = Kind("rounds")
+ROUNDS = Kind("rounds", of_runs=True)
 WORD = ".harvest"
 LONGEST_S = 86_400.0  # between two rounds
 SETTLING = 0.1  # of `harvest.while_running`: what an entry must not have changed for
@@ -171,7 +171,7 @@ def _is_asked(errands: Errands, errand: Errand) -> bool:
     with suppress(OSError):
         watched = errands.read(errand, Watched)
     top = watched.run_directory if watched else ""
-    places = [top, *(f"{top}/{SETS}/{key}" for key in names_in(f"{top}/{SETS}"))] if top else []
+    places = [top, *(f"{top}/{CACHES}/{key}" for key in names_in(f"{top}/{CACHES}"))] if top else []
     for place in places:
         with suppress(OSError, TurnedAway), opened_dir(place) as base, opened_of_job("cache", base) as fd:
             word = open_file(WORD, fd, files.mount_id(fd), None)  # the job may have mounted something on it

@@ -28,7 +28,7 @@ def show_in_namespace(
 
 
 def attach_in_namespace(namespace: int, run: str, paths: list[str], deadline: Deadline) -> None:
-    """Show what is mounted in a run, or in a set, in an open mount namespace. Raises `OSError`, `WorkerSilent`."""
+    """Show what is mounted below `run` in an open mount namespace. Raises `OSError`, `WorkerSilent`."""
     with Worker(ROOT, f"the mounts in {run}", rooms=(namespaces.__name__,), keep=[namespace]) as worker:
         worker.run(deadline, namespaces.attach, namespace, run, paths)
 

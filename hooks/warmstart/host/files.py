@@ -15,20 +15,7 @@ import time
 
 from warmstart.errors import NodeError, ResourceError
 from warmstart.host.deadline import Deadline
-from warmstart.lean import TYPE_CHECKING, Callable, Collection, Iterator, NamedTuple, contextmanager, sha256, suppress
-
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class Reserve(Protocol):
-        """Files and directories for a full disk; both methods do as their namesakes of `host.reserve`."""
-
-        def write_file(self, dir_fd: int, name: str, data: bytes, mode: int) -> int:
-            """Write a file, and return its descriptor."""
-
-        def make_directory(self, dir_fd: int | None, name: str, mode: int) -> None:
-            """Make a directory."""
-
+from warmstart.lean import Callable, Collection, Iterator, NamedTuple, contextmanager, sha256, suppress
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO does not hang.
@@ -261,18 +248,15 @@ def write_all(fd: int, data: bytes) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
-def replace_file(
-    dir_fd: int, name: str, data: bytes, mode: int, *, durable: bool = True, reserve: Reserve | None = None
-) -> None:
+def replace_file(dir_fd: int, name: str, data: bytes, mode: int, *, durable: bool = True) -> None:
     """Replace the content of `name` with `data` atomically: readers see either all of the old or all of the new.
 
     Without `durable` nothing is synced, so a power failure may leave an empty file. The temporary name contains the
-    process id. A writer that dies leaves one such file, which maintenance removes (`remove_temporaries`). On a full
-    disk a file of `reserve` is taken, if given.
+    process id. A writer that dies leaves one such file, which maintenance removes (`remove_temporaries`).
     """
     temp = f".{name}.{os.getpid()}.tmp"
     try:
-        with closing(create_file(dir_fd, temp, data, mode, reserve)) as fd:
+        with closing(create_file(dir_fd, temp, data, mode)) as fd:
             os.fchmod(fd, mode)
             if durable:
                 os.fsync(fd)
@@ -284,22 +268,17 @@ def replace_file(
         os.fsync(dir_fd)
 
 
-def create_file(dir_fd: int, name: str, data: bytes, mode: int, reserve: Reserve | None = None) -> int:
+def create_file(dir_fd: int, name: str, data: bytes, mode: int) -> int:
     """Write a new file, which readers do not look for yet, and return its descriptor.
 
-    On a full disk a file of `reserve` is taken, if given. A file that could not be written is left to the caller.
+    A file that could not be written is left to the caller.
     """
-    fd = -1
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=dir_fd)
     try:
-        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=dir_fd)
         write_all(fd, data)
-    except OSError as error:
-        if fd >= 0:
-            os.close(fd)
-        if reserve is None or error.errno not in FULL:
-            raise
-        unlink_if_there(name, dir_fd)
-        return reserve.write_file(dir_fd, name, data, mode)
+    except OSError:
+        os.close(fd)
+        raise
     return fd
 
 
@@ -450,6 +429,16 @@ def try_flock(fd: int, *, shared: bool = False) -> bool:
     return True
 
 
+def is_locked(path: str) -> bool:
+    """Return whether another process holds the flock(2) of a file; False if it is missing.
+
+    Takes the lock shared for a moment, so others who ask are not in the way, but whoever takes it should try twice.
+    """
+    with suppress(FileNotFoundError), closing(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)) as fd:
+        return not try_flock(fd, shared=True)
+    return False
+
+
 def wait_flock(fd: int, deadline: Deadline, pause_s: float = 0.02, *, shared: bool = False) -> bool:
     """Take the lock, trying every `pause_s` seconds; return False if another process still holds it at the deadline."""
     while not try_flock(fd, shared=shared):
@@ -508,24 +497,14 @@ def unlock(fd: int) -> None:
     fcntl.flock(fd, fcntl.LOCK_UN)
 
 
-def make_dir(name: str, mode: int, dir_fd: int | None = None, reserve: Reserve | None = None) -> None:
-    """Create a directory; on a full disk one of `reserve` is taken, if given."""
-    try:
-        os.mkdir(name, mode, dir_fd=dir_fd)
-    except OSError as error:
-        if reserve is None or error.errno not in FULL:
-            raise
-        reserve.make_directory(dir_fd, name, mode)
-
-
-def ensure_dir(name: str, mode: int, dir_fd: int | None = None, reserve: Reserve | None = None) -> None:
+def ensure_dir(name: str, mode: int, dir_fd: int | None = None) -> None:
     """Create a directory with exactly this mode, or give the mode to one that exists and is our own.
 
-    `reserve` as in `make_dir`. Raises `Untrusted` if it belongs to another uid: in a sticky directory another user may
+    Raises `Untrusted` if it belongs to another uid: in a sticky directory another user may
     have created it first, and root must not use that one.
     """
     with suppress(FileExistsError):
-        make_dir(name, mode, dir_fd, reserve)
+        os.mkdir(name, mode, dir_fd=dir_fd)
     with opened_dir(name, dir_fd) as fd:
         status = os.fstat(fd)
         if status.st_uid != os.geteuid():

@@ -6,6 +6,7 @@ import os
 import time
 
 from warmstart import run_end
+from warmstart.errand import waiting
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, remove_tree
@@ -38,18 +39,20 @@ def remove_gone(installation: Installation, slurm_conf: str) -> list[WarmstartEr
 
 def _is_idle(paths: NodePaths) -> bool:
     """Return whether a node's hooks left nothing to do, and made and removed no run for a month."""
-    waiting = [paths.state, paths.stage, paths.spool]
-    waiting += [f"{paths.errands}/{kind}" for kind in names_in(paths.errands)]
-    return os.stat(paths.state).st_mtime < time.time() - GONE_S and not any(map(names_in, waiting))
+    if any(map(names_in, (paths.state, paths.stage, paths.spool))) or any(waiting(paths).values()):
+        return False
+    last = max(os.stat(path).st_mtime for path in (paths.began, paths.state) if os.path.exists(path))
+    return last < time.time() - GONE_S
 
 
 def _remove(session: Session, node: str) -> None:
-    """Remove a node's directories; `state` goes last, so that the node is found again if this process dies."""
+    """Remove a node's directories; `began` goes last, so that the node is found again if this process dies."""
     paths, shelf = session.installation.node(node), os.path.dirname(shelf_of(session.policy, node))
-    if os.path.isdir(shelf):
-        run_end.remove_orphan(*os.path.split(shelf))
+    for directory in (shelf, paths.runtime):
+        if os.path.isdir(directory):
+            run_end.remove_orphan(*os.path.split(directory))
     with opened_dir(paths.root) as fd:
         for name in os.listdir(fd):
-            if name != os.path.basename(paths.state):
+            if name != os.path.basename(paths.began):
                 remove_tree(fd, name, after(run_end.MAINTENANCE_SECONDS))
     run_end.remove_orphan(*os.path.split(paths.root))

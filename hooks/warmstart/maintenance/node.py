@@ -2,10 +2,10 @@
 
 One run per node at a time, under a lock that only root can open. If a part fails, the other parts still run.
 
-Orphans: a run of a job that is over is finished as its epilog would have done, or removed. The run's state, this
-boot's id, the step daemons and the controller (`slurm.slurmctld`) decide whether the job is over, never its user or a
-pattern. Every removal is by descriptor and ends at a mount. It holds the lock of the job's state directory, so no hook
-of the job runs at the same time.
+Orphans: a run of a job that is over is finished as its epilog would have done, or removed. The step daemons and the
+controller (`slurm.slurmctld`) decide whether the job is over, never its user or a pattern. A run's directory that no
+file names is of an earlier boot or pod, and is removed unless the job has a step daemon. Every removal is by descriptor
+and ends at a mount. It holds the lock of the job's state directory, so no hook of the job runs at the same time.
 
 It runs at idle priority, and may be killed at any point: the next run skips entries that are published, and an errand
 (`errands`) goes only when nothing of it is left.
@@ -25,14 +25,14 @@ from warmstart import errand, plan, run_end
 from warmstart.audit import events
 from warmstart.caches.store import gc
 from warmstart.errands import loop, registry
-from warmstart.host import files, reserve
+from warmstart.host import files
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, replace_file
 from warmstart.images import notes, scratch, unpacking
 from warmstart.images.imports import requests
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.wings import of_wings
-from warmstart.paths import SPARE, Installation
+from warmstart.paths import Installation
 from warmstart.policy import trust
 from warmstart.run import state
 from warmstart.run.state import JobBusy, Run, RunOfOtherRelease, RunUnreadable
@@ -84,7 +84,7 @@ def maintain_node(installation: Installation, node: str, slurm_conf: str) -> Rep
     with open_session(installation, "maintain", node) as session, _node_lock(session):
         require_keeper(session.paths, node)
         slurmctld = Slurmctld(Access(session.policy.paths.scontrol, slurm_conf, installation.slurm_libraries))
-        return _NodeMaintenance(session, _job_is_over(slurmctld), slurm_conf, installation).all()
+        return _NodeMaintenance(session, slurmctld, slurm_conf, installation).all()
 
 
 @contextmanager
@@ -98,12 +98,11 @@ def _node_lock(session: Session) -> Iterator[None]:
         yield
 
 
-def _job_is_over(slurmctld: Slurmctld) -> Callable[[int], bool]:
+def _job_is_over(slurmctld: Slurmctld, daemons: frozenset[int]) -> Callable[[int], bool]:
     """Return a predicate that is true for jobs that are certainly over.
 
     It caches the controller's answers, and sends no more queries after one that failed.
     """
-    daemons = commands.with_daemons()
     answers: dict[int, bool | None] = {}
 
     def is_over(job_id: int) -> bool:
@@ -128,13 +127,10 @@ def _job_is_over(slurmctld: Slurmctld) -> Callable[[int], bool]:
 class _NodeMaintenance:
     """The parts of one node's maintenance. An error in one does not stop the others."""
 
-    def __init__(
-        self, session: Session, is_over: Callable[[int], bool], slurm_conf: str, installation: Installation
-    ) -> None:
-        """`is_over` is true only for jobs that are certainly over."""
+    def __init__(self, session: Session, slurmctld: Slurmctld, slurm_conf: str, installation: Installation) -> None:
         self._session = session
         self._is_complete = True
-        self._orphans = Orphans(session, state.incarnation(), is_over, slurm_conf)
+        self._orphans = Orphans(session, slurmctld, slurm_conf)
         self._slurm_conf = slurm_conf
         self._installation = installation
 
@@ -150,7 +146,6 @@ class _NodeMaintenance:
         noted = self._part("uses", self._uses)
         pruned = self._part("copies", self._copies)
         self._part("temporaries", self._temporaries)
-        self._part("reserve", self._reserve)
         for wing in of_wings():
             for name, act in wing.node.items():
                 self._part(name, partial(act, self._session))
@@ -262,13 +257,9 @@ class _NodeMaintenance:
             paths.root,
             paths.bundles,
             paths.imports,
-            *(f"{paths.errands}/{kind}" for kind in names_in(paths.errands)),
+            *(f"{top}/{kind}" for top in (paths.errands, paths.errands_of_runs) for kind in names_in(top)),
         ):
             files.remove_temporaries(directory, time.time() - ABANDONED_S)
-
-    def _reserve(self) -> None:
-        """Make what the reserve lacks."""
-        reserve.fill(self._session.paths.reserve)
 
     def _opened_workspaces(self) -> AbstractContextManager[int]:
         return files.opened_trusted(self._session.policy.paths.workspace, (0, os.geteuid()))
@@ -277,17 +268,10 @@ class _NodeMaintenance:
 class Orphans:
     """Leftovers of jobs that are over: runs without an epilog, and directories without a run."""
 
-    def __init__(
-        self,
-        session: Session,
-        incarnation: str,
-        is_over: Callable[[int], bool],
-        slurm_conf: str,
-    ) -> None:
-        """`is_over` is true only for jobs that are certainly over."""
+    def __init__(self, session: Session, slurmctld: Slurmctld, slurm_conf: str) -> None:
         self._session = session
-        self._incarnation = incarnation
-        self._is_over = is_over
+        self._daemons = commands.with_daemons()
+        self._is_over = _job_is_over(slurmctld, self._daemons)
         self._slurm_conf = slurm_conf
         self.topics: list[str] = []  # of runs that are not over
         self.finished = 0  # runs
@@ -312,10 +296,10 @@ class Orphans:
             return
         with state.job_lock(session.paths.state, job_id, after(0)):
             run = self._run(job_id)
-            if run is None or not self._is_gone(job_id, run):
+            if run is None or not self._is_over(job_id):
                 return
             audit = session.audit.for_job(**run.job_labels)
-            audit.emit(events.RUN_ABANDONED, rebooted=run.boot_id != self._incarnation)
+            audit.emit(events.RUN_ABANDONED)
             deadline = after(plan.epilog_budget(session.policy))
             context = Context(session.policy, session.paths, run, audit, deadline, session.store)
             failure = run_epilog(context, plan.epilog(session.policy, run, self._slurm_conf)).failure
@@ -331,13 +315,10 @@ class Orphans:
             run = state.load(self._session.paths.state, job_id)
         except RunUnreadable:
             return self._is_over(job_id)
-        if run is None or self._is_gone(job_id, run):
+        if run is None or self._is_over(job_id):
             return True
         self.topics += run.all_topics
         return False
-
-    def _is_gone(self, job_id: int, run: Run) -> bool:
-        return run.boot_id != self._incarnation or self._is_over(job_id)
 
     def _run(self, job_id: int) -> Run | None:
         """Return the run, or None. Audits and removes a damaged one, and what wings hold; its job is over."""
@@ -373,14 +354,15 @@ class Orphans:
     def _end(self, orphan: Orphan) -> None:
         session = self._session
         with session.isolated(orphan.path), suppress(JobBusy):
-            self.removed += run_end.end_orphan(session.paths, orphan, self._is_over)
+            # A run that no file names is of an earlier boot or pod, unless its job still has a step here.
+            is_over = self._has_no_step if orphan.run_name else self._is_over
+            self.removed += run_end.end_orphan(session.paths, orphan, is_over)
+
+    def _has_no_step(self, job_id: int) -> bool:
+        return job_id not in self._daemons
 
     def _remove_views(self) -> None:
         directory = self._session.paths.view
-        for place in (directory, SPARE + directory):
-            self._remove_views_in(place)
-
-    def _remove_views_in(self, directory: str) -> None:
         for name in names_in(directory):
             view_id = name if name.isdigit() else name.removeprefix(".new-").partition(".")[0]
             with self._session.isolated(f"{directory}/{name}"):

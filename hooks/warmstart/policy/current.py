@@ -8,17 +8,15 @@ and the last writer wins.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 
 from warmstart.errors import PolicyError
 from warmstart.host import files
-from warmstart.host.files import DiskFailed
-from warmstart.lean import NamedTuple
+from warmstart.lean import NamedTuple, suppress
 from warmstart.paths import Installation
 from warmstart.policy import keys
-from warmstart.policy.keys import Policy, Signature
+from warmstart.policy.keys import Policy
 
 
 class CurrentPolicy(NamedTuple):
@@ -26,7 +24,7 @@ class CurrentPolicy(NamedTuple):
 
     policy: Policy
     origin: str  # the file from which it was read: the compiled form, or policy.yaml, which is newer
-    problem: PolicyError | DiskFailed | None  # why newer files are not in force, or hooks compile them each time
+    problem: PolicyError | None  # why newer files are not in force
 
 
 def current_policy(installation: Installation, *, keep: bool = False) -> CurrentPolicy:
@@ -56,27 +54,17 @@ def _compiled(installation: Installation, last: Policy | None, keep: bool) -> Cu
         if last is None:
             raise
         return CurrentPolicy(last, installation.compiled_policy, error)
-    return CurrentPolicy(policy, installation.policy, _kept(installation, policy) if keep else None)
+    if keep:
+        with suppress(OSError):  # who is not root, or has a full disk, compiles each time; so does who sees files go
+            _keep(installation, policy)
+    return CurrentPolicy(policy, installation.policy, None)
 
 
-def _kept(installation: Installation, policy: Policy) -> DiskFailed | None:
-    path = installation.compiled_policy
-    directory, name = os.path.split(path)
-    try:
-        files.ensure_path(directory, 0o755)
-        with files.opened_dir(directory) as fd:
-            files.replace_file(fd, name, keys.encode(policy), _mode(installation, policy.signature))
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM):  # only root can write it; others compile for themselves
-            return DiskFailed(what=path, problem=os.strerror(error.errno or 0))
-    return None
-
-
-def _mode(installation: Installation, signature: Signature) -> int:
-    """Return the compiled form's mode: readable for all if all its sources are. The pyxis importer reads it."""
-    paths = [os.path.dirname(installation.policy), *(str(known[0]) for known in signature if len(known) > 1)]
-    try:
-        for_all = all(os.stat(path, follow_symlinks=False).st_mode & stat.S_IROTH for path in paths)
-    except OSError:  # gone meanwhile: the next hook compiles again
-        return 0o600
-    return 0o644 if for_all else 0o600
+def _keep(installation: Installation, policy: Policy) -> None:
+    """Write the compiled form, readable for all if all its sources are: the pyxis importer reads it."""
+    sources = [os.path.dirname(installation.policy), *(str(known[0]) for known in policy.signature if len(known) > 1)]
+    for_all = all(os.stat(path, follow_symlinks=False).st_mode & stat.S_IROTH for path in sources)
+    directory, name = os.path.split(installation.compiled_policy)
+    files.ensure_path(directory, 0o755)
+    with files.opened_dir(directory) as fd:
+        files.replace_file(fd, name, keys.encode(policy), 0o644 if for_all else 0o600)

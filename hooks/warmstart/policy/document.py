@@ -21,6 +21,15 @@ from warmstart.errors import PolicyError
 _DEEPEST = 8
 _MOST_LISTED = 20  # problems of a policy
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_REFUSED = {
+    yaml.AnchorToken: "anchors and aliases are not allowed; write the value out",
+    yaml.AliasToken: "anchors and aliases are not allowed; write the value out",
+    yaml.TagToken: "tags are not allowed; remove the ! or put the text in quotes",
+}
+_STARTS = (
+    yaml.BlockMappingStartToken, yaml.BlockSequenceStartToken, yaml.FlowMappingStartToken, yaml.FlowSequenceStartToken,
+)  # fmt: skip
+_ENDS = (yaml.BlockEndToken, yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken)
 _PLAIN = {"": None, "~": None, "null": None, "true": True, "false": False}
 
 SourcePosition = tuple[str, int, int]  # file, line and column, both from 1
@@ -133,34 +142,16 @@ class Document:
         self.problems.append(Problem(*_position(path, node.start_mark), problem))
 
 
-class _Composer(yaml.SafeLoader):
-    depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
-        problem = ""
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            problem = "anchors and aliases are not allowed; write the value out"
-        elif getattr(event, "tag", None):
-            problem = "tags are not allowed; remove the ! or put the text in quotes"
-        elif self.depth == _DEEPEST:
-            problem = f"nested deeper than {_DEEPEST}"
-        if problem:
-            mark: Any = event.start_mark
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
-        self.depth += 1
-        try:
-            return super().compose_node(parent, index)
-        finally:
-            self.depth -= 1
-
-
 def _compose(path: str, text: str) -> yaml.Node | None:
     """Return the root node, or None for an empty file. Raises `PolicyInvalid` if the text is not YAML."""
-    loader = None
+    scanner, depth = None, 0
     try:
-        loader = _Composer(text)
-        node: yaml.Node | None = loader.get_single_node()
+        scanner = yaml.SafeLoader(text)
+        while token := scanner.get_token():  # type: ignore[no-untyped-call]
+            depth += isinstance(token, _STARTS) - isinstance(token, _ENDS)
+            if problem := _REFUSED.get(type(token), f"nested deeper than {_DEEPEST}" if depth > _DEEPEST else ""):
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=token.start_mark)
+        return yaml.compose(text, yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         position, problem = _position(path, error.problem_mark or error.context_mark), ascii(error.problem)[1:-1]
         if error.context in ("while scanning an alias", "while scanning an anchor"):
@@ -172,9 +163,7 @@ def _compose(path: str, text: str) -> yaml.Node | None:
         # Of a byte that is not UTF-8 `load.text_of` makes a lone surrogate.
         problem = f"character {ord(text[error.position]):#x} is not allowed; save the file as UTF-8"
     except (ValueError, OverflowError) as error:  # PyYAML converts "\UFFFFFFFF" and %YAML unchecked
-        position, problem = _position(path, loader and loader.get_mark()), str(error)
-    else:
-        return node
+        position, problem = _position(path, scanner and scanner.get_mark()), str(error)
     raise invalid([Problem(*position, f"not YAML: {problem}")])
 
 

@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     T = TypeVar("T")
     Some = tuple[T, ...]  # not empty
     Mode = Literal["observe", "enforce"]
-    Scope = Literal["user", "account", "site"]
     Account = Identity
     Count = int
     Positive = int
-    AnyProfile = str
     Glob = str
     Label = str
     Path = str
@@ -86,9 +84,8 @@ class Paths(NamedTuple):
     """Directory on a node-local disk where a node keeps images [unpacked](images.md#unpacked-once). You make it; its
     parents must belong to root."""
     scontrol: Path = "/usr/bin/scontrol"
-    """Slurm's `scontrol`. It sets the reason of a node that must drain, and shows what slurmctld runs with. `squeue`,
-    in the same directory, tells how a job ended, whether it is over, and on the controller its QOS. Of several Slurms
-    on a node `warmstart doctor` judges the one that it belongs to."""
+    """Slurm's `scontrol`, with `squeue` in the same directory: by them hooks drain a node and ask about jobs. Of
+    several Slurms on a node `warmstart doctor` judges this one."""
 
 
 class Audit(NamedTuple):
@@ -287,9 +284,9 @@ class Rule(NamedTuple):
     jobs of one node."""
     images: tuple[ImageReference, ...] = ()
     """Images that are ready before the job starts. Several rules add up."""
-    profiles: tuple[AnyProfile, ...] = ()
+    profiles: tuple[Label, ...] = ()
     """[Profiles](profiles.md): tools whose caches are seeded and harvested. Several rules add up."""
-    scope: Scope | None = None
+    scope: Literal["user", "account", "site"] | None = None
     """The widest scope that the job is seeded from. The last matching rule's counts; without any, `user`. Above `user`,
     `match` may use verified attributes only."""
     publish: Publish | None = None
@@ -344,9 +341,8 @@ class Policy(NamedTuple):
     start anew."""
     constant_path: Literal["none", "spank", "namespace", "link", "containers", "enroot"] = "none"
     """[What brings a job's cache to `paths.cache`](../start/inside-the-job.md#where-the-cache-is) on this node, and
-    shows it what else it is given: the SPANK plugin; a mount by Slurm's CloneNSScript (24.11); a link in a directory
-    that job_container gives to each job; a runtime of containers; enroot's hook. `none`: bare jobs have it at a path of
-    their own, and profiles that need a constant path are left out."""
+    shows it what else it is given. `none`: bare jobs have it at a path of their own, and profiles that need a constant
+    path are left out."""
     audit: Audit = Audit()
     images: Images = Images()
     seed: Seed = Seed()
@@ -407,18 +403,12 @@ def read(path: str) -> Policy | None:
 def read_own_json(path: str) -> Json:
     """Parse a JSON file that only this uid or root can write. Return None if it is missing, damaged or untrusted."""
     try:
-        fd = files.open_regular(path)
-    except OSError:
-        return None
-    try:
-        status = os.fstat(fd)
-        if files.weakness(status, (0, os.geteuid())):
-            return None
-        return wire.parse(files.read_up_to(fd, min(status.st_size, _LARGEST) + 1))
+        with files.closing(files.open_regular(path)) as fd:
+            status = os.fstat(fd)
+            is_ours = not files.weakness(status, (0, os.geteuid()))
+            return wire.parse(files.read_up_to(fd, min(status.st_size, _LARGEST) + 1)) if is_ours else None
     except (OSError, ValueError):
         return None
-    finally:
-        os.close(fd)
 
 
 def encode(policy: Policy) -> bytes:
@@ -440,18 +430,14 @@ def decode(data: Json) -> Policy:
     Checks no types but the whole's: the file is root's own, and every hook reads it.
     """
     classes = {name: value for name, value in globals().items() if hasattr(value, "_fields")}
-    nested = {list, dict}
 
     def decoded(value: Json) -> Json:
         if type(value) is list:
-            return tuple(all_decoded(value))
-        if "" in value:
+            return tuple(map(decoded, value))
+        if type(value) is dict and "" in value:
             name, *fields = value[""]
-            return classes[name](*all_decoded(fields))
+            return classes[name](*map(decoded, fields))
         return value
-
-    def all_decoded(values: list[Json]) -> list[Json]:
-        return [decoded(value) if type(value) in nested else value for value in values]
 
     policy = decoded(data["policy"])
     if not isinstance(policy, Policy):

@@ -39,7 +39,6 @@ class Grant(NamedTuple):
     images: list[str]
     profiles: list[str]
     env: dict[str, str]
-    scope: str  # user | account | site
     read_scopes: list[str]  # directories of the store, the most trusted first
     publish_scope: str  # a directory of the store
     reason: str  # why the job is left alone; "" if it is not
@@ -70,17 +69,13 @@ def combine(policy: Policy, matches: Sequence[Matched], job: Job) -> Grant:
     """Combine the matching rules into a grant. Later rules add to earlier ones and override their single values."""
     rules = [match.rule for match in matches if match.matched]
     if reason := _exclusion(policy, job) or ("" if rules else NO_RULE):
-        return Grant([], [], {}, "user", [], "", reason, observed=is_observed(policy, matches, job))
-    env: dict[str, str] = {}
-    for rule in rules:
-        env.update(rule.env)
+        return Grant([], [], {}, [], "", reason, observed=is_observed(policy, matches, job))
     scope, narrowed = _scope(matches)
     read, publish = _scopes(policy, () if narrowed else rules, scope, job)
     return Grant(
         images=list(dict.fromkeys(image for rule in rules for image in rule.images)),
         profiles=list(dict.fromkeys(profile for rule in rules for profile in rule.profiles)),
-        env=env,
-        scope=scope,
+        env={name: value for rule in rules for name, value in rule.env.items()},
         read_scopes=read,
         publish_scope=publish,
         reason="",

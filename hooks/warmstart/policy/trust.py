@@ -14,7 +14,7 @@ import time
 from warmstart.errors import PolicyError
 from warmstart.host import files
 from warmstart.host.deadline import after
-from warmstart.lean import dumps
+from warmstart.lean import dumps, suppress
 from warmstart.paths import Installation
 from warmstart.policy import keys
 from warmstart.policy.keys import Policy
@@ -52,35 +52,27 @@ def problem(policy: Policy) -> TrustUnproven | None:
     return TrustUnproven(problem=policy.doubt) if policy.doubt else None
 
 
-def asked(policy: Policy, installation: Installation, slurm_conf: str) -> Policy:
-    """Return the policy with its `doubt`, by what the running slurmctld says now. `slurm_conf` as in `remember`."""
-    if not is_declared(policy):
-        return policy
-    return policy._replace(doubt=_doubt(time.time(), enforced(policy, installation, slurm_conf)))
+def judged(policy: Policy, words: list[str] | None) -> Policy:
+    """Return the policy with its `doubt`, by what slurmctld says now that it enforces; None without an answer."""
+    return policy._replace(doubt=_doubt(time.time(), words)) if is_declared(policy) else policy
 
 
 def remember(policy: Policy, installation: Installation, slurm_conf: str) -> None:
-    """Read the running configuration if the policy needs it, and remember it. Without an answer the last one stays.
+    """Ask slurmctld what it enforces if the policy needs it, and remember that. Without an answer the last one stays.
 
     `slurm_conf` is the path for Slurm's commands, "" where they find it. `OSError` if the file cannot be written.
     """
-    words = enforced(policy, installation, slurm_conf) if is_declared(policy) else None
-    if words is not None:
-        directory, name = os.path.split(installation.enforcement)
-        with files.opened_dir(directory) as fd:
-            files.replace_file(fd, name, dumps({"at": time.time(), "words": words}).encode(), 0o644)
-
-
-def enforced(policy: Policy, installation: Installation, slurm_conf: str) -> list[str] | None:
-    """Return AccountingStorageEnforce of the running slurmctld; None without a clear answer."""
     from warmstart.slurm.facts import Access
     from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
 
+    if not is_declared(policy):
+        return
     access = Access(policy.paths.scontrol, slurm_conf, installation.slurm_libraries)
-    try:
-        return Slurmctld(access).enforced(after(QUERY_S))
-    except LookUpFailed:
-        return None
+    directory, name = os.path.split(installation.enforcement)
+    with suppress(LookUpFailed):
+        words = Slurmctld(access).enforced(after(QUERY_S))
+        with files.opened_dir(directory) as fd:
+            files.replace_file(fd, name, dumps({"at": time.time(), "words": words}).encode(), 0o644)
 
 
 def _known(path: str) -> tuple[float, list[str] | None]:

@@ -259,7 +259,6 @@ TYPES: dict[str, Any] = {
     "AnyAccount": text(*_account_name, lambda name, at: at.find_user(name) or account(name))._replace(
         written=lambda value: value.name
     ),
-    "AnyProfile": text("name", ".*", "one line"),  # `checks` knows which exist
     "Count": number(0),
     "Duration": quantity("duration", units.DURATION, units.parse_duration, units.format_duration),
     "Entries": mapping(_path_pattern, listed(_name_pattern, list), some=True),
@@ -293,7 +292,6 @@ TYPES: dict[str, Any] = {
         "a registry: HOST or HOST:PORT in lower case, Docker Hub as docker.io",
     ),
     "Relocation": literal("relocatable", "constant-path"),
-    "Scope": literal("user", "account", "site"),
     "SharedScope": literal("account", "site"),
     "Size": quantity("size", units.SIZE, units.parse_size, units.format_size),
     "Some": Generic(lambda item: listed(item, some=True)),

@@ -5,7 +5,7 @@ A value that is missing, or of another type, is empty: logs outlive releases, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from warmstart.audit import values
@@ -13,38 +13,12 @@ from warmstart.audit.line import HARVEST_FINISHED, HOOK_FINISHED, HOOK_STARTED, 
 
 PROLOG = "prolog"
 IMPORTED = "imported"
-REFUSED = "refused"  # degree of a failure
 KILLED, UNFINISHED = "killed", "has not finished"  # outcomes of programs that wrote no last line
 LONGEST_S = 600.0  # a hook that wrote no last line for so long was killed
 
 Item = Mapping[str, object]  # an object in a line
 _JobOfNode = tuple[str, str, int]  # cluster, node, job
 _Run = tuple[str, str]  # hook, run id
-
-
-class ImageUse(NamedTuple):
-    """How a program got one image."""
-
-    reference: str
-    how: str
-    size: int  # bytes
-    seconds: float
-    waited: float  # seconds, part of `seconds`
-
-
-class Failure(NamedTuple):
-    """An error, and what came of it for the job or the node."""
-
-    degree: str  # REFUSED, or drained; "" of one that only cost the job something
-    step: str
-    code: str
-    reason: str
-    hint: str
-
-    @property
-    def what(self) -> str:
-        """By what it is counted: its degree, else its step."""
-        return self.degree or self.step
 
 
 class Hook(NamedTuple):
@@ -59,10 +33,10 @@ class Hook(NamedTuple):
     seconds: float
     outcome: str
     head: bool  # whether a job began with it
-    images: list[ImageUse]
+    images: Sequence[Item]
     starts: list[tuple[str, Item]]  # how caches began, by profile
     harvests: list[tuple[str, Item]]  # what came of them
-    failures: list[Failure]
+    failures: Sequence[Item]
 
     @property
     def done_by(self) -> str:
@@ -139,38 +113,28 @@ def hook_of(line: Line, outcome: str, began: str = "") -> Hook:
         seconds=values.seconds(line, "duration_ms"),
         outcome=outcome,
         head=line.get("head") is True and line.get("observed") is not True,
-        images=[image_of(image) for image in values.mappings(line, "images")],
+        images=values.mappings(line, "images"),
         starts=[(name, item) for name, item in items if "warm" in item],
         harvests=[(name, item) for name, item in items if "warm" not in item],
-        failures=[_failure(failure) for failure in values.mappings(line, "failures")],
+        failures=values.mappings(line, "failures"),
     )
 
 
-def image_of(item: Item) -> ImageUse:
-    """Read an item of `images`, or an `image.imported`."""
-    return ImageUse(
-        reference=values.text(item, "image"),
-        how=values.text(item, "how") or IMPORTED,
-        size=values.count(item, "bytes"),
-        seconds=values.seconds(item, "ms") or values.seconds(item, "duration_ms"),
-        waited=values.seconds(item, "waited_ms"),
-    )
-
-
-def act_failure(line: Line) -> Failure | None:
-    """Read the error of an act that has a line of its own, None of one that did not fail. Its step is the event."""
+def act_failure(line: Line) -> Item | None:
+    """Return the failure of an act that has a line of its own, None of one that did not fail. Its step is the event."""
     event = values.text(line, "event")
-    return _failure({**values.mapping(line, "error"), "step": event}) if event.endswith("failed") else None
+    return {**values.mapping(line, "error"), "step": event} if event.endswith("failed") else None
 
 
-def _failure(item: Item) -> Failure:
-    return Failure(
-        degree=values.text(item, "degree"),
-        step=values.text(item, "step"),
-        code=values.text(item, "code"),
-        reason=values.text(item, "reason"),
-        hint=values.text(item, "hint"),
-    )
+def what_failed(failure: Item) -> str:
+    """Return by what a failure is counted: what it cost, `refused` or `drained`, else its step."""
+    return values.text(failure, "degree") or values.text(failure, "step")
+
+
+def import_s(image: Item) -> float:
+    """Return how long an import took, without waiting for others, by an item of `images` or an `image.imported`."""
+    took = values.seconds(image, "ms") or values.seconds(image, "duration_ms")
+    return max(took - values.seconds(image, "waited_ms"), 0.0)
 
 
 def why_cold(start: Item) -> tuple[str, str]:

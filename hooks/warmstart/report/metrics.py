@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.audit.line import Line
-from warmstart.audit.values import count, counts, text
+from warmstart.audit.values import count, counts, seconds, text
 from warmstart.profiles import contract
-from warmstart.report.lines import IMPORTED, KILLED, PROLOG, UNFINISHED, Hook, ImageUse, act_failure, image_of, why_cold
+from warmstart.report.lines import IMPORTED, KILLED, PROLOG, Hook, Item, act_failure, import_s, what_failed, why_cold
 
 HOOK_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)  # seconds
 IMPORT_BOUNDS = (1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0)
@@ -118,30 +118,33 @@ class Counters:
         if act := _ACTS.get(line.get("event")):
             self.add(*act)
         if failure := act_failure(line):
-            self.add(FAILURES, failure.what, failure.code)
+            self._add_failure(failure)
         elif line.get("event") == events.IMAGE_IMPORTED:
-            self._add_import(image_of(line))
+            self._add_import(line)
 
     def add_hook(self, hook: Hook) -> None:
         """Add what a run of a program did."""
-        if not hook.done_by and hook.outcome != UNFINISHED:
+        if not hook.done_by:
             self.add(HOOK_RUNS, hook.name, hook.outcome)
             if hook.outcome != KILLED:
                 self.observe(HOOK_SECONDS, hook.name, seconds=hook.seconds)
         for failure in hook.failures:
-            self.add(FAILURES, failure.what, failure.code)
+            self._add_failure(failure)
         for image in hook.images:
-            if image.how == IMPORTED:
+            if text(image, "how") == IMPORTED:
                 self._add_import(image)
             if hook.name == PROLOG:
-                self.add(IMAGE_USES, image.how)
-                if image.waited:
-                    self.observe(WAIT_SECONDS, seconds=image.waited)
+                self.add(IMAGE_USES, text(image, "how"))
+                if waited := seconds(image, "waited_ms"):
+                    self.observe(WAIT_SECONDS, seconds=waited)
         self._add_caches(hook)
 
-    def _add_import(self, image: ImageUse) -> None:
+    def _add_failure(self, failure: Item) -> None:
+        self.add(FAILURES, what_failed(failure), text(failure, "code"))
+
+    def _add_import(self, image: Item) -> None:
         self.add(IMPORTS, "ok")
-        self.observe(IMPORT_SECONDS, seconds=max(image.seconds - image.waited, 0.0))
+        self.observe(IMPORT_SECONDS, seconds=import_s(image))
 
     def _add_caches(self, hook: Hook) -> None:
         for profile, start in hook.starts:

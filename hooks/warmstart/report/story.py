@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from warmstart.audit import values
 from warmstart.audit.line import Line
 from warmstart.policy.units import format_duration, format_size
 from warmstart.profiles import contract
-from warmstart.report.lines import PROLOG, REFUSED, Hook, ImageUse, Item, why_cold
+from warmstart.report.lines import PROLOG, Hook, Item, why_cold
 
 MOST_NAMED = 8  # nodes, in a line
 EARLY_S = 300.0  # an end that may be the doing of what the job was given
@@ -72,14 +73,15 @@ def about(hooks: Sequence[Hook]) -> Iterator[str]:
             yield f"{key}: {', '.join(words)}"
     if excluded := values.text(known, "excluded") or (OBSERVED if known.get("observed") is True else ""):
         yield f"warmstart does nothing for it: {excluded}"
-    for reason in [failure.reason for hook in hooks for failure in hook.failures if failure.degree == REFUSED][:1]:
-        yield f"refused: {reason}"
+    if refused := [failure for hook in hooks for failure in hook.failures if failure.get("degree") == "refused"]:
+        yield f"refused: {values.text(refused[0], 'reason')}"
     yield from values.texts(known, "notices")
 
 
 def advice(hooks: Sequence[Hook]) -> list[str]:
     """Return what to do."""
-    found = [f"{failure.code}: {failure.hint}" for hook in hooks for failure in hook.failures if failure.hint]
+    failures = [failure for hook in hooks for failure in hook.failures if values.text(failure, "hint")]
+    found = [f"{values.text(failure, 'code')}: {values.text(failure, 'hint')}" for failure in failures]
     if early := [died for hook in hooks if 0 < (died := values.seconds(hook.line, "died_ms")) < EARLY_S]:
         found.append(
             f"the job began warm and died after {format_duration(max(early))}: if that repeats, submit it with "
@@ -109,26 +111,30 @@ def _text(value: object) -> str:
 def parts(hook: Hook) -> list[Part]:
     """Return what a hook did, a part for each step, and for each of its images and caches."""
     steps, told = values.mapping(hook.line, "steps"), values.mapping(hook.line, "told")
-    of_step = {IMAGE: [*map(_image, hook.images)], SEED: [*_starts(hook)], HARVEST: [*_harvests(hook)]}
+    reasons = defaultdict[str, list[str]](list)  # by step
+    for failure in hook.failures:
+        reasons[values.text(failure, "step")].append(values.text(failure, "reason"))
+    own = {IMAGE: [*map(_image, hook.images)], SEED: [*_starts(hook)], HARVEST: [*_harvests(hook)]}
     found: list[Part] = []
-    for step in dict.fromkeys((*steps, *(step for step, own in of_step.items() if own), *told)):
+    for step in dict.fromkeys((*steps, *(step for step, items in own.items() if items), *told)):
         time = format_duration(values.seconds(steps, step)) if step in steps else ""
-        found.append(Part(step, time, "; ".join(dict.fromkeys(f.reason for f in hook.failures if f.step == step))))
-        found += of_step.get(step, [])
+        found.append(Part(step, time, "; ".join(dict.fromkeys(reasons.pop(step, ())))))
+        found += own.get(step, [])
         found += [Part(f"  {name}", "", _text(text)) for name, text in values.mapping(told, step).items()]
     for remark in values.mappings(hook.line, "remarks"):
         of = values.text(remark, "about")
         found.append(Part("remark", "", f"{of}: " * bool(of) + values.text(remark, "text")))
-    found += [Part("failed", "", failure.reason) for failure in hook.failures if failure.step not in steps]
+    found += [Part("failed", "", reason) for of_step in reasons.values() for reason in of_step]
     if bug := values.text(hook.line, "traceback").strip().rpartition("\n")[2]:
         found.append(Part("bug", "", bug))
     return found
 
 
-def _image(image: ImageUse) -> Part:
-    waited = f", after {format_duration(image.waited)} of waiting" if image.waited else ""
-    what = f"{image.reference} {_GOT.get(image.how, image.how)} ({format_size(image.size)}){waited}"
-    return Part("  image", format_duration(image.seconds), what)
+def _image(image: Item) -> Part:
+    how, waited = values.text(image, "how"), values.seconds(image, "waited_ms")
+    what = f"{values.text(image, 'image')} {_GOT.get(how, how)} ({format_size(values.count(image, 'bytes'))})"
+    after = f", after {format_duration(waited)} of waiting" if waited else ""
+    return Part("  image", _time(image), what + after)
 
 
 def _starts(hook: Hook) -> Iterable[Part]:

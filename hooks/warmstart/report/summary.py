@@ -13,7 +13,7 @@ hit nor miss, nor is what a job went around. A profile of which nobody ever sees
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from warmstart.audit import events, values
 from warmstart.audit.line import Line
 from warmstart.profiles import contract
 from warmstart.report import metrics
-from warmstart.report.lines import IMPORTED, PROLOG, Hook, Hooks, ImageUse, image_of, why_cold
+from warmstart.report.lines import IMPORTED, PROLOG, Hook, Hooks, why_cold
 from warmstart.report.metrics import Counters, Metric
 
 TOP = 10
@@ -69,17 +69,6 @@ class Times(NamedTuple):
     p99: float
 
 
-class Day(NamedTuple):
-    """What happened on one day."""
-
-    start: str  # 2026-01-31
-    jobs: int
-    hit: int  # caches
-    built: int
-    imported: int
-    uses: int  # of images by jobs
-
-
 class Summary(NamedTuple):
     """What the lines of a time add up to."""
 
@@ -101,7 +90,6 @@ class Summary(NamedTuple):
     published_bytes: int  # of bundles
     failures: dict[str, int]  # by "refused: code", "drained: code", "step: code", or "event: code" of an act
     times: tuple[Times, ...]  # of hooks, imports, and waits for others' imports
-    days: tuple[Day, ...]
 
     @property
     def caches(self) -> Uses:
@@ -112,21 +100,18 @@ class Summary(NamedTuple):
 
 def summarize(lines: Iterable[Line], now: float) -> Summary:
     """Add up a log, of which the last hooks may go on at `now`, in epoch seconds."""
-    adding, pairs = _Adding(), Hooks()
+    adding = Adding()
     for line in lines:
-        adding.add_line(line)
-        for hook in pairs.add(line):
-            adding.add_hook(hook)
-    for hook in pairs.killed(now):
-        adding.add_hook(hook)
-    return adding.result()
+        adding.add(line)
+    return adding.result(now)
 
 
-class _Adding:
-    """The metrics, and what has no place in them: users, bytes, days. Memory does not grow with the number of lines."""
+class Adding:
+    """The metrics, and what has no place in them: users and bytes. Memory does not grow with the number of lines."""
 
     def __init__(self) -> None:
-        self._counters = Counters()
+        """Begin with nothing."""
+        self._counters, self._hooks = Counters(), Hooks()
         self._first = self._last = ""
         self._clusters, self._nodes, self._users = (set[str]() for _ in range(3))
         self._jobs = self._published_bytes = self._imported_bytes = 0
@@ -134,11 +119,10 @@ class _Adding:
         self._finding = 0.0  # seconds, of these
         self._cold = Counter[str]()
         self._uses = Counter[tuple[str, ...]]()  # user, use
-        self._days = defaultdict[str, Counter[str]](Counter)
         self._running: dict[tuple[str, int, str], str] = {}  # cold caches: node, job, profile → their name in `cold`
 
-    def add_line(self, line: Line) -> None:
-        """Add what any line says, and acts that have a line of their own."""
+    def add(self, line: Line) -> None:
+        """Add a line, in the order of its log."""
         self._counters.add_line(line)
         at = values.text(line, "ts")
         self._first = min(self._first or at, at)
@@ -147,47 +131,38 @@ class _Adding:
         if cluster := values.text(line, "cluster"):
             self._clusters.add(cluster)
         if line.get("event") == events.IMAGE_IMPORTED:
-            self._add_import(image_of(line), self._day(at))
+            self._imported_bytes += values.count(line, "bytes")
+        for hook in self._hooks.add(line):
+            self._add_hook(hook)
 
-    def add_hook(self, hook: Hook) -> None:
-        """Add a run of a program."""
+    def _add_hook(self, hook: Hook) -> None:
         self._counters.add_hook(hook)
-        day, is_prolog = self._day(hook.began), hook.name == PROLOG
-        if is_prolog and hook.head:
+        begins_job = hook.name == PROLOG and hook.head
+        if begins_job:
             self._jobs += 1
-            day["jobs"] += 1
             self._users.add(hook.user)
         for image in hook.images:
-            if image.how == IMPORTED:
-                self._add_import(image, day)
-            day["uses"] += is_prolog
-            if is_prolog and hook.head and image.how in _FOUND:
-                self._found_bytes += image.size
-                self._finding += image.seconds
-        self._add_caches(hook, day)
-
-    def _add_import(self, image: ImageUse, day: Counter[str]) -> None:
-        self._imported_bytes += image.size
-        day["imported"] += 1
-
-    def _add_caches(self, hook: Hook, day: Counter[str]) -> None:
+            if (how := values.text(image, "how")) == IMPORTED:
+                self._imported_bytes += values.count(image, "bytes")
+            if begins_job and how in _FOUND:
+                self._found_bytes += values.count(image, "bytes")
+                self._finding += values.seconds(image, "ms")
         for profile, start in hook.starts:
             if reason := why_cold(start)[0]:
                 cold = self._running[hook.node, hook.job, profile] = f"{hook.user}: {reason}"
                 self._cold[cold] += 1
         for profile, harvest in hook.harvests:
             self._published_bytes += values.count(harvest, "size")
-            if (use := values.text(harvest, "use")) in contract.USES:
+            cold, use = self._running.pop((hook.node, hook.job, profile), ""), values.text(harvest, "use")
+            if use in contract.USES:
                 self._uses[hook.user, use] += 1
-                day[use] += 1
-                if (cold := self._running.pop((hook.node, hook.job, profile), "")) and use in contract.UNUSED:
-                    self._cold[cold] -= 1
+            if use in contract.UNUSED and cold:
+                self._cold[cold] -= 1
 
-    def _day(self, at: str) -> Counter[str]:
-        return self._days[at[: len("2026-01-31")]]
-
-    def result(self) -> Summary:
-        """Return the sums."""
+    def result(self, now: float) -> Summary:
+        """Return the sums. At `now`, in epoch seconds, the last hooks may go on."""
+        for hook in self._hooks.killed(now):
+            self._add_hook(hook)
         found = self._counters
         imports = int(found[metrics.IMPORTS]["ok",][0])
         return Summary(
@@ -209,9 +184,6 @@ class _Adding:
             published_bytes=self._published_bytes,
             failures=_most({": ".join(labels): int(number) for labels, (number,) in found[metrics.FAILURES].items()}),
             times=tuple(_times(found)),
-            days=tuple(
-                Day(start, *(day[name] for name in Day._fields[1:])) for start, day in sorted(self._days.items())
-            ),
         )
 
     def _saved(self) -> float | None:

@@ -7,14 +7,14 @@
 
 It is the epilog's only source about the job: comment, restart count and `SPANK_*` can differ between the two hooks, and
 users can forge them (Slurm's prolog_epilog.html; seen on 22.05). After a crash it names everything that may have to be
-removed.
+removed. It lies in /run and ends with a boot, or with a pod, as all that it names but directories does; maintenance
+removes a run's directory that no file here names.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import time
 
 from warmstart.errors import ResourceError
 from warmstart.host import wire
@@ -33,36 +33,17 @@ from warmstart.host.files import (
     wait_flock,
 )
 from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, suppress
-from warmstart.paths import SETS, reserve_beside
+from warmstart.paths import CACHES
 from warmstart.slurm.nodes import first
 
 FORMAT = 1
-LONGEST = 64 << 20
+LONGEST = 4 << 20  # bytes, in memory; users choose the names of entries
 NAME = "run.json"
 _HEAD = 512  # bytes, in which the uid stands, and before it nobody's text
 MARK = ".of-"  # before the run's name, in its directory
 _HELD = "tree-"  # before the name of something on the node's shelf
 CLAIMED = "claimed:"  # before the reference of an image that was left to pyxis, in place of a digest
-_MACHINES_PIDS = 0xEFFFFFFC  # inode of the first pid namespace (PROC_PID_INIT_INO of linux/proc_ns.h)
 _NOT_OURS = frozenset({errno.EFBIG, errno.ELOOP, errno.EINVAL})  # no file that `save` writes: too long, a link, a FIFO
-
-
-class Reserve(NamedTuple):
-    """The node's reserve for a full disk, `host.reserve`, which is loaded only then."""
-
-    path: str
-
-    def write_file(self, dir_fd: int, name: str, data: bytes, mode: int) -> int:
-        """Write a file, and return its descriptor."""
-        from warmstart.host import reserve
-
-        return reserve.write_file(self.path, dir_fd, name, data, mode)
-
-    def make_directory(self, dir_fd: int | None, name: str, mode: int) -> None:
-        """Make a directory."""
-        from warmstart.host import reserve
-
-        reserve.make_directory(self.path, dir_fd, name, mode)
 
 
 class RunUnreadable(ResourceError):
@@ -156,7 +137,6 @@ class Run(NamedTuple):
     """One run of a job on one node. Steps of the prolog add to it."""
 
     run_id: str
-    boot_id: str  # `incarnation`
     job_id: int
     view_id: int  # the job's id as its tasks see it
     uid: int
@@ -237,29 +217,7 @@ class Run(NamedTuple):
 
     def directory_of(self, caches: Caches) -> str:
         """Return the directory of `cache/` and its overlays, which root owns."""
-        return f"{self.directory}/{SETS}/{caches.key}" if caches.key else self.directory
-
-
-def incarnation() -> str:
-    """Return the id of this boot and, in a container, of this container. Of a run of another one only files are left.
-
-    A pod that was replaced has the boot id of its machine, and none of the processes and mounts of the one before. Its
-    process 1 began at another time.
-    """
-    with open("/proc/sys/kernel/random/boot_id", "rb", buffering=0) as file:
-        boot = str(file.read(64), "ascii").strip()
-    return boot if os.stat("/proc/self/ns/pid").st_ino == _MACHINES_PIDS else f"{boot}.{_began_ticks()}"
-
-
-def uptime_s() -> float:
-    """Return for how long this machine, or this container, has been up."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - _began_ticks() / os.sysconf("SC_CLK_TCK")
-
-
-def _began_ticks() -> int:
-    """Return when process 1 began, in clock ticks since boot (proc_pid_stat(5), field 22)."""
-    with open("/proc/1/stat", "rb", buffering=0) as file:
-        return int(file.read().rpartition(b")")[2].split()[19])
+        return f"{self.directory}/{CACHES}/{caches.key}" if caches.key else self.directory
 
 
 @contextmanager
@@ -282,7 +240,7 @@ def job_lock(state: str, job_id: int, deadline: Deadline) -> Iterator[None]:
 
 def _open_locked(path: str, job_id: int, deadline: Deadline) -> int:
     while True:
-        ensure_dir(path, 0o700, reserve=Reserve(reserve_beside(os.path.dirname(path))))
+        ensure_dir(path, 0o700)
         try:
             fd = os.open(path, DIRECTORY)
         except FileNotFoundError:  # removed between the two calls
@@ -342,9 +300,9 @@ def _name_of(run: Run, caches: Caches) -> str:
 
 def _save(state: str, job_id: int, name: str, data: bytes) -> None:
     with using_state(state), opened_dir(os.path.join(state, str(job_id))) as fd:
-        if len(data) > LONGEST:  # users choose the names of entries; `load` would refuse a longer file
+        if len(data) > LONGEST:  # `load` would refuse it
             raise OSError(errno.EFBIG, f"it has {len(data)} bytes")
-        replace_file(fd, name, data, 0o600, durable=False, reserve=Reserve(reserve_beside(state)))
+        replace_file(fd, name, data, 0o600, durable=False)
 
 
 def load(state: str, job_id: int) -> Run | None:

@@ -15,7 +15,7 @@ from warmstart.caches.store.layout import Entries, Namespace
 from warmstart.caches.store.listing import Row
 from warmstart.errors import ResourceError
 from warmstart.host import space
-from warmstart.host.deadline import Deadline, jittered
+from warmstart.host.deadline import Deadline, jittered, uptime_s
 from warmstart.host.files import (
     DiskFailed,
     closing,
@@ -28,7 +28,6 @@ from warmstart.host.files import (
 )
 from warmstart.host.identity import WorkerSilent
 from warmstart.lean import dumps, suppress
-from warmstart.run.state import uptime_s
 from warmstart.seed.node_cache import ABOUT, BUNDLE, FETCHING, Copy, here
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import StoreFailed

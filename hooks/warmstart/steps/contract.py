@@ -39,9 +39,8 @@ class Context(NamedTuple):
 class Outcome(NamedTuple):
     """What a step did."""
 
-    state: str  # "changed" | "unchanged" | "skipped"
-    detail: dict[str, object] = {}  # noqa: RUF012 - what `told` says of the step; never mutated
     run: Run | None = None  # with what the step has added, None: nothing
+    detail: dict[str, object] = {}  # noqa: RUF012 - what `told` says of the step; never mutated
     environment: dict[str, str] = {}  # noqa: RUF012 - variables for the job
     degraded: list[WarmstartError] = []  # noqa: RUF012 - non-fatal errors; the step otherwise succeeded
     lost: bool = False  # whether something that the job made was lost

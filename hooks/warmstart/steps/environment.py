@@ -8,8 +8,8 @@
         images               a line `REFERENCE PATH` for each of the job's images, for `pyxis-importer`; first the one
                              that the caches belong to, without a path if it is left to pyxis. Without this file they
                              belong to the host, and enroot's hook leaves the tools in a container their own places
-        set-NAME             a line `KEY PATH` for an image that only a step names (`sets`): its set of caches, "" for
-                             the first one, and its squashfs; added while the job runs. `more` in a second line: the
+        caches-HASH          a line `KEY PATH` for an image that only a step names: the key of its caches, "" for the
+                             job's own, and its squashfs; added while the job runs. `more` in a second line: the
                              next step asks root, too
         events               what of the prolog's audit the job's user may read (`warmstart explain`)
         link                 exists if the task prolog makes the constant path a link (`constant_path: link`)
@@ -74,7 +74,7 @@ def run(context: Context, options: Options) -> Outcome:
     if context.policy.constant_path == "link" and _is_roots(os.path.dirname(context.policy.paths.cache)):
         files["link"] = ""
     view.publish(context.paths.view, run, files)
-    return Outcome("changed")
+    return Outcome()
 
 
 def _own(job: int, variables: dict[str, str], places: list[str]) -> str:

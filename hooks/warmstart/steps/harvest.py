@@ -48,7 +48,7 @@ from warmstart.lean import (
 )
 from warmstart.profiles import contract, naming, registry
 from warmstart.profiles.client import Validator
-from warmstart.run.state import Caches, SeededBundle, incarnation
+from warmstart.run.state import Caches, SeededBundle
 from warmstart.seed import node_cache
 from warmstart.seed.overlay_end import opened_overlay, was_shown
 from warmstart.steps.contract import CacheFailed, Context, Outcome
@@ -88,7 +88,7 @@ class Options(NamedTuple):
     max_size: int  # bytes
     failure: Callable[[Deadline], str] | None = None  # returns why the job failed, "" if it succeeded
     after_success: frozenset[str] | None = None  # the profiles to harvest only after success; None: all
-    of_head: frozenset[str] = frozenset()  # the profiles to harvest on the head node of a set alone
+    of_head: frozenset[str] = frozenset()  # the profiles to harvest on the first node of caches alone
     settled_ns: int = 0  # of a job that runs: by ctime, what changed later is left out; 0 after its end
     number: int = 0  # … the round's
 
@@ -126,9 +126,8 @@ def run(context: Context, options: Options) -> Outcome:
     if run.nodelist and not run.left:
         total.degraded += _finish(context, options)
     if own.seeded and not any(names for _, names in chosen):
-        return Outcome("skipped", degraded=total.degraded)
-    state = "changed" if total.entries else "unchanged"
-    return Outcome(state, run=run, degraded=total.degraded, lost=total.lost)
+        return Outcome(degraded=total.degraded)
+    return Outcome(run=run, degraded=total.degraded, lost=total.lost)
 
 
 def run_live(context: Context, options: Options) -> Outcome:
@@ -141,15 +140,13 @@ def run_live(context: Context, options: Options) -> Outcome:
         is_late = bool(_harvest(context, caches, options, deadline, names, total).left) or is_late
     if context.run.nodelist and not (is_late or total.degraded):  # else the round lacks this node, and is dropped
         total.degraded += _finish(context, options)
-    state = "changed" if total.entries else "unchanged"
-    return Outcome(state, degraded=total.degraded)
+    return Outcome(degraded=total.degraded)
 
 
 class _Given(NamedTuple):
     """What is known of caches before their profiles are harvested."""
 
     own: frozenset[str]  # variables that the job set itself, by its word
-    is_same_boot: bool  # as when the job began
     place: RunParts | None  # where the nodes of the run hand in; None: there is only one, which publishes
 
 
@@ -169,8 +166,7 @@ def _harvest(  # noqa: PLR0917 - caches of a run, and what is left for them
     """Harvest caches, within what the others have left; return them with what is left to do."""
     left: list[str] = []
     judged: dict[str, str] = {}
-    is_same_boot = context.run.boot_id == incarnation()
-    given = _Given(_own_variables(context.run.directory_of(caches)), is_same_boot, _place(context, options.number))
+    given = _Given(_own_variables(context.run.directory_of(caches)), _place(context, options.number))
     whole: set[str] = set()
     for profile_name in profile_names:
         if options.settled_ns and not _may_refer(context, caches, profile_name, whole):
@@ -338,7 +334,6 @@ class _ProfileHarvest:
         self._profile = registry.get(profile_name, policy.profiles)
         led = [name for name, value in self._profile.variables.items() if "{home}" not in value]
         self._own = [name for name in led if name in given.own]
-        self._is_same_boot = given.is_same_boot
         self._namespace = Namespace(policy.paths.store, caches.publish_scope, profile_name, seeded.namespace)
         self._quota = bundles.quota(caches.publish_scope, policy.maintenance)
         self._place = given.place
@@ -348,7 +343,7 @@ class _ProfileHarvest:
         bundles_heard = self._replaceable(seeded.bundles) if self._is_heard else []
         self._is_live = bool(limits.settled_ns)
         self._taken = self._taken_so_far() if run.live else None
-        if self._taken and self._is_same_boot:
+        if self._taken:
             own = SeededBundle(caches.publish_scope, "", "", [*self._taken.entries])
             bundles_heard = [*bundles_heard, own]
         self._all_seeded = SeededEntries(seeded.bundles, self._entries_of)
@@ -366,13 +361,10 @@ class _ProfileHarvest:
     def _replaceable(self, bundles: list[SeededBundle]) -> list[SeededBundle]:
         """Return the bundles of which the job's version can take the place in the scope that it publishes to.
 
-        There are none after a reboot: what is missing then was perhaps never written to the disk.
         What another scope provides comes first for the readers of a shared scope. A user's own scope may supersede
         other scopes, because that user alone reads it.
         """
         scope = self._namespace.scope
-        if not self._is_same_boot:
-            return []
         return bundles if is_user_scope(scope) else [bundle for bundle in bundles if bundle.scope == scope]
 
     def _entries_of(self, bundle: SeededBundle) -> Entries:

@@ -79,7 +79,7 @@ def _as_head(context: Context, options: Options, heads: Heads) -> Outcome:
     """Obtain the images, or not, and tell the job's other nodes which."""
     from warmstart.images.agreed import earlier, failed, found
 
-    outcome = Outcome("skipped")
+    outcome = Outcome()
     failure: WarmstartError | None = None
     said: dict[str, HeadImage] = {}
     job = _Job(context, options)
@@ -206,11 +206,9 @@ class _Job:
         return outcome._replace(run=run._replace(own=own), notices=(*outcome.notices, f"image {name} is {why}"))
 
     def _outcome(self) -> Outcome:
-        images = self.images.values()
-        paths = [image.path for image in images]
-        run, first = self._context.run, next((image.digest for image in images), "")
+        run, images = self._context.run, self.images.values()
+        first, paths = next((image.digest for image in images), ""), [image.path for image in images]
         return Outcome(
-            "changed" if any(image.how == "imported" for image in images) else "unchanged",
             run=run._replace(images=dict(zip(self.images, paths, strict=True)), own=run.own._replace(image=first)),
             environment={"WARMSTART_IMAGE": paths[0], "WARMSTART_IMAGES": ":".join(paths)} if paths else {},
             notices=tuple(

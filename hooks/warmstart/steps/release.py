@@ -17,4 +17,4 @@ class Options(NamedTuple):
 def run(context: Context, options: Options) -> Outcome:  # noqa: ARG001 - the shape of a step
     """Remove workspace, view and run, and take down what the run has told its other nodes."""
     ending = Ending(context.policy, context.paths, context.run, context.audit, context.store)
-    return Outcome("changed", degraded=run_end.release(ending, context.deadline))
+    return Outcome(degraded=run_end.release(ending, context.deadline))

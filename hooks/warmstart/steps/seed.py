@@ -71,11 +71,6 @@ class Filled(NamedTuple):
     caches: Caches  # without a path if the job gets none
     degraded: list[WarmstartError]  # of each profile that failed
 
-    @property
-    def is_warm(self) -> bool:
-        """Whether there is an entry in them."""
-        return any(seeded.number for seeded in self.caches.seeded.values())
-
 
 class _Cache:
     """The cache of one profile, as far as it has come."""
@@ -108,10 +103,9 @@ def run(context: Context, options: Options) -> Outcome:
     filled = fill(context, context.run.own, options)
     run = context.run._replace(fresh=options.fresh, own=filled.caches)
     if not run.own.path:  # The empty value replaces one that the job may have inherited.
-        return Outcome("changed", run=run, environment={"WARMSTART_CACHE": ""}, degraded=filled.degraded)
+        return Outcome(run=run, environment={"WARMSTART_CACHE": ""}, degraded=filled.degraded)
     topics: tuple[str, ...] = (options.barrier.path,) if options.barrier and run.head else ()
-    state = "changed" if filled.is_warm else "unchanged"
-    return Outcome(state, run=run._replace(began=time.time()), degraded=filled.degraded, topics=topics)
+    return Outcome(run=run._replace(began=time.time()), degraded=filled.degraded, topics=topics)
 
 
 def fill(context: Context, caches: Caches, options: Options) -> Filled:

@@ -25,7 +25,7 @@ def run(context: Context, options: Options) -> Outcome:
     """Publish bundles until the time limit. The rest waits for the next epilog or for maintenance."""
     deadline = context.deadline.within(options.seconds)
     done = publish(context.paths.spool, context.store, context.policy.maintenance, context.audit, deadline)
-    return Outcome("changed" if done else "unchanged", detail={"bundles": done} if done else {})
+    return Outcome(detail={"bundles": done} if done else {})
 
 
 def publish(directory: str, store: StoreClient, rules: Maintenance, audit: Log, deadline: Deadline) -> int:

@@ -41,7 +41,7 @@ def run(context: Context, options: Options) -> Outcome:
     """Take the tree. Without it the job starts as on a node without a shelf, so no failure concerns it."""
     run, policy, image = context.run, context.policy, context.run.own.image
     if not image or image.startswith(CLAIMED):
-        return Outcome("skipped", detail={"reason": "the store has not its image"})
+        return Outcome(detail={"reason": "the store has not its image"})
     kind = query_by_rules(options.reference, policy.images, recipe(policy.images.importer)).kind
     key = ImageKey(image_name(image, kind), options.private)
     deadline = Deadline(context.deadline.at - options.later).within(UNPACK_S)
@@ -50,15 +50,15 @@ def run(context: Context, options: Options) -> Outcome:
         for module in policy.parts("unpack"):
             part: UnpackPart = wing.load(module)
             if problem := part.problem(policy, context.paths):
-                return Outcome("skipped", detail={"reason": problem})
+                return Outcome(detail={"reason": problem})
         if tree := take(shelf_of(policy, run.node), key, context.paths, run, deadline):
-            return Outcome("unchanged", detail={"tree": tree.name})
+            return Outcome(detail={"tree": tree.name})
         from warmstart.images import unpacks
 
         tree_or_why = unpacks.obtain(policy, key, options.reference.canonical(), context.paths, run, deadline)
         if not isinstance(tree_or_why, str):
-            return Outcome("changed", detail={"tree": tree_or_why.name})
+            return Outcome(detail={"tree": tree_or_why.name})
         problem = tree_or_why
     except OSError as error:
         problem = error.strerror or str(error)
-    return Outcome("skipped", detail={"reason": problem})
+    return Outcome(detail={"reason": problem})

@@ -61,7 +61,7 @@ def run(context: Context, options: Options) -> Outcome:
     path = run.directory
     cache = context.policy.constant_cache or f"{path}/cache"
     run = run._replace(own=run.own._replace(path=cache))
-    return Outcome("changed", run=run, environment={"TMPDIR": f"{path}/tmp"})
+    return Outcome(run=run, environment={"TMPDIR": f"{path}/tmp"})
 
 
 def _require_room(root: int) -> None:

@@ -61,22 +61,13 @@ def try_lock(directory: str, name: str) -> HeldLock | None:
 
 
 def is_locked(directory: str, name: str) -> bool:
-    """Return whether another process holds the lock `directory/name`; False if the file system has no locks.
-
-    Takes the lock shared for a moment, so others who ask are not in the way, but whoever takes it should try twice.
-    """
+    """Return what `files.is_locked` does of the lock `directory/name`; False if the file system has no locks."""
     try:
-        fd = os.open(os.path.join(directory, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        return not files.try_flock(fd, shared=True)
+        return files.is_locked(os.path.join(directory, name))
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
         return False
-    finally:
-        os.close(fd)
 
 
 @contextmanager

@@ -236,7 +236,7 @@ def _refusable(parse: Callable[[str], object], text: str) -> object:
 def _left(path: str) -> object:
     """Read a run that is to be harvested."""
     root, _, name = path.partition("/errands/harvests/")
-    return deferred.read(NodePaths(root, ""), HARVESTS, Errand("0", 1, 0, name.rpartition(",")[2]))
+    return deferred.read(NodePaths(root, root, ""), HARVESTS, Errand("0", 1, 0, name.rpartition(",")[2]))
 
 
 _REFUSED = (WarmstartError,)
@@ -331,13 +331,13 @@ PARSERS: dict[str, Parser] = {
         (b"docker://reg.example.com:5000/a/b:1", f"reg.example.com#a@sha256:{SHA256}".encode()),
     ),
     "import-failure": Parser(
-        _file(lambda _: requests.last_failure(NodePaths(str(STAGE), ""), "0"), "imports/0.failed"),
+        _file(lambda _: requests.last_failure(NodePaths(str(STAGE), str(STAGE), ""), "0"), "imports/0.failed"),
         (),
         ("images/imports/requests.py:last_failure",),
         (_json(_FAILURE),),
     ),
     "import-request": Parser(
-        _file(lambda _: requests.waiting(NodePaths(str(STAGE), "")), "errands/imports/1,1,0,0"),
+        _file(lambda _: requests.waiting(NodePaths(str(STAGE), str(STAGE), "")), "errands/imports/1,1,0,0"),
         (),
         ("images/imports/requests.py:waiting",),
         (_json(_REQUEST._asdict()),),

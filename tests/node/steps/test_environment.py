@@ -25,7 +25,7 @@ HIDDEN = "mount -t proc -o hidepid=2 proc /proc"
 def printed(base: Path, mounts: str = "", more: str = "", **inherited: str) -> list[str]:
     """Run the real task prolog as the job's user in a batch step, by a daemon of root's, in a mount namespace."""
     script = base / "task-prolog"
-    script.write_text(SCRIPT.read_text().replace("@VAR@", str(base)))
+    script.write_text(SCRIPT.read_text().replace("@RUN@", str(base)))
     (base / "node").chmod(0o755)
     users = f"setpriv --reuid={JOB} --regid={JOB} --clear-groups /bin/sh {script}"
     known = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "SLURMD_NODENAME": "node", "SLURM_JOB_ID": "7", "USERS": users}

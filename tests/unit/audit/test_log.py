@@ -57,7 +57,7 @@ def received(service: socket.socket) -> list[dict[str, Any]]:
 
 def test_the_last_line_has_all_that_was_done(log: Path) -> None:
     audit = Log(str(log), FIELDS)
-    audit.begin(partition="main")
+    audit.begin()
     step = audit.bind(step="seed")
     step.put("caches", "triton", warm=True, entries=12)
     step.put("caches", "triton", ms=3.5)
@@ -69,7 +69,7 @@ def test_the_last_line_has_all_that_was_done(log: Path) -> None:
     audit.say(head=True)
     audit.finish(outcome="ok", status=0, duration_ms=1.5)
     begun, ended = lines(log)
-    assert (begun["event"], begun["partition"], begun["schema"]) == ("hook.started", "main", 1)
+    assert (begun["event"], begun["schema"]) == ("hook.started", 1)
     assert [*begun] == [
         "schema",
         "ts",
@@ -81,7 +81,6 @@ def test_the_last_line_has_all_that_was_done(log: Path) -> None:
         "job_id",
         "uid",
         "user",
-        "partition",
     ]
     assert (ended["event"], ended["outcome"], ended["head"]) == ("hook.finished", "ok", True)
     assert ended["caches"] == {
@@ -148,7 +147,7 @@ def test_it_may_be_rotated_while_a_hook_works(log: Path) -> None:
 
 def _write(log: Path, writer: int) -> None:
     for number in range(200):
-        Log(str(log), {"hook": "prolog", "writer": writer}).begin(text="x" * (number * 37 % 7000))
+        Log(str(log), {"hook": "prolog", "writer": writer, "text": "x" * (number * 37 % 7000)}).begin()
 
 
 def test_no_line_of_several_programs_is_torn(log: Path) -> None:

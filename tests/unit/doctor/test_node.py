@@ -123,7 +123,7 @@ def test_a_full_disk_is_told_once(here: Node, disk: Callable[..., None], monkeyp
     """For each that writes there; and nothing is tried on it."""
     disk(free=0.01)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert statuses(node.disks, here) == ["wrong"] * 3
+    assert statuses(node.disks, here) == ["wrong"] * 4
     assert found(trials.seeding, here) == []
 
 

@@ -260,9 +260,10 @@ def test_jobs_with_another_root_have_our_mounts(
 ) -> None:
     """What is mounted in slurmd's root appears in the other one, too: the mounts are of one group."""
     library = tmp_path / "warmstart.so"
-    library.write_bytes(f"\0{site.var}\0".encode())
+    library.write_bytes(f"\0{site.runtime}\0".encode())
     plugins = f"required chroot.so /jail\noptional {library} workspace=/var/tmp/w\n"
-    outside, inside = dict.fromkeys((site.var, "/var/tmp/w"), "1"), {f"/jail{site.var}": "1", "/jail/var/tmp/w": "1"}
+    outside = dict.fromkeys((site.runtime, site.var, "/var/tmp/w"), "1")
+    inside = {f"/jail{place}": "1" for place in outside}
     for known, status in (({}, "wrong"), (outside, "wrong"), (inside, "wrong"), ({**outside, **inside}, "ok")):
         monkeypatch.setattr(containers, "groups", lambda known=known: known)
         assert told(plugins=plugins)["slurm.spank"].status == status
@@ -377,7 +378,7 @@ def test_directories_that_are_advised_keep_those_of_now(told: Told, site: Instal
 @pytest.mark.report
 def test_each_misfit_of_the_plugin_says_what_to_write(told: Told, site: Installation, tmp_path: Path) -> None:
     library = tmp_path / "warmstart.so"
-    library.write_bytes(f"\0{site.var}\0".encode())
+    library.write_bytes(f"\0{site.runtime}\0".encode())
     found = told(plugins=f"optional {library} workspace=/elsewhere\n")["slurm.spank"]
     assert (found.status, found.change) == ("wrong", "write workspace=/var/tmp/w"), found
     line = f"optional {library} workspace=/var/tmp/w"
@@ -385,16 +386,16 @@ def test_each_misfit_of_the_plugin_says_what_to_write(told: Told, site: Installa
 
 
 @pytest.mark.report
-@pytest.mark.parametrize("state", ["/var/lib/warmstart", "/usr/local{var}", ""])
-def test_a_plugin_that_was_built_for_another_state(told: Told, site: Installation, tmp_path: Path, state: str) -> None:
+@pytest.mark.parametrize("run", ["/run/warmstart", "/usr/local{run}", ""])
+def test_a_plugin_that_was_built_for_another_prefix(told: Told, site: Installation, tmp_path: Path, run: str) -> None:
     """It finds no job's view, and says nothing: each bare step has no cache."""
     library = tmp_path / "warmstart.so"
-    library.write_bytes(f"\0{state.format(var=site.var)}\0".encode())
+    library.write_bytes(f"\0{run.format(run=site.runtime)}\0".encode())
     line = f"optional {library} workspace=/var/tmp/w"
     found = told(plugins=f"{line}\n")["slurm.spank"]
-    assert (found.status, found.change) == ("wrong", f"write state={site.var}"), found
-    assert told(plugins=f"{line} state={site.var}\n")["slurm.spank"].status == "ok"
-    assert told(plugins=f"{line} state=/elsewhere\n")["slurm.spank"].status == "wrong"
+    assert (found.status, found.change) == ("wrong", f"write run={site.runtime}"), found
+    assert told(plugins=f"{line} run={site.runtime}\n")["slurm.spank"].status == "ok"
+    assert told(plugins=f"{line} run=/elsewhere\n")["slurm.spank"].status == "wrong"
 
 
 @pytest.mark.report
@@ -419,7 +420,7 @@ def mounted(site: Installation, tmp_path: Path) -> Path:
     """Have enroot mount both directories, and run the hook of this installation; return the hook."""
     hooks, mounts = tmp_path / "enroot/hooks.d", tmp_path / "enroot/mounts.d"
     mounts.mkdir(parents=True)
-    places = (f"{site.prefix}/libexec/warmstart", site.var)
+    places = (f"{site.prefix}/libexec/warmstart", site.view)
     (mounts / "50.fstab").write_text("".join(f"{place} {place} none x-create=dir,bind,ro\n" for place in places))
     script(Path(site.prefix, "share/warmstart/enroot/40-warmstart.sh"), "this release's")
     return script(hooks / "40-warmstart.sh", "this release's")

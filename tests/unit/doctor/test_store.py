@@ -40,7 +40,6 @@ GOOD: dict[str, Any] = {
     "show_a_user": None,
     "last_maintained": 60.0,
     "in_use_for": 600.0,
-    "identity": "abcdef0123",
 }
 DENIED = OSError(errno.ENOLCK, "No locks available", "x")
 

@@ -30,7 +30,7 @@ class Container:
 
     def __init__(self, base: Path) -> None:
         self.hook = base / "40-warmstart.sh"
-        self.hook.write_text(HOOK.read_text().replace("@VAR@", str(base)))
+        self.hook.write_text(HOOK.read_text().replace("@RUN@", str(base)))
         self.hook.chmod(0o755)
         self.mounts, self.environ = base / "fstab", base / "environment"
         self.mounts.write_text("")

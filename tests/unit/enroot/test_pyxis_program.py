@@ -31,7 +31,7 @@ def place(tmp_path: Path) -> Path:
     python.chmod(0o755)
     program = tmp_path / "pyxis-importer"
     text = PROGRAM.read_text()
-    for name, value in (("PYTHON", python), ("PREFIX", tmp_path), ("ETC", tmp_path / "etc"), ("VAR", tmp_path)):
+    for name, value in (("PYTHON", python), ("PREFIX", tmp_path), ("ETC", tmp_path / "etc"), ("RUN", tmp_path)):
         text = text.replace(f"@{name}@", str(value))
     program.write_text(text)
     program.chmod(0o755)

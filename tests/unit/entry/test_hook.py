@@ -116,15 +116,15 @@ def test_in_an_environment_that_is_not_slurms_nothing_is_done(
     assert node.installation.nodes() == []
 
 
-@pytest.mark.parametrize("case", ["off", "heterogeneous", "no policy", "damaged record", "another release"])
+@pytest.mark.parametrize("case", ["off", "heterogeneous", "no policy", "damaged run", "another release"])
 def test_the_view_of_an_earlier_run_goes_where_nothing_replaces_it(node: Node, case: str) -> None:
     """The tasks of this run would take it for theirs. It has the id that they see."""
     paths, site = node.paths, node.installation
     view = Path(paths.view, "5" if case == "heterogeneous" else "7")
-    record = Path(paths.state, "7", "run.json")
-    for directory in (view, record.parent):
+    run = Path(paths.state, "7", "run.json")
+    for directory in (view, run.parent):
         directory.mkdir(parents=True)
-    record.write_text('{"format": 99}' if case == "another release" else "{")
+    run.write_text('{"format": 99}' if case == "another release" else "{")
     if case == "heterogeneous":
         node.environ(SLURM_HET_JOB_ID="5")
     if case in ("off", "heterogeneous"):
@@ -178,7 +178,6 @@ def test_a_damaged_record_is_told_and_forgotten(node: Node) -> None:
         return OK
 
     os.makedirs(f"{node.paths.state}/7")
-    os.chmod(node.paths.root, 0o755)
     Path(node.paths.state, "7", "run.json").write_text("{")
     assert run_hook("prolog", node.installation.prefix, look) == 0
     assert seen == [None]
@@ -189,9 +188,8 @@ def test_a_damaged_record_is_told_and_forgotten(node: Node) -> None:
 def test_a_record_of_another_release_stays(node: Node, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """That release ends the run; meanwhile the hook does nothing, and the node stays in service."""
     os.makedirs(f"{node.paths.state}/7")
-    os.chmod(node.paths.root, 0o755)
-    record = Path(node.paths.state, "7", "run.json")
-    record.write_text('{"format": 2}')
+    run = Path(node.paths.state, "7", "run.json")
+    run.write_text('{"format": 2}')
     seen: list[object] = []
 
     def look(hook: Hook) -> str:
@@ -199,7 +197,7 @@ def test_a_record_of_another_release_stays(node: Node, name: str, capsys: pytest
         return OK
 
     assert run_hook(name, node.installation.prefix, look) == 0
-    assert (seen, record.read_text()) == ([], '{"format": 2}')
+    assert (seen, run.read_text()) == ([], '{"format": 2}')
     assert "run.json has format 2, known is 1" in capsys.readouterr().err
 
 
@@ -212,8 +210,8 @@ def test_an_audit_that_can_not_be_written_fails_no_job(node: Node, capsys: pytes
 
 def test_what_a_step_may_use(node: Node) -> None:
     def work(hook: Hook) -> str:
-        record = runs.load(hook.paths.state, 7)
-        assert record is None
+        run = runs.load(hook.paths.state, 7)
+        assert run is None
         context = hook.context(None, after(5.0))  # type: ignore[arg-type]
         assert (context.policy, context.paths, context.store) == (hook.policy, hook.paths, hook.store)
         assert 0 < context.deadline.left() <= 5

@@ -44,7 +44,6 @@ def shown(node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[C
 
 def save(site: Node, record: runs.Run) -> None:
     os.makedirs(f"{site.paths.state}/7", mode=0o700, exist_ok=True)
-    os.chmod(site.paths.root, 0o755)
     runs.save(site.paths.state, record)
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from tests.lib import packed
 from tests.lib.node import NUMBA, SCOPE, Node
-from warmstart import plan, run_end, runner, view, wing
+from warmstart import plan, run_end, runner, wing
+from warmstart.audit import syslog
 from warmstart.caches.store.layout import Namespace
 from warmstart.entry import epilog, prolog
 from warmstart.host.deadline import Deadline
@@ -96,36 +97,24 @@ def test_the_job_reads_what_was_done_for_it(node: Node) -> None:
     assert (failure["degree"], failure["code"]) == ("refused", "not-offered")
 
 
-@pytest.fixture
-def unwritable(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
-    """Have no room for a record; return the views that lie elsewhere."""
-    spare: list[dict[str, str]] = []
+@pytest.mark.parametrize("full", ["job_lock", "save"])
+def test_a_job_of_which_nothing_can_be_written_down_runs_and_syslog_is_told(
+    node: Node, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    """Also one that must have its image."""
+    told: list[str] = []
 
-    def full(*_: object) -> None:
-        raise StateFull(path="/var", problem="No space left on device")
+    def no_space(*_: object) -> None:
+        raise StateFull(path="/run", problem="No space left on device")
 
-    monkeypatch.setattr(runs, "job_lock", full)
-    monkeypatch.setattr(runs, "save", full)
-    monkeypatch.setattr(view, "publish_spare", lambda _directory, _record, files: spare.append(files))
-    return spare
-
-
-def test_a_job_of_which_nothing_can_be_written_down_is_told(node: Node, unwritable: list[dict[str, str]]) -> None:
-    assert run(node) is None
-    (told,) = unwritable
-    assert "no space for warmstart's state /var: No space left on device; the job runs without" in told["notice"]
+    monkeypatch.setattr(runs, full, no_space)
+    monkeypatch.setattr(syslog, "say", told.append)
     node.environ(SLURM_JOB_COMMENT="warmstart: image=reg.example.com/a:1")
-    images = node.policy.images._replace(registries=("reg.example.com",))
-    node.write(node.policy._replace(images=images))
-    run(node)
-    assert "no space for warmstart's state /var" in unwritable[-1]["verdict"]
-    assert [failure["code"] for failure in node.failures(degree="refused")] == ["state-full"]
-    node.write(node.policy._replace(on_error=node.policy.on_error._replace(image="run-without")))
-    run(node)
-    assert sorted(unwritable[-1]) == ["events", "notice"]
-    assert {event["outcome"] for event in node.events("hook.finished")} == {"failed"}
-    codes = [(failure["step"], failure["code"]) for failure in node.failures()]
-    assert codes == [("prolog", "state-full")] * 3
+    node.write(node.policy._replace(images=node.policy.images._replace(registries=("reg.example.com",))))
+    assert run(node) is None
+    assert told == ["job 7 runs without warmstart: no space for warmstart's state /run: No space left on device"]
+    assert (os.listdir(node.paths.view), node.result("prolog")["outcome"]) == ([], "failed")
+    assert [(failure["step"], failure["code"]) for failure in node.failures()] == [("prolog", "state-full")]
 
 
 def test_a_job_without_its_image_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,10 +135,16 @@ def test_a_job_without_its_image_is_told(node: Node, monkeypatch: pytest.MonkeyP
     assert node.result("prolog")["outcome"] == "refused"
 
 
-def test_a_job_that_asks_for_nothing_is_told_nothing(node: Node, unwritable: list[dict[str, str]]) -> None:
-    node.write(node.policy._replace(rules=()))
-    run(node)
-    assert unwritable == []
+@pytest.mark.report
+def test_a_refused_jobs_directory_of_its_own_goes_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier job of that id has left one of its name."""
+    left = node.base / "workspace" / "7.00000000"
+    left.mkdir(parents=True)
+    (left / "theirs").touch()
+    test_a_job_without_its_image_is_told(node, monkeypatch)
+    assert len(os.listdir(left.parent)) == 2
+    assert epilog.main(node.installation.prefix) == 0
+    assert os.listdir(left.parent) == [left.name]
 
 
 def test_a_job_that_no_rule_gives_anything_has_no_state(node: Node) -> None:
@@ -260,7 +255,7 @@ def test_all_parts_share_one_budget(node: Node, monkeypatch: pytest.MonkeyPatch)
     now, limits = [1000.0], {}
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
-    def supersede(_ending: Ending, deadline: Deadline, *, rebooted: bool) -> None:
+    def supersede(_ending: Ending, deadline: Deadline) -> None:
         limits["supersede"] = deadline.at
         now[0] += 7.0
 

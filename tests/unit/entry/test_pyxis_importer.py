@@ -25,7 +25,7 @@ from warmstart.images.reference import Reference
 from warmstart.images.store import uses
 from warmstart.images.user import own_images
 from warmstart.images.user.own_images import Directory, Made
-from warmstart.paths import SETS
+from warmstart.paths import CACHES
 from warmstart.policy.keys import Match
 from warmstart.store.layout import StoreFailed
 
@@ -220,8 +220,8 @@ class Job:
         return path.read_text() if path.exists() else None
 
     def show(self, text: str) -> None:
-        (self.view / view.set_of(BY_DIGEST.removeprefix("docker://"), "")).write_text(text)
-        (self.root / SETS / text.partition(" ")[0]).mkdir(parents=True)
+        (self.view / view.caches_of(BY_DIGEST.removeprefix("docker://"), "")).write_text(text)
+        (self.root / CACHES / text.partition(" ")[0]).mkdir(parents=True)
 
     def left(self, name: str) -> str | None:
         path = self.root / "tmp/warmstart-images" / name
@@ -398,18 +398,6 @@ def test_a_job_that_must_fail_imports_nothing(node: Node, step: Step, sentence: 
     assert step.get(BY_DIGEST) == (1, "", told)
     Path(node.installation.off_switch).touch()
     assert step.get(BY_DIGEST) == (1, "", told)
-    assert step.imported == []
-
-
-def test_a_verdict_is_found_where_the_states_disk_is_full(
-    node: Node, step: Step, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("warmstart.view.SPARE", str(tmp_path / "run"))
-    os.makedirs(node.paths.view)
-    spare = Path(f"{tmp_path}/run{node.paths.view}/7")
-    spare.mkdir(parents=True)
-    (spare / "verdict").write_text("warmstart: no\n")
-    assert step.get(BY_DIGEST) == (1, "", "warmstart: no\n")
     assert step.imported == []
 
 

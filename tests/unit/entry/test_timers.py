@@ -15,7 +15,6 @@ import pytest
 from tests.lib.processes import wait_until
 from warmstart import session
 from warmstart.paths import Installation
-from warmstart.run.state import incarnation
 from warmstart.session import NodeOfAnotherPod, keep, require_keeper
 
 # Its pauses are short here; the last maintenance may take as long as it takes.
@@ -37,7 +36,10 @@ def site(tmp_path: Path) -> Path:
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(f"#!/bin/sh\necho {word} >>{tmp_path}/done\n")
         program.chmod(0o755)
-    (tmp_path / "var/lib/warmstart/n1/state/7").mkdir(parents=True)
+    paths = Installation(str(tmp_path)).node("n1")
+    Path(paths.state, "7").mkdir(parents=True)
+    Path(paths.root).mkdir(parents=True)
+    Path(paths.began).touch()
     return tmp_path
 
 
@@ -73,25 +75,28 @@ def test_it_looks_after_jobs_that_run(site: Path) -> None:
     with started(site):
         wait_until("maintenance", has(site, "maintained"), 20)
         assert "rounds" not in done(site)
-        (site / "var/lib/warmstart/n1/errands/rounds").mkdir(parents=True)
-        (site / "var/lib/warmstart/n1/errands/rounds/1,2,0,7.0a1b2c3d").touch()
+        rounds = Path(Installation(str(site)).node("n1").errands_of_runs, "rounds")
+        rounds.mkdir(parents=True)
+        (rounds / "1,2,0,7.0a1b2c3d").touch()
         wait_until("a round", has(site, "rounds"), 20)
 
 
 def test_of_two_pods_over_one_state_the_living_one_keeps_it(site: Path) -> None:
     paths = Installation(str(site)).node("n1")
+    other = paths._replace(runtime=str(site / "other/run/warmstart/n1"))  # another pod's /run
+    os.makedirs(other.runtime)
     require_keeper(paths, "n1")  # nobody keeps it: systemd's timers do not
     with started(site):
         wait_until("maintenance", has(site, "maintained"), 20)
-        require_keeper(paths, "n1")  # it is of this very incarnation
-        kept = Path(paths.locks, "kept")
-        assert kept.read_text() == incarnation()
-        kept.write_text("another pod")
+        require_keeper(paths, "n1")  # its own pod does
         with pytest.raises(NodeOfAnotherPod, match="node n1"):
-            require_keeper(paths, "n1")
+            require_keeper(other, "n1")
         assert keep(paths) is None
-    require_keeper(paths, "n1")
-    ours = keep(paths)
+        assert keep(other) is None
+    require_keeper(other, "n1")
+    ours = keep(other)
     assert ours is not None
-    assert kept.read_text() == incarnation()
-    os.close(ours)
+    with pytest.raises(NodeOfAnotherPod, match="node n1"):
+        require_keeper(paths, "n1")
+    for lock in ours:
+        os.close(lock)

@@ -33,7 +33,7 @@ class Wish(NamedTuple):
 @pytest.fixture
 def paths(tmp_path: Path) -> NodePaths:
     (tmp_path / "n1").mkdir()
-    return NodePaths(str(tmp_path / "n1"), "/nowhere")
+    return NodePaths(str(tmp_path / "n1"), str(tmp_path / "n1"), "/nowhere")
 
 
 def ask(node: OwnProcesses, *keys: str, ago_s: int = 0) -> None:

@@ -47,7 +47,7 @@ class Runs:
                 assert not try_flock(fd)  # so that whoever ends the run ends the harvest
             self.rounds.append((context.run.node, options.number))
             self.looked.append((context.run.job_id, time.time() - options.settled_ns / 1e9))
-            return Outcome("changed", {"entries": 1})
+            return Outcome()
 
         monkeypatch.setattr(harvest, "run_live", run_live)
         monkeypatch.setattr(process, "be_idle", lambda: None)
@@ -107,7 +107,7 @@ def test_a_round_is_put_off_twice_as_far_each_time(runs: Runs) -> None:
     assert errand.owner == str(record.uid)
 
 
-@pytest.mark.parametrize("place", ["cache", "sets/c0ffee00/cache"])
+@pytest.mark.parametrize("place", ["cache", "caches/c0ffee00/cache"])
 def test_a_job_says_itself_that_it_is_time(runs: Runs, place: str) -> None:
     record = runs.begin(7)
     cache = Path(record.directory, place)
@@ -141,7 +141,7 @@ def test_the_head_node_of_a_job_numbers_its_rounds(runs: Runs) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"boot_id": "another"}, {"fresh": True}, {"publish_scope": ""}],
+    [{"fresh": True}, {"publish_scope": ""}],
 )
 def test_what_is_harvested_at_its_end_alone_waits_for_it(runs: Runs, changes: dict[str, object]) -> None:
     """Such an errand is dropped, also that of a run of an earlier boot."""
@@ -167,18 +167,16 @@ def test_the_end_of_a_run_ends_its_harvest(runs: Runs) -> None:
     with runs.site.client() as store:
         audit = Log(runs.site.policy.paths.audit, {"hook": "epilog", "run_id": record.run_id})
         ending = run_end.Ending(runs.site.policy, runs.paths, record, audit, store)
-        run_end.supersede(ending, after(10), rebooted=False)
+        run_end.supersede(ending, after(10))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
     assert (runs.waiting(), os.path.lexists(record.directory)) == ([], False)
     assert os.listdir(stage) == ["8.0a1b2c3d.live.numba"]
 
 
 def test_another_pods_node_is_left_alone(runs: Runs) -> None:
-    runs.begin(7, first_s=-1, boot_id="another pod")
-    os.makedirs(runs.paths.locks, mode=0o700)
-    kept = Path(runs.paths.locks, "kept")
-    kept.write_text("another pod")
-    with kept.open() as held:
+    runs.begin(7, first_s=-1)
+    os.makedirs(runs.paths.root)
+    with Path(runs.paths.kept).open("w") as held:
         assert try_flock(held.fileno())
         assert runs.program() == []
     assert len(runs.waiting()) == 1

@@ -22,7 +22,7 @@ NAME = "7.0a1b2c3d"
 @pytest.fixture
 def paths(tmp_path: Path) -> NodePaths:
     """Return the directories of a node, of which none is there yet."""
-    return NodePaths(str(tmp_path), "/nowhere")
+    return NodePaths(str(tmp_path), str(tmp_path), "/nowhere")
 
 
 def test_the_oldest_comes_first_and_one_whose_harvest_took_long_after_all_that_nobody_has_begun(

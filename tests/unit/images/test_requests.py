@@ -29,7 +29,7 @@ FAILURE = RememberedFailure("registry-unreachable", {}, "away")
 def paths(tmp_path: Path) -> NodePaths:
     """Return the directories of a node that has nothing to import."""
     (tmp_path / "n1").mkdir()
-    return NodePaths(str(tmp_path / "n1"), "/nowhere")
+    return NodePaths(str(tmp_path / "n1"), str(tmp_path / "n1"), "/nowhere")
 
 
 def asked_for(name: str, uid: int = 2001, ago_s: float = 0.0) -> ImportRequest:
@@ -107,7 +107,7 @@ def test_a_hook_that_dies_at_any_point(tmp_path: Path, monkeypatch: pytest.Monke
     for turn in count(1):
         root = tmp_path / str(turn)
         root.mkdir()
-        paths, request = NodePaths(str(root), "/nowhere"), asked_for("a")
+        paths, request = NodePaths(str(root), str(root), "/nowhere"), asked_for("a")
 
         def ask(paths: NodePaths = paths, request: ImportRequest = request) -> None:
             requests.submit(paths, request)

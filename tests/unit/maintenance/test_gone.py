@@ -16,6 +16,11 @@ from warmstart.maintenance.gone import remove_gone
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access
 
+LEFT = [
+    *("{run}/state/7", "{run}/errands/removals/0,0,0,7.0a1b2c3d", "{var}/errands/imports/0,0,0,a"),
+    *("{var}/stage/7.0a1b2c3d.numba", "{var}/spool/bundle", ""),
+]
+
 
 class Controller:
     """A controller that knows the node `known`, and writes down what it was asked."""
@@ -45,9 +50,11 @@ def make(node: Node, name: str, *, last: float = 1.0, left: str = "") -> None:
     for place in (paths.state, paths.bundles, paths.errands, f"{node.base}/shelf/{name}/images"):
         os.makedirs(place)
     Path(paths.bundles, "copy.sqsh").write_bytes(b"copy")
+    Path(paths.began).touch()
     if left:
-        os.makedirs(f"{paths.root}/{left}")
-    os.utime(paths.state, (last, last))
+        os.makedirs(left.format(var=paths.root, run=paths.runtime))
+    for place in (paths.began, paths.state):
+        os.utime(place, (last, last))
 
 
 def there(node: Node) -> list[str]:
@@ -62,7 +69,7 @@ def test_all_of_a_name_that_the_cluster_has_forgotten_goes(node: Node, controlle
     assert there(node) == ["known"]
 
 
-@pytest.mark.parametrize("left", ["state/7", "stage/7.0a1b2c3d.numba", "spool/bundle", "errands/harvests/7", ""])
+@pytest.mark.parametrize("left", LEFT)
 def test_what_waits_there_or_a_job_within_the_month_keeps_it(node: Node, controller: Controller, left: str) -> None:
     """Maintenance of that node finishes it first, or the name comes back. Nobody is asked."""
     make(node, "gone", left=left, last=1.0 if left else 2e9)

@@ -40,6 +40,7 @@ class Host:
         self.log = Path(site.policy.paths.audit)
         site.write(site.policy._replace(paths=site.policy.paths._replace(metrics=str(self.directory))))
         os.makedirs(site.paths.state)
+        os.makedirs(site.paths.root)
 
     def write(self, *, problem: bool = False) -> dict[str, float]:
         """Write the host's metrics; return them."""

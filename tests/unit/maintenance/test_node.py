@@ -41,7 +41,7 @@ class Host:
         self.over: dict[int, bool | None] = {}
         self.asked: list[int] = []
         monkeypatch.setattr(commands, "job", self._job)
-        for path in (site.paths.state, site.paths.view):
+        for path in (site.paths.root, site.paths.state, site.paths.view):
             os.makedirs(path, mode=0o755)
         self.workspaces = site.base / "workspace"
         self.workspaces.mkdir(parents=True)
@@ -56,7 +56,7 @@ class Host:
     def run(self, job_id: int = 7, **changes: object) -> Run:
         """Have a run of a job on the node, with a function that numba compiled."""
         record = a_run(
-            job_id=job_id, view_id=job_id, boot_id=runs.incarnation(), workspace=str(self.site.base / "workspace"),
+            job_id=job_id, view_id=job_id, workspace=str(self.site.base / "workspace"),
             publish_scope=SCOPE, seeded={"numba": Seeded("ns", [])}, path="/c",
         )  # fmt: skip
         record = changed(record, **changes)
@@ -100,7 +100,7 @@ def test_a_run_without_an_epilog_is_finished(node: Host) -> None:
     node.over[7] = True
     assert (node.maintain().finished, node.left()) == (1, [])
     assert len(node.site.offered()) == 1
-    assert [event["rebooted"] for event in node.site.events("run.abandoned")] == [False]
+    assert len(node.site.events("run.abandoned")) == 1
 
 
 @pytest.mark.report
@@ -124,9 +124,12 @@ def test_the_board_of_a_long_job_stays(node: Host) -> None:
     assert os.listdir(node.site.store / "runs" / "c.7.1") == ["caches.key.proposal"]
 
 
-def test_a_run_before_the_reboot_is_over(node: Host) -> None:
-    node.recorded(node.run(boot_id="another"))
-    assert node.maintain().finished == 1
+def test_what_a_boot_left_goes_although_the_job_runs_elsewhere(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing names it any more, and nobody is asked; a job with a step daemon here keeps what it has."""
+    for job_id in (7, 8):
+        node.run(job_id)
+    monkeypatch.setattr(commands, "with_daemons", lambda: frozenset({8}))
+    assert (node.maintain().removed, node.left()) == (1, ["8.00000000"])
     assert node.asked == []
 
 
@@ -146,12 +149,13 @@ def test_a_controller_that_is_silent_is_asked_once(node: Host) -> None:
     assert len(node.asked) == 1
 
 
-def test_trees_that_nothing_names_go(node: Host) -> None:
+def test_trees_that_nothing_names_go(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stages, workspaces and views of jobs that are over; others of that name and of running jobs stay.
 
     A component of a heterogeneous job has the leader's id in its directory's name, and its own in the mark.
     """
     node.over[8] = True
+    monkeypatch.setattr(commands, "with_daemons", lambda: frozenset({9}))
     for directory, names in (
         (node.site.paths.stage, ("8.0a1b2c3d.numba", "9.0a1b2c3d.numba", "other")),
         (str(node.workspaces), ("8.00000000", "9.00000000", ".8.0a1b2c3d", ".9.0a1b2c3d", "import.x")),
@@ -166,10 +170,10 @@ def test_trees_that_nothing_names_go(node: Host) -> None:
     assert sorted(os.listdir(node.site.paths.view)) == ["9", "lost+found"]
 
 
-@pytest.mark.parametrize("case", ["done", "rebooted", "old", "damaged", "fails"])
+@pytest.mark.parametrize("case", ["done", "old", "damaged", "fails"])
 def test_deferred_harvests_are_finished_or_dropped(node: Host, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     """What can't be finished any more is dropped with its reason; what fails is tried again."""
-    record = node.run(left=["numba"], boot_id="another" if case == "rebooted" else runs.incarnation())
+    record = node.run(left=["numba"])
     since = time.time() - (deferred.LONGEST_SECONDS + 60 if case == "old" else 0)
     deferred.defer(node.site.paths, HARVESTS, record, since)
     if case == "damaged":
@@ -185,7 +189,7 @@ def test_deferred_harvests_are_finished_or_dropped(node: Host, monkeypatch: pyte
     assert len(node.site.offered()) == (case == "done")
     left = [item.name for item in runs_left(node.site.paths, HARVESTS)]
     assert left == ([record.name] if case == "fails" else [])
-    reasons = {"rebooted": deferred.REBOOTED, "old": deferred.TOO_OLD, "damaged": deferred.DAMAGED}
+    reasons = {"old": deferred.TOO_OLD, "damaged": deferred.DAMAGED}
     dropped = [event["reason"] for event in node.site.events("harvest.dropped")]
     assert dropped == ([reasons[case]] if case in reasons else [])
     told = [event for name in ("harvest.dropped", "harvest.finished") for event in node.site.events(name)]
@@ -215,7 +219,7 @@ def test_no_users_harvests_keep_other_work_waiting(node: Host, monkeypatch: pyte
         assert not os.path.exists(orphan.directory)
         if context.run.uid == os.getuid():
             time.sleep(options.budget)
-        return Outcome("unchanged", run=changed(context.run, left=["numba"], judged=kept))
+        return Outcome(run=changed(context.run, left=["numba"], judged=kept))
 
     monkeypatch.setattr(harvest, "run", slow)
     work = registry.load(HARVESTS.name)
@@ -245,7 +249,8 @@ def test_what_was_spooled_is_published(node: Host, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bug", [False, True])
 def test_a_part_that_fails_keeps_no_other(node: Host, monkeypatch: pytest.MonkeyPatch, bug: bool) -> None:
-    node.recorded(node.run(boot_id="another"))
+    node.recorded(node.run())
+    node.over[7] = True
 
     def fail(*_: object) -> None:
         raise ZeroDivisionError if bug else OSError(5, "Input/output error")

@@ -134,7 +134,7 @@ def test_later_rules_add_to_earlier_ones(policy_of: Make) -> None:
     assert grant.images == ["docker://a.org/x:1", "docker://a.org/y:1"]
     assert grant.profiles == ["numba", "inductor"]
     assert grant.env == {"A": "1", "B": "2"}
-    assert (grant.scope, grant.reason) == ("site", "")
+    assert (grant.read_scopes[0], grant.reason) == ("site", "")
 
 
 @pytest.mark.threat(9)
@@ -283,14 +283,14 @@ def test_the_last_rule_with_a_mode_decides(
 def test_a_job_that_wants_nothing_gets_nothing(policy_of: Make, job: Job, reason: str) -> None:
     policy = policy_of(ALL)
     grant = combine(policy, matching(policy, job, no_groups), job)
-    assert grant == Grant([], [], {}, "user", [], "", reason)
+    assert grant == Grant([], [], {}, [], "", reason)
 
 
 @pytest.mark.parametrize(
     "rules", ["", "  - {name: a, match: {node: n2}, images: ['docker://a.org/x:1'], env: {A: '1'}}\n"]
 )
 def test_a_job_that_no_rule_matches_is_left_alone(policy_of: Make, rules: str) -> None:
-    assert granted(policy_of(rules), JOB) == Grant([], [], {}, "user", [], "", NO_RULE)
+    assert granted(policy_of(rules), JOB) == Grant([], [], {}, [], "", NO_RULE)
 
 
 @pytest.mark.parametrize(("job_id", "allocated"), [(0x03FFFFFF, True), (0xFFFEFFFF, True), (0xFFFF0000, False)])
@@ -311,7 +311,7 @@ def test_a_job_without_an_allocation_is_left_alone(policy_of: Make, job_id: int,
 def test_system_accounts_get_nothing(policy_of: Make, uid: int, reason: str) -> None:
     policy = policy_of(ALL)
     policy = policy._replace(import_user=policy.import_user._replace(uid=2902))
-    assert granted(policy, JOB._replace(uid=uid)) == Grant([], [], {}, "user", [], "", reason)
+    assert granted(policy, JOB._replace(uid=uid)) == Grant([], [], {}, [], "", reason)
     assert granted(policy, JOB).profiles == ["numba"]
 
 

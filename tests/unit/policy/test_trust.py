@@ -13,6 +13,8 @@ import pytest
 from tests.lib.command_line import POLICY, answer, installed, run
 from tests.lib.policy_site import Compile, a_rule
 from tests.lib.runs import a_job
+from warmstart.cli import policy as command
+from warmstart.cli.policy import _Cluster
 from warmstart.doctor import policy as doctor
 from warmstart.doctor.finding import run as run_checks
 from warmstart.job import Job
@@ -21,6 +23,8 @@ from warmstart.policy import trust
 from warmstart.policy.current import current_policy
 from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant, combine, matching, private_repository
+from warmstart.slurm.facts import Settings
+from warmstart.slurm.slurmctld import LookUpFailed, Slurmctld
 
 pytestmark = pytest.mark.threat(36)
 
@@ -134,16 +138,22 @@ def test_a_policy_that_declares_nothing_reads_nothing(compiled_of: Compile, monk
     assert trust.proven(bare, "/nowhere") is bare
 
 
-def test_a_controller_that_does_not_answer_says_nothing(policy: Policy, tmp_path: Path) -> None:
-    silent = policy._replace(paths=policy.paths._replace(scontrol=str(tmp_path / "nowhere")))
-    assert trust.enforced(silent, Installation(str(tmp_path)), "") is None
-
-
 @pytest.fixture
 def slurmctld(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str] | None]:
-    """Return what the running slurmctld enforces, under "words"; nothing at first."""
+    """Return what the running slurmctld enforces, under "words"; None if it does not answer; nothing at first."""
     state: dict[str, list[str] | None] = {"words": []}
-    monkeypatch.setattr(trust, "enforced", lambda *_: state["words"])
+
+    def enforced(*_: object) -> list[str]:
+        if (words := state["words"]) is None:
+            raise LookUpFailed(what="what it enforces", problem="silent")
+        return words
+
+    def asked(_: Policy) -> _Cluster | None:
+        words = state["words"]
+        return words if words is None else _Cluster(Settings({"AccountingStorageEnforce": [",".join(words)]}), {})
+
+    monkeypatch.setattr(Slurmctld, "enforced", enforced)
+    monkeypatch.setattr(command, "_asked", asked)
     return state
 
 

@@ -72,7 +72,7 @@ def test_an_unknown_profile_is_the_policys_fault() -> None:
 
 # Warp's own key is seven digits: of many users' modules two would soon have the same.
 def test_a_job_that_publishes_into_a_shared_scope_is_left_without_warp(tmp_path: Path) -> None:
-    grant = Grant(["warp"], ["warp"], {}, "site", ["site"], "site", "")._replace(images=[])
+    grant = Grant(["warp"], ["warp"], {}, ["site"], "site", "")._replace(images=[])
     policy = a_policy(tmp_path)
     assert plan.profiles(policy, grant, NOTHING) == []
     assert plan.left_out(policy, grant, NOTHING) == {"warp": plan.SHARED_SCOPE}

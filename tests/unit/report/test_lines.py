@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.lib.hook_lines import EPILOG, NOW, PROLOG, epilog, finished, started
 from warmstart.audit.line import CUT, Line, shaped, timestamp
-from warmstart.report.lines import KILLED, UNFINISHED, Failure, Hooks, ImageUse, hook_of, hooks, why_cold
+from warmstart.report.lines import KILLED, UNFINISHED, Hooks, hook_of, hooks, why_cold
 from warmstart.report.story import about, advice, parts
 from warmstart.report.summary import summarize
 
@@ -31,13 +31,12 @@ def test_a_last_line_is_read() -> None:
     )
     assert (hook.name, hook.node, hook.job, hook.user) == ("prolog", "n1", 7, "alice")
     assert (hook.began, hook.seconds, hook.outcome, hook.head) == ("2026-01-31T09:30:00.000Z", 1.0, "ok", True)
-    assert hook.images == [ImageUse("r/a:1", "waited", 70, 0.003, 0.002)]
+    assert (hook.images, hook.failures) == ([IMAGE], [REFUSED])
     assert [(profile, why_cold(item)) for profile, item in hook.starts] == [
         ("numba", ("", "")),
         ("jax", ("no-vote", "")),
     ]
     assert [profile for profile, _ in hook.harvests] == ["triton"]
-    assert hook.failures == [Failure("refused", "image", "x", "why", "do")]
 
 
 @pytest.mark.parametrize(("degree", "what"), [(None, "seed"), (7, "seed"), ("refused", "refused")])
@@ -102,7 +101,7 @@ def test_what_was_cut_is_nothing_of_its_own() -> None:
     long = shaped(finished(images=[IMAGE] * 60, caches={f"p{n}": {"warm": True, "x": "y" * 90} for n in range(70)}))
     assert (CUT in str(long["images"]), CUT in str(long["caches"])) == (True, True)
     hook = hook_of(long, "ok")
-    assert {image.how for image in hook.images} == {"waited"}
+    assert {image["how"] for image in hook.images} == {"waited"}
     assert len(hook.harvests) == 0
 
 

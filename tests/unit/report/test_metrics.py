@@ -10,16 +10,18 @@ from tests.lib.hook_lines import NOW, act, epilog, finished, started
 from warmstart.audit.line import Line
 from warmstart.host import wire
 from warmstart.report import metrics
-from warmstart.report.lines import hooks
+from warmstart.report.lines import Hooks
 from warmstart.report.metrics import Counters, Metric, Sample
 
 
 def counted(*lines: Line, now: float = NOW) -> Counters:
     """Return the counters after these lines."""
-    counters = Counters()
+    counters, pairs = Counters(), Hooks()
     for line in lines:
         counters.add_line(line)
-    for hook in hooks(lines, now):
+        for hook in pairs.add(line):
+            counters.add_hook(hook)
+    for hook in pairs.killed(now):
         counters.add_hook(hook)
     return counters
 

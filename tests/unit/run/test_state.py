@@ -66,7 +66,7 @@ def test_what_a_run_says_of_its_caches() -> None:
     run = a_run(seeded={"triton": Seeded("cd34")}, left=["triton"], others=[OTHER._replace(left=["numba"])])
     first, second = run.caches
     assert (first, second.seeded) == (run.own, OTHER.seeded)
-    assert run.directory_of(second) == f"{run.directory}/sets/c0ffee00"
+    assert run.directory_of(second) == f"{run.directory}/caches/c0ffee00"
     assert run.directory_of(first) == run.directory
     assert run.left == ["triton", "numba"]
     assert runs.decode("", runs.encode(run)) == run
@@ -132,7 +132,7 @@ def test_the_longest_run_can_be_deferred(tmp_path: Path, monkeypatch: pytest.Mon
     """It is written down within another file there, and longer for that; a longer one is one damaged run, no more."""
     long = a_run(seeded={"numba": Seeded("ab12", [SeededBundle("site", "b", "ab", ['"'] * 1000)])})
     monkeypatch.setattr(runs, "LONGEST", len(runs.encode(long)))
-    node = NodePaths(str(tmp_path), "")
+    node = NodePaths(str(tmp_path), str(tmp_path), "")
     deferred.defer(node, HARVESTS, long, 1.5)
     assert runs_left(node, HARVESTS) == [DeferredHarvest(long.name, 1.5, long)]
     os.truncate(damage(node, HARVESTS, "8.0a1b2c3d"), runs.LONGEST * 3)

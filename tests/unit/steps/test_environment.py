@@ -29,7 +29,7 @@ def printed(
 ) -> tuple[int, list[str]]:
     """Run the real task prolog as Slurm would, by a daemon with its title; return its status and lines."""
     script = tmp_path / "task-prolog"
-    script.write_text(SCRIPT.read_text().replace("@VAR@", str(tmp_path)))
+    script.write_text(SCRIPT.read_text().replace("@RUN@", str(tmp_path)))
     env = {"SLURMD_NODENAME": "node", "SLURM_JOB_ID": job, **(user or {})}
     daemon = [f"slurmstepd: [{job}.{step}]", "-c", f"/bin/sh {script}; exit $?"]
     ended = subprocess.run(daemon, executable="/bin/bash", env=env, capture_output=True, text=True, check=False)

@@ -100,7 +100,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 def test_new_entries_reach_the_store(job: Job) -> None:
     job.write("numba", numba_files() | {"tmp.lock": b"", "readme": b""})
     outcome = job.harvest()
-    assert outcome == Outcome("changed", run=job.context.run)
+    assert outcome == Outcome(run=job.context.run)
     assert job.offered() == [ENTRY]
     told = job.logged()["numba"]
     assert (told["entries"], told["scope"], told["known"], "truncated" in told) == (1, SCOPE, 0, False)
@@ -144,7 +144,7 @@ def with_another_set(job: Job) -> Caches:
     other = Caches("c0ffee00", "sha256:ab", publish_scope=SCOPE, seeded={"numba": Seeded("other", [])})
     job.change(others=[other])
     job.write("numba", numba_files())
-    job.write(f"../sets/{other.key}/cache/numba", numba_files())
+    job.write(f"../caches/{other.key}/cache/numba", numba_files())
     return other
 
 
@@ -258,7 +258,7 @@ def test_only_what_a_success_left_where_that_matters(job: Job) -> None:
     assert (job.offered("trt-rtx"), job.offered()) == ([], [ENTRY])
     told = job.logged()
     assert (told["trt-rtx"], told["numba"]["entries"]) == ({"left_out": "the job failed"}, 1)
-    assert job.harvest(failed._replace(after_success=None)) == Outcome("skipped")
+    assert job.harvest(failed._replace(after_success=None)) == Outcome()
     job.logged()
     assert job.entries(failed._replace(failure=lambda _deadline: "")) == 1
 
@@ -335,7 +335,7 @@ def test_nobody_knows_the_names_any_more(job: Job) -> None:
     assert job.offered() == []
 
 
-@pytest.mark.parametrize("missing", ["after a reboot", "its overlay is not mounted any more", "it is being removed"])
+@pytest.mark.parametrize("missing", ["its overlay is not mounted any more", "it is being removed"])
 def test_what_is_missing_was_not_always_removed_by_the_job(job: Job, missing: str) -> None:
     job.write("numba", numba_files())
     job.harvest()
@@ -344,9 +344,7 @@ def test_what_is_missing_was_not_always_removed_by_the_job(job: Job, missing: st
     run = job.context.run.directory
     shutil.rmtree(f"{run}/cache/numba")
     os.mkdir(f"{run}/cache/numba")
-    if missing == "after a reboot":
-        job.change(boot_id="another boot")
-    elif missing == "it is being removed":
+    if missing == "it is being removed":
         os.rename(f"{run}/cache", f"{run}/.cache")
     else:
         os.makedirs(f"{run}/.seed/numba")
@@ -382,13 +380,12 @@ def listing(job: Job) -> Listing:
 def test_a_node_of_several_hands_in(job: Job, started: list[list[str]]) -> None:
     on(job, "n1")
     job.write("numba", numba_files())
-    outcome = job.harvest()
-    assert (outcome.state, outcome.degraded) == ("changed", [])
+    assert job.harvest().degraded == []
     assert (job.offered(), listing(job).standing.missing, started) == ([], ["n2"], [])
     told = job.logged()["numba"]
     assert ("bundle" in told, told["entries"], told["handed_in"]) == (False, 0, 1)
     on(job, "n2")
-    assert job.harvest().state == "unchanged"
+    assert job.harvest().degraded == []
     assert (listing(job).standing.missing, len(listing(job).parts)) == ([], 1)
     assert [arguments[:2] for arguments in started] == [["background", "parts"]]
 
@@ -466,7 +463,7 @@ def test_what_an_overlay_tells_of_its_use(  # noqa: PLR0917 - a row
     monkeypatch.setattr(harvest, "collect_overlay", lambda *_, **__: found)
     given = SeededBundle("site", bundle_id(1, "ab" * 32), "ab" * 32, [ENTRY])
     job.seeded(**{profile: Seeded("ns", [given])})
-    assert job.harvest().state == "unchanged"
+    job.harvest()
     assert [cache["use"] for cache in job.logged().values()] == [use]
 
 

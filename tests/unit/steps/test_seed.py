@@ -117,7 +117,7 @@ def cold(node: Node) -> dict[str, str]:
 
 def test_an_empty_store_leaves_the_job_cold(node: Node) -> None:
     outcome = node.run(Options(("numba", "jax")))
-    assert (outcome.state, outcome.degraded, node.cached()) == ("unchanged", [], {})
+    assert (outcome.degraded, node.cached()) == ([], {})
     assert {name: found.entries for name, found in seeded(outcome).items()} == {"numba": [], "jax": []}
     assert len({found.namespace for found in seeded(outcome).values()}) == 2
     assert ran(outcome).own.facts["image"] == "label:bare"
@@ -128,7 +128,7 @@ def test_an_empty_store_leaves_the_job_cold(node: Node) -> None:
 def test_where_overlays_are_not_to_be_had_entries_are_extracted(node: Node) -> None:
     node.publish(ENTRIES)
     outcome = node.run()
-    assert (outcome.state, outcome.degraded) == ("changed", [])
+    assert outcome.degraded == []
     assert seeded(outcome)["numba"].entries == ["m/f"]
     assert node.cached() == {"numba/m/f.nbi": b"index", "numba/m/f.1.nbc": b"data"}
     assert (node.cache / "numba/m/f.nbi").stat().st_mtime_ns == MTIME_NS

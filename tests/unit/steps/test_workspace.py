@@ -66,7 +66,7 @@ def test_no_workspace_is_made_on_a_disk_at_its_floor(
         workspace.run(short[0], OPTIONS)
     assert os.listdir(short[1]) == []
     disk[used_up] = 51
-    assert workspace.run(short[0], OPTIONS).state == "changed"
+    assert ran(workspace.run(short[0], OPTIONS)).own.path
 
 
 @pytest.mark.threat(4)
@@ -130,7 +130,7 @@ def test_a_list_that_has_no_space_is_done_without(short: tuple[Context, Path], m
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(view, "write_all", full)
-    assert workspace.run(short[0], OPTIONS).state == "changed"
+    assert ran(workspace.run(short[0], OPTIONS)).own.path
     assert view.shown(short[0].run.directory) == []
 
 

@@ -96,7 +96,7 @@ def note_other(cache: str, step: str, caches: str | None) -> None:
     """Leave a note that the container of a step is not of the image that the job's first caches belong to.
 
     `cache` is that of the job's run: scripts empty TMPDIR, and then a container that is used again would have the job's
-    first caches. `step` is the step's number, `caches` the key of the set that it has, if any; enroot's hook
+    first caches. `step` is the step's number, `caches` the key of those that it has, if any; enroot's hook
     (packaging/enroot) reads the note. Raises `OSError`.
     """
     _leave(f"{cache}/{STEPS}", step if step.isascii() and step.isdecimal() else "none", caches or "")

@@ -112,7 +112,7 @@ def asked(requested: Request) -> list[str]:
 def _show(context: Context, wanted: Wanted) -> Outcome:
     why = NO_WAY if context.policy.constant_path not in WAYS else "" if context.run.own.path else NO_ROOM
     if why:
-        return Outcome("skipped", notices=tuple(why.format(model=model) for model in wanted.models))
+        return Outcome(notices=tuple(why.format(model=model) for model in wanted.models))
     return run(context, wanted)
 
 
@@ -147,7 +147,7 @@ def run(context: Context, wanted: Wanted) -> Outcome:
             notices.append(f"model {model} is read from the shared file system: {told}")
         elif left_out:
             notices.append(f"model {model}: {left_out[0]}")
-    return Outcome("changed", detail, degraded=failures, notices=tuple(notices))
+    return Outcome(detail=detail, degraded=failures, notices=tuple(notices))
 
 
 def _one(context: Context, asked: _Asked) -> _Found:

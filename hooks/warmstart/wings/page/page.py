@@ -10,7 +10,7 @@ from html import escape
 
 from warmstart.policy.units import format_duration, format_size
 from warmstart.report.story import COLD
-from warmstart.report.summary import Day, Summary, Uses, counted
+from warmstart.report.summary import Summary, Uses, counted
 from warmstart.wings.page import charts
 from warmstart.wings.page.charts import Series
 
@@ -62,8 +62,8 @@ footer { margin-top: 20px; }
 """
 
 
-def page(summary: Summary, made: str) -> str:
-    """Return the page; `made` is when, for the foot."""
+def page(summary: Summary, days: Mapping[str, Summary], made: str) -> str:
+    """Return the page; `days` have the summaries of days (2026-01-31), `made` is when, for the foot."""
     title = escape(": ".join(filter(None, ("warmstart report", ", ".join(summary.clusters)))))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -71,7 +71,7 @@ def page(summary: Summary, made: str) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{_STYLE}</style></head><body>"
         f'<h1>{title}</h1><p class="soft">{escape(_when(summary))}</p>'
-        f'{_tiles(summary)}<div class="grid2">{_figures(summary.days)}{_tables(summary)}</div>{_times(summary)}'
+        f'{_tiles(summary)}<div class="grid2">{_figures(days)}{_tables(summary)}</div>{_times(summary)}'
         f'<footer class="soft"><p>{escape(METHOD)}</p><p>Made {escape(made)}.</p></footer></body></html>\n'
     )
 
@@ -97,13 +97,14 @@ def _tiles(summary: Summary) -> str:
     return f'<div class="tiles">{shown}</div>'
 
 
-def _figures(days: Sequence[Day]) -> str:
-    labels = [day.start[5:] for day in days]
-    jobs = [Series("jobs", "a", [day.jobs for day in days])]
-    caches = [Series("hit", "a", [day.hit for day in days]), Series("built", "b", [day.built for day in days])]
+def _figures(days: Mapping[str, Summary]) -> str:
+    labels, of_days = [day[5:] for day in days], [*days.values()]
+    jobs = [Series("jobs", "a", [day.jobs for day in of_days])]
+    uses = [day.caches for day in of_days]
+    caches = [Series("hit", "a", [one.hit for one in uses]), Series("built", "b", [one.built for one in uses])]
     images = [
-        Series("no import", "a", [max(day.uses - day.imported, 0) for day in days]),
-        Series("imported", "b", [day.imported for day in days]),
+        Series("no import", "a", [day.avoided for day in of_days]),
+        Series("imported", "b", [day.imports for day in of_days]),
     ]
     figures = (("Job starts", jobs), ("Caches", caches), ("Images", images))
     return "".join(_figure(title, labels, series) for title, series in figures)

@@ -1,9 +1,9 @@
 """Reserve TCP ports on this host: a ledger of reservations, and a check that a port is not in use. Runs as root.
 
-    <var>/ports/<port>      root, 0600: who holds the port; one directory for all slurmds of a host
+    /run/warmstart/ports/<port>     root, 0600: who holds the port; one directory for all slurmds of a host
 
-A job holds a port from its prolog to its epilog on the head node. Entries of an earlier boot are ignored: their jobs
-are gone. The ledger cannot keep other programs from binding a port after the check (docs/threats.md, row 18).
+A job holds a port from its prolog to its epilog on the head node, or to the next boot. The ledger cannot keep other
+programs from binding a port after the check (docs/threats.md, row 18).
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ class Holder(NamedTuple):
     job_id: int
     run_id: str
     uid: int
-    boot_id: str
 
 
 class PortRequest(NamedTuple):
@@ -54,7 +53,7 @@ class PortRequest(NamedTuple):
 
 def directory(paths: NodePaths) -> str:
     """Return the ledger of this host; all its nodes share it."""
-    return f"{paths.shared}/ports"
+    return f"{os.path.dirname(paths.runtime)}/ports"
 
 
 def reserve(directory: str, holder: Holder, request: PortRequest, restarts: int, deadline: Deadline) -> list[int]:
@@ -150,11 +149,11 @@ def _candidates(request: PortRequest, job_id: int, restarts: int) -> Iterator[in
 
 
 def _taken(ledger: int, holder: Holder) -> dict[int, Holder]:
-    """Return the entries of other jobs; remove those that are damaged, of an earlier boot, or of this job."""
+    """Return the entries of other jobs; remove those that are damaged, or of this job."""
     taken = {}
     for port, other in _entries(ledger):
         ours = other is not None and other[:2] == holder[:2]
-        if other is None or ours or other.boot_id != holder.boot_id:
+        if other is None or ours:
             unlink_if_there(str(port), ledger)
         else:
             taken[port] = other

@@ -147,7 +147,7 @@ def run(context: Context, options: Options) -> Outcome:
     try:
         outcome = _reserve(context, options) if options.head else _join(context, options)
     except WarmstartError as error:
-        outcome = Outcome("skipped", degraded=[error])
+        outcome = Outcome(degraded=[error])
     if options.head and options.others:
         outcome = outcome._replace(topics=(options.barrier.path,))  # a refusal is published, too
     return outcome._replace(degraded=[_by_rule(error, options) for error in outcome.degraded])
@@ -176,7 +176,7 @@ def _ports(context: Context, options: Options) -> list[int]:
     if not (options.alone or rule.shared_nodes):
         problem = f"no rendezvous port: the job does not have its first node {run.node} exclusively"
         raise PortsUnavailable(problem=problem)
-    holder = Holder(run.node, run.job_id, run.run_id, run.uid, run.boot_id)
+    holder = Holder(run.node, run.job_id, run.run_id, run.uid)
     request = PortRequest(*rule.ports, 1 + options.further, rule.per_user)
     directory = ledger.directory(context.paths)
     with using_state(directory):
@@ -210,7 +210,7 @@ def _outcome(address: str, ports: list[int]) -> Outcome:
     }
     if further:
         environment["WARMSTART_PORTS"] = ",".join(map(str, further))
-    return Outcome("changed", detail={"address": address, "ports": ports}, environment=environment)
+    return Outcome(detail={"address": address, "ports": ports}, environment=environment)
 
 
 def _deadline(context: Context, options: Options) -> Deadline:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from warmstart.errand import Errands
 from warmstart.host import wire
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import ensure_path
+from warmstart.host.files import ensure_path, touch
 from warmstart.images import private
 from warmstart.images.imports import requests
 from warmstart.images.imports.requests import IMPORTS, ImportRequest
@@ -66,7 +66,8 @@ def run(policy: Policy, site: Site, installation: Installation) -> list[Prefetch
     paths = installation.node(site.requester.node)
     deadline = after(RUN_S)
     with using_state(paths.root):
-        ensure_path(paths.state, 0o700)  # makes this host a node with maintenance, although no hook runs here
+        ensure_path(paths.root, 0o755)
+        touch(paths.began)  # makes this host a node with maintenance, although no hook runs here
         done = []
         for reference, name in wanted(policy):
             of_image = private.site_of(site, name, deadline) if name else site

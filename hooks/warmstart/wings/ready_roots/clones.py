@@ -68,10 +68,10 @@ def give(context: Context, image: StepImage, namespaces: list[int], tree: Unpack
             source = view.mount_for(base, os.urandom(4).hex(), clone, owner)
         finally:
             os.close(clone)
+        # A namespace that follows the node's mounts has the outer one by now, which became private before the inner.
+        mounts = [os.path.dirname(source), source]
         for namespace in namespaces:
-            attach_in_namespace(
-                namespace, run.directory, [os.path.dirname(source)], context.deadline.within(ATTACHING_S)
-            )
+            attach_in_namespace(namespace, run.directory, mounts, context.deadline.within(ATTACHING_S))
         view.show(base, Shown("ro", "root", source, file, NOTHING, NOTHING), run.uid)
     return Given(source)
 

@@ -42,7 +42,7 @@ def run(context: Context, options: Options) -> Outcome:
     """Show the job the tree of its first image. Raises `NotShown`, `StoreError` or `ResourceError`."""
     run = context.run
     if not (run.own.path and run.images) or run.own.image.startswith(CLAIMED):
-        return Outcome("skipped")
+        return Outcome()
     from warmstart.images.unpacked import shelf_of, take
     from warmstart.step_image import StepImage
     from warmstart.wings.ready_roots import clones
@@ -59,6 +59,6 @@ def run(context: Context, options: Options) -> Outcome:
         raise clones.failure(image, error) from error
     clones.tell(context, image, given)
     if given.reason:
-        return Outcome("unchanged")
+        return Outcome()
     variables = {VARIABLE: f"{run.directory}/{given.source}"}
-    return Outcome("changed", environment=variables)
+    return Outcome(environment=variables)

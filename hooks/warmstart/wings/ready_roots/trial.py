@@ -27,7 +27,6 @@ from warmstart.host.namespaces import CLONE_NEWNS, enter_new
 from warmstart.lean import libc
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy
-from warmstart.run.state import incarnation
 
 NOBODY = Identity("nobody", 65534, 65534)
 OWNER = (65533, 65532)  # of the files on the shelf, uid and gid; any others than nobody's
@@ -55,9 +54,9 @@ def of_this_boot(policy: Policy, paths: NodePaths) -> bool:
 
     What did not work is tried again after an hour: an admin may have mended it.
     """
-    key = " ".join((incarnation(), *(str(os.stat(path).st_dev) for path in _places(policy))))
-    ensure_path(paths.work, 0o700)
-    fd = os.open(paths.work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    key = " ".join(str(os.stat(path).st_dev) for path in _places(policy))
+    ensure_path(paths.runtime, 0o755)
+    fd = os.open(paths.runtime, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
             known, _, works = read_small(RESULT, LONGEST, fd).decode().rpartition(" ")

@@ -84,8 +84,7 @@ def _audited(name: str, installation: Controller, job: Job, work: Callable[[Cont
     current = _current(installation)
     syslog = not isinstance(current, PolicyError) and current.policy.audit.syslog
     log = Log(installation.audit, {**job.as_audit(), "hook": name, "run_id": os.urandom(4).hex()}, syslog=syslog)
-    job_fields: dict[str, object] = {"partition": job.partition, "account": job.account}
-    log.begin(**job_fields)
+    log.begin()
     outcome = "failed"
     try:
         _work(installation, job, log, current, work)
@@ -99,7 +98,7 @@ def _audited(name: str, installation: Controller, job: Job, work: Callable[[Cont
         outcome = "crashed"
         log.say(traceback=_traceback())
     took = round((time.monotonic() - started) * 1000, 3)
-    log.finish(outcome=outcome, status=0, duration_ms=took, **job_fields)
+    log.finish(outcome=outcome, status=0, duration_ms=took)
 
 
 def _current(installation: Controller) -> CurrentPolicy | PolicyError:

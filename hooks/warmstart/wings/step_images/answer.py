@@ -5,7 +5,7 @@
       the answer: one line ◀─ obtained and waited for, as by a prolog (`steps.image`) ◀─ policy
 
 The line has the image's reference and the step's nodes: nothing that a user writes says who the user is, or which job
-this is, and of nodes only those of that job count (`sets.own_nodes`). The kernel names uid and process of the other
+this is, and of nodes only those of that job count (`caches.own_nodes`). The kernel names uid and process of the other
 end; one of that process's parents must be a step daemon of root's; and a run of that daemon's job must be that
 uid's. So what has left its step, and what comes from outside of jobs, gets no answer but ALONE.
 
@@ -38,11 +38,11 @@ from warmstart.policy.match import OBSERVE
 from warmstart.run import state
 from warmstart.run.state import Run
 from warmstart.session import Session, open_session
-from warmstart.step_image import SetFailed, StepImage
+from warmstart.step_image import StepHasNoCaches, StepImage
 from warmstart.steps import image, seed
 from warmstart.steps.contract import Context
 from warmstart.store.barrier import Barrier
-from warmstart.wings.step_images import sets
+from warmstart.wings.step_images import caches as step_caches
 from warmstart.wings.step_images.asking import (
     ALONE,
     ANSWER_S,
@@ -154,8 +154,7 @@ def find_asker(installation: Installation, pid: int, uid: int) -> Asker | None:
         except WarmstartError:
             return None
         if run is not None:
-            is_its_own = run.uid == uid and run.boot_id == state.incarnation()
-            return Asker(node, job_id, uid, run) if is_its_own else None
+            return Asker(node, job_id, uid, run) if run.uid == uid else None
     return Asker(nodes[0], job_id, uid, None)
 
 
@@ -173,7 +172,6 @@ def _granted(policy: Policy, asker: Asker) -> tuple[Job, Run] | None:
         return None
     run = Run(
         run_id=os.urandom(4).hex(),
-        boot_id=state.incarnation(),
         job_id=asker.job_id,
         view_id=asker.job_id,
         uid=asker.uid,
@@ -221,19 +219,19 @@ def _obtain(session: Session, job: Job, run: Run, question: Question) -> Answer:
     store = dict(private).get(reference, "")
     found = StepImage(reference.canonical(), with_image.own.image, path, question.nodes, store)
     if run.own.path and run.own.seeded:
-        signal.alarm(int(policy.seed.fetch_budget + sets.BEYOND_FETCHING_S + ANSWER_S))
+        signal.alarm(int(policy.seed.fetch_budget + step_caches.BEYOND_FETCHING_S + ANSWER_S))
         try:
             context = context._replace(deadline=after(policy.seed.fetch_budget + ANSWER_S))
             caches = _caches(context, found, barrier and barrier._replace(waits=_say), question.pid)
         except (WarmstartError, OSError) as error:
-            why = error if isinstance(error, WarmstartError) else SetFailed(problem=error.strerror or str(error))
+            why = error if isinstance(error, WarmstartError) else StepHasNoCaches(problem=error.strerror or str(error))
             session.failed(seed.NAME, why)
             notices.append(f"the container has no caches of its own: {why}")
     if run.own.path:  # last: a node may take long, and other nodes need not wait for it
         signal.alarm(int(layout.UNPACK_S + ANSWER_S))
         context = context._replace(deadline=after(layout.UNPACK_S + ANSWER_S))
         with suppress(OSError, WarmstartError), other_namespaces(question.pid, run.job_id) as namespaces:
-            sets.provide_by_wings(context, found, namespaces, caches, layout.UNPACK_S)
+            step_caches.provide_by_wings(context, found, namespaces, caches, layout.UNPACK_S)
     text = "".join(f"{line}\n" for line in notices)
     return Answer(THERE, path, text=text, caches=NO_CACHES if caches is None else caches)
 
@@ -249,14 +247,14 @@ def _options(
     said = {name: HeadImage(layout.digest_of(os.path.basename(path)))} if is_known else {}
     if not reference.tag or not (barrier or said):
         return options
-    place = sets.barrier_about(run, name, run.nodelist or run.node)
+    place = step_caches.barrier_about(run, name, run.nodelist or run.node)
     return options._replace(barrier=place, agreed=frozenset({reference}), of_step=True, said=said)
 
 
 def _caches(context: Context, image: StepImage, barrier: Barrier | None, pid: int) -> str:
-    """Return which set of caches a step's container has."""
+    """Return which caches a step's container has."""
     with other_namespaces(pid, context.run.job_id) as namespaces:
-        return sets.provide(context, image, namespaces, barrier)
+        return step_caches.provide(context, image, namespaces, barrier)
 
 
 def _say(waits: bool) -> None:

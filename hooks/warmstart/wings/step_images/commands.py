@@ -8,7 +8,7 @@ from warmstart.job import Job
 from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant
 from warmstart.request import Request
-from warmstart.wings.step_images import sets
+from warmstart.wings.step_images import caches
 
 
 def remarks(policy: Policy, job: Job, grant: Grant, requested: Request) -> Iterator[str]:  # noqa: ARG001 - the shape of all wings'
@@ -16,5 +16,5 @@ def remarks(policy: Policy, job: Job, grant: Grant, requested: Request) -> Itera
     if grant.profiles or requested.profiles:
         yield (
             "Each other image that a step names (srun --container-image) has caches of its own, for the same profiles: "
-            f"{sets.MOST} of a job on a node, where the node has the socket for steps (warmstart doctor)."
+            f"{caches.MOST} of a job on a node, where the node has the socket for steps (warmstart doctor)."
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warmstart.lean import TYPE_CHECKING, NamedTuple
-from warmstart.paths import SPARE, Installation
+from warmstart.paths import Installation
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -21,7 +21,7 @@ class StepImages(NamedTuple):
 
 def socket_of(installation: Installation) -> str:
     """Return the path of the socket; the unit in `systemd` has the same."""
-    return f"{SPARE}{installation.var}/step-images.sock"
+    return f"{installation.runtime}/step-images.sock"
 
 
 def program_of(installation: Installation) -> str:

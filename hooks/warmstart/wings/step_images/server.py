@@ -83,7 +83,7 @@ def _listening(path: str) -> socket.socket:
     """Make the socket at `path`, in the place of one that is there, and listen. Raises `OSError`."""
     directory, name = os.path.split(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with opened_trusted(directory, make=0o711) as fd:
+    with opened_trusted(directory, make=0o755) as fd:
         fresh = f".{name}.{os.getpid()}"
         with suppress(FileNotFoundError):
             os.unlink(fresh, dir_fd=fd)

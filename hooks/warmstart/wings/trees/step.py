@@ -143,12 +143,12 @@ def why_not(policy: Policy) -> str:
 
 
 def _left(context: Context, sentence: str) -> Outcome:  # noqa: ARG001 - the shape of all steps'
-    return Outcome("skipped", notices=(sentence,))
+    return Outcome(notices=(sentence,))
 
 
 def _show(context: Context, options: Options) -> Outcome:
     if not context.run.own.path:
-        return Outcome("skipped", notices=(NO_ROOM.format(tree=options.tree),))
+        return Outcome(notices=(NO_ROOM.format(tree=options.tree),))
     return run(context, options)
 
 
@@ -193,8 +193,7 @@ def run(context: Context, options: Options) -> Outcome:
         ms=round((time.monotonic() - started) * 1000, 3),
     )
     return Outcome(
-        "changed",
-        {tree.seen.path: _told(found)},
+        detail={tree.seen.path: _told(found)},
         environment=_variables(context, tree.seen.path, found),
         degraded=[found.failure] if found.failure else [],
         notices=_notices(context, options, found),

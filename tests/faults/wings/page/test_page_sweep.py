@@ -47,7 +47,7 @@ def test_the_page_asks_for_nothing(server: int, tmp_path: Path) -> None:
     """Not even for what a user wrote into a name: neither as text, nor where the escaping failed."""
     name = f'"><img src="http://127.0.0.1:{server}/image"><link rel=stylesheet href="http://127.0.0.1:{server}/style">'
     lines = [finished(user=name, head=True), epilog(user=name, caches={name: {"use": "hit"}})]
-    told = page(summarize(lines, NOW), "now")
+    told = page(summarize(lines, NOW), {}, "now")
     unescaped = told.replace("</body>", f"{name}</body>")
     control = unescaped.replace("Content-Security-Policy", "x")
     asked = {}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.lib import browser, sample_log
 from warmstart.report.summary import summarize
+from warmstart.wings.page.commands import by_day
 from warmstart.wings.page.page import page
 
 IMAGES = Path(__file__).resolve().parents[4] / "docs" / "wings"
@@ -17,7 +18,8 @@ def main() -> None:
     """Draw the report's page of the sample log, light and dark."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "report.html")
-        path.write_text(page(summarize(sample_log.lines(4200), sample_log.END), "2026-02-09T06:00:00Z"))
+        lines = [*sample_log.lines(4200)]
+        path.write_text(page(summarize(lines, sample_log.END), by_day(lines), "2026-02-09T06:00:00Z"))
         for name, scheme in (("light", browser.LIGHT), ("dark", browser.DARK)):
             browser.screenshot(path, IMAGES / f"page-{name}.png", SIZE, scheme)
 

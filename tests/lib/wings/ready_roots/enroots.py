@@ -91,7 +91,7 @@ class Place:
             subprocess.run(
                 ["/bin/chown", "-R", "{}:{}".format(*(OWNER if where == "tree" else job)), base / where], check=True
             )
-        (base / "hook").write_text(HOOK.read_text().replace("@VAR@", str(base / "var")))
+        (base / "hook").write_text(HOOK.read_text().replace("@RUN@", str(base / "var")))
         (base / "start").write_text(START)
         (base / "bin").mkdir()
         (base / "bin/enroot-mount").write_text(MOUNT)

@@ -121,7 +121,7 @@ def test_a_job_without_an_image_of_ours_or_a_workspace_has_none(context: Context
         changed(context.run, path=""),
         context.run._replace(images={}),
     ):
-        assert step.run(context._replace(run=record), Options(())).state == "skipped"
+        assert step.run(context._replace(run=record), Options(())) == Outcome()
 
 
 def test_a_node_that_cannot_unpacks_nothing_and_is_tried_once_after_a_boot(
@@ -136,7 +136,7 @@ def test_a_node_that_cannot_unpacks_nothing_and_is_tried_once_after_a_boot(
     monkeypatch.setattr(trial, "tried", cannot)
     for _ in range(2):
         done = core_step.run(context, core_step.Options(parse(REFERENCE), "", 1.0))
-        assert done == Outcome("skipped", {"reason": unpack_part.CANNOT})
+        assert done == Outcome(detail={"reason": unpack_part.CANNOT})
     assert (len(tries), runs.held(context.paths.state)) == (1, {})
 
 
@@ -169,6 +169,29 @@ def test_a_step_is_shown_the_tree_of_its_own_image(context: Context) -> None:
     Path(context.run.directory, "shown").unlink()
     step_image.provide(context, image, [], context.deadline)
     assert not os.path.exists(f"{context.run.directory}/shown")
+
+
+@pytest.mark.parametrize("propagation", ["private", "slave"])
+def test_a_step_in_a_namespace_of_its_own_sees_the_tree(context: Context, propagation: str) -> None:
+    """Where the node's later mounts come, too, as with the SPANK plugin: only the outer one of the two does."""
+    image = StepImage("reg.example.com/1:1", f"sha256:{1:064x}", stored(context.policy.paths.store, "1"))
+    unpack(context, clones.key_of(context.policy, image), "own")
+    base = os.path.dirname(context.policy.paths.store)
+    subprocess.run(["/usr/bin/mount", "--bind", base, base], check=True)
+    try:
+        subprocess.run(["/usr/bin/mount", "--make-shared", base], check=True)
+        script = f"echo; read line; cat {context.run.directory}/mounted/*/tree/which"
+        argv = ["/usr/bin/unshare", "--mount", "--propagation", propagation, "/bin/sh", "-c", script]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            namespace = os.open(f"/proc/{process.pid}/ns/mnt", os.O_RDONLY)
+            step_image.provide(context, image, [namespace], context.deadline)
+            os.close(namespace)
+            seen, _ = process.communicate("\n")
+        assert seen == "own"
+    finally:
+        subprocess.run(["/usr/bin/umount", "-R", "-l", base], check=True)
 
 
 @pytest.mark.parametrize(("why", "comes"), [(unpacks.TOO_LONG, True), ("unsquashfs: no", False)])

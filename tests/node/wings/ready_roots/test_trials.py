@@ -54,7 +54,7 @@ def test_a_trial_is_of_the_disks_that_it_was_made_on(site: ShelfSite, monkeypatc
         assert trial.of_this_boot(good, paths)
         assert len(tries) == 3
         assert not trial.of_this_boot(bad, paths)
-        aged = Path(paths.work, trial.RESULT)
+        aged = Path(paths.runtime, trial.RESULT)
         os.utime(aged, (time.time() - 3700,) * 2)
         assert not trial.of_this_boot(bad, paths)
         assert len(tries) == 5

@@ -50,7 +50,7 @@ def meeting(site: Site) -> Iterator[Site]:
 
 
 def reserved(site: Site) -> list[str]:
-    return names(site.var / "ports")
+    return names(site.runtime("n1").parent / "ports")
 
 
 def announced(site: Site) -> list[str]:

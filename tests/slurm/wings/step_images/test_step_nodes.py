@@ -99,7 +99,7 @@ def test_a_step_on_two_nodes_beside_one_on_all_three(warm: Site, fresh_image: Ca
 
 
 def test_a_node_that_cannot_be_warm_makes_the_step_cold(warm: Site, fresh_image: Callable[[], str]) -> None:
-    """Its disk is full. So is a later step without it, which the same set serves."""
+    """Its disk is full. So is a later step without it, which the same caches serve."""
     image = fresh_image()
     make(warm, image)
     with warm.full_node_cache("n2"):
@@ -107,7 +107,7 @@ def test_a_node_that_cannot_be_warm_makes_the_step_cold(warm: Site, fresh_image:
         job, shown = run(warm, steps, "--nodelist=n[1-3]")
     assert entries(shown) == {
         "all": dict.fromkeys(("n1", "n2", "n3"), COLD),
-        "two": dict.fromkeys(("n1", "n3"), COLD),  # the set of all three serves it
+        "two": dict.fromkeys(("n1", "n3"), COLD),  # the caches of all three serve it
     }
     assert {node: cold["alpha"]["nodes"] for node, cold in agreed(warm, job).items()} == {
         node: ["n2"] for node in ("n1", "n2", "n3")

@@ -175,7 +175,7 @@ def test_a_node_that_shows_nothing(context: Context, model: Path) -> None:
     link = context._replace(policy=context.policy._replace(constant_path="link"))
     bare = context._replace(run=changed(context.run, path=""))
     outcomes = [step._show(each, Wanted([str(model)], ())) for each in (link, bare)]
-    assert [outcome.state for outcome in outcomes] == ["skipped", "skipped"]
+    assert [outcome.detail for outcome in outcomes] == [{}, {}]
     assert "constant_path" in outcomes[0].notices[0]
     assert "no workspace" in outcomes[1].notices[0]
     assert "models" not in result(context)

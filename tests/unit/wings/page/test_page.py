@@ -17,6 +17,7 @@ from warmstart.paths import Installation
 from warmstart.report.summary import summarize
 from warmstart.wings.page import charts
 from warmstart.wings.page.charts import Series
+from warmstart.wings.page.commands import by_day
 from warmstart.wings.page.page import page
 
 VOID = {"meta", "wbr"}
@@ -48,12 +49,13 @@ class Checked(HTMLParser):
 
 
 def shown(*lines: Line) -> str:
-    return page(summarize(lines, NOW), "now")
+    return page(summarize(lines, NOW), by_day(lines), "now")
 
 
 @pytest.fixture(scope="module")
 def week() -> str:
-    return page(summarize(sample_log.lines(500), sample_log.END), "2026-02-09T06:00:00Z")
+    lines = [*sample_log.lines(500)]
+    return page(summarize(lines, sample_log.END), by_day(lines), "2026-02-09T06:00:00Z")
 
 
 @pytest.mark.threat(20)
@@ -91,6 +93,15 @@ def test_reasons_are_sentences() -> None:
         "alice: nothing is published for its facts in the scopes that this job reads",
         "alice: the job&#x27;s nodes differ in what its entries depend on",
     ]
+
+
+def test_each_day_has_its_own_numbers() -> None:
+    """A hook belongs to the day on which it ended."""
+    lines = [*sample_log.lines(300)]
+    whole, days = summarize(lines, sample_log.END), by_day(lines)
+    assert [*days] == [f"2026-02-0{day}" for day in range(2, 10)]
+    assert sum(day.jobs for day in days.values()) == whole.jobs == 300
+    assert sum(day.caches.hit for day in days.values()) == whole.caches.hit
 
 
 def test_nothing_to_show_is_a_page() -> None:

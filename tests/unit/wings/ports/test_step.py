@@ -40,7 +40,7 @@ HERE = os.cpu_count() or 1
 
 def grant(**rule: object) -> Grant:
     own = {wing_step.KEY: [json.loads(json.dumps(RULE._replace(**rule)._asdict()))]}  # type: ignore[arg-type]
-    return Grant([], [], {}, "user", ["user-1-a"], "user-1-a", "", own=own)
+    return Grant([], [], {}, ["user-1-a"], "user-1-a", "", own=own)
 
 
 def with_ports(policy: Policy) -> Policy:
@@ -65,7 +65,7 @@ class Nodes:
         """Return the context of a hook of the job on its node."""
         context = a_context(self.root)
         fields = {"node": job.node, "job_id": job.id, "view_id": job.view_id, "cluster": job.cluster}
-        paths = NodePaths(str(self.root / job.node), "/nowhere")
+        paths = NodePaths(str(self.root / job.node), str(self.root / job.node), "/nowhere")
         context = context._replace(paths=paths, run=context.run._replace(**fields))  # type: ignore[arg-type]
         os.makedirs(f"{paths.state}/{job.id}", exist_ok=True)
         os.makedirs(paths.view, exist_ok=True)

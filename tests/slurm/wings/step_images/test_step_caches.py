@@ -122,7 +122,7 @@ def test_what_a_container_compiled_is_warm_while_its_job_goes_on(asked: Site, fr
     job = asked.cluster.submit(f"{step}sleep 600\n", ALICE, "--nodelist=n1")
     try:
         wait_until("the step", lambda: "cold" in asked.cluster.job(job).output, 60)
-        (cache,) = (asked.workspace / "n1").glob(f"{job}.*/sets/*/cache")
+        (cache,) = (asked.workspace / "n1").glob(f"{job}.*/caches/*/cache")
         (cache / ".harvest").touch()
         time.sleep(1.5)  # what was written has settled then
         asked.background("rounds")
@@ -138,7 +138,7 @@ def test_what_a_container_compiled_is_warm_while_its_job_goes_on(asked: Site, fr
 def test_a_job_that_ends_while_a_set_is_made_leaves_nothing(
     asked: Site, fresh_image: Callable[[], str], how: str
 ) -> None:
-    """Its maker ends with the step that asks, and the node takes the next job; a second run has its own set."""
+    """Its maker ends with the step that asks, and the node takes the next job; a second run has its own caches."""
     image, container = fresh_image(), Container(asked, 759)
     crashes = crashed(asked)
     assert found(container.job(image)) == ["cold"]
@@ -146,7 +146,7 @@ def test_a_job_that_ends_while_a_set_is_made_leaves_nothing(
         job = asked.cluster.submit(
             f"#!/bin/sh\nsrun {container.program} {image}\n", ALICE, "--nodelist=n2", "--requeue"
         )
-        wait_until("the set", lambda: list(asked.workspace.glob(f"n2/{job}.*/sets/*")) != [], 60)
+        wait_until("the caches", lambda: list(asked.workspace.glob(f"n2/{job}.*/caches/*")) != [], 60)
         if how == "cancelled":
             asked.cluster.admin("scancel", str(job))
             assert asked.cluster.wait(job).state == "CANCELLED"

@@ -15,7 +15,7 @@ from warmstart.steps import workspace
 from warmstart.steps.contract import Context
 from warmstart.store.barrier import Barrier
 from warmstart.store.client import StoreClient
-from warmstart.wings.step_images import sets
+from warmstart.wings.step_images import caches
 
 FIRST, OTHER = f"sha256:{'aa' * 32}", f"sha256:{'bb' * 32}"
 IMAGE = StepImage("reg.example.com/a:1", OTHER, "/store/a.sqsh")
@@ -32,7 +32,7 @@ class Run:
         policy = policy._replace(paths=policy.paths._replace(store=str(root / "store")))
         store = StoreClient(policy.store_user, policy.paths.store, f"{node}-0a1b2c3d")
         self.context = self.context._replace(policy=policy, store=store)
-        record = changed(
+        run = changed(
             self.context.run,
             image=FIRST,
             path="/c",
@@ -42,29 +42,29 @@ class Run:
             node=node,
             nodelist=nodelist,
         )
-        self.context = self.context._replace(run=record)
+        self.context = self.context._replace(run=run)
         self.state = self.context.paths.state
         os.makedirs(f"{self.state}/7", mode=0o700, exist_ok=True)
-        runs.save(self.state, record)
+        runs.save(self.state, run)
         workspace.run(self.context, workspace.Options((profile,)))
         os.makedirs(self.context.paths.view, exist_ok=True)
-        view.publish(self.context.paths.view, record, {"environment": "x"})
+        view.publish(self.context.paths.view, run, {"environment": "x"})
 
     def provide(self, image: StepImage = IMAGE) -> str:
         barrier = Barrier("", "", self.context.run.nodelist) if self.context.run.nodelist else None
-        return sets.provide(self.context._replace(deadline=after(20)), image, [], barrier)
+        return caches.provide(self.context._replace(deadline=after(20)), image, [], barrier)
 
     @property
-    def sets(self) -> list[Caches]:
+    def others(self) -> list[Caches]:
         found = runs.load(self.state, 7)
         return found.others if found else []
 
     @property
     def directories(self) -> list[str]:
-        place = Path(self.context.run.directory, "sets")
+        place = Path(self.context.run.directory, "caches")
         return sorted(os.listdir(place)) if place.is_dir() else []
 
     def shown(self, reference: str = IMAGE.reference, nodes: str = "") -> str:
         """Return what later steps on these nodes read of an image."""
-        path = Path(self.context.paths.view, "7", view.set_of(reference, nodes))
+        path = Path(self.context.paths.view, "7", view.caches_of(reference, nodes))
         return path.read_text() if path.exists() else ""

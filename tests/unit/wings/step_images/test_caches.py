@@ -1,4 +1,4 @@
-"""Sets of caches that are made while the job runs: one for each image, whoever dies, and never one too many."""
+"""Caches that are made while the job runs: once for each image, whoever dies, and never too many."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.lib.runs import changed, result
-from tests.lib.wings.step_images.step_sets import FIRST, IMAGE, OTHER, Run
+from tests.lib.wings.step_images.step_caches import FIRST, IMAGE, OTHER, Run
 from warmstart import run_end, view, wing
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
@@ -23,12 +23,12 @@ from warmstart.host.files import DiskFailed
 from warmstart.run import state as runs
 from warmstart.run.state import Caches
 from warmstart.seed import vote
-from warmstart.step_image import SetFailed, StepImage
+from warmstart.step_image import StepHasNoCaches, StepImage
 from warmstart.steps import seed
 from warmstart.steps.contract import Context
 from warmstart.store import barrier
-from warmstart.wings.step_images import sets
-from warmstart.wings.step_images.sets import MOST
+from warmstart.wings.step_images import caches
+from warmstart.wings.step_images.caches import MOST
 
 
 @pytest.fixture
@@ -40,10 +40,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     made.context.store.close()
 
 
-def test_an_image_has_one_set(run: Run) -> None:
+def test_an_image_has_its_caches_once(run: Run) -> None:
     """Of the facts that a prolog would have found; whichever reference names it. Later steps read of it."""
     key = run.provide()
-    (made,) = run.sets
+    (made,) = run.others
     assert (made.key, made.image, made.facts["image"], made.publish_scope) == (key, OTHER, OTHER, "user-1-a")
     assert made.seeded["numba"].namespace not in {"", "ns"}
     assert run.directories == [key]
@@ -56,28 +56,28 @@ def test_an_image_has_one_set(run: Run) -> None:
 
 def test_the_image_of_the_first_set_needs_no_other(run: Run) -> None:
     assert run.provide(IMAGE._replace(digest=FIRST)) == ""
-    assert (run.sets, run.directories, run.shown()) == ([], [], " /store/a.sqsh\n")
+    assert (run.others, run.directories, run.shown()) == ([], [], " /store/a.sqsh\n")
 
 
 @pytest.mark.threat(60)
 def test_a_ninth_image_has_none(run: Run) -> None:
     images = [IMAGE._replace(reference=f"r/{number}:1", digest=f"sha256:{number:064x}") for number in range(MOST + 1)]
     keys = [run.provide(image) for image in images[:MOST]]
-    with pytest.raises(SetFailed, match=f"has caches for {MOST} more images"):
+    with pytest.raises(StepHasNoCaches, match=f"has caches for {MOST} more images"):
         run.provide(images[MOST])
     assert run.provide(images[0]) == keys[0]
     assert (run.directories, run.shown(images[MOST].reference)) == (sorted(keys), "")
 
 
 @pytest.mark.parametrize("changes", [None, {"run_id": "ffffffff"}, {"path": ""}])
-def test_a_run_that_is_over_gets_no_set(run: Run, changes: dict[str, str] | None) -> None:
+def test_a_run_that_is_over_gets_no_more_caches(run: Run, changes: dict[str, str] | None) -> None:
     if changes is None:
         runs.forget(run.state, 7)
     else:
         runs.save(run.state, changed(run.context.run, **changes))
-    with pytest.raises(SetFailed):
+    with pytest.raises(StepHasNoCaches):
         run.provide()
-    assert (run.sets, run.directories, run.shown()) == ([], [], "")
+    assert (run.others, run.directories, run.shown()) == ([], [], "")
 
 
 def test_a_run_that_ends_meanwhile_keeps_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,13 +89,13 @@ def test_a_run_that_ends_meanwhile_keeps_nothing(run: Run, monkeypatch: pytest.M
         return filled
 
     monkeypatch.setattr(seed, "fill", ends)
-    with pytest.raises(SetFailed):
+    with pytest.raises(StepHasNoCaches):
         run.provide()
     assert (run.directories, run.shown(), os.listdir(run.state)) == ([], "", [])
 
 
 def killed_in(act: Callable[[], object]) -> None:
-    """Make a set in a process that is killed on the way."""
+    """Make caches in a process that is killed on the way."""
     pid = os.fork()
     if not pid:
         try:
@@ -113,7 +113,7 @@ def test_a_maker_that_dies_costs_the_next_one_nothing(run: Run, monkeypatch: pyt
         os._exit(0)
 
     def make() -> None:
-        module, name = {"seed": (seed, "fill")}.get(place, (sets, place))
+        module, name = {"seed": (seed, "fill")}.get(place, (caches, place))
         if place.startswith("save_caches"):
             real, calls = runs.save_caches, []
 
@@ -129,21 +129,21 @@ def test_a_maker_that_dies_costs_the_next_one_nothing(run: Run, monkeypatch: pyt
         run.provide()
 
     killed_in(make)
-    (begun,) = run.sets
+    (begun,) = run.others
     key = run.provide()
     is_whole = place in {"save_caches again", "_show"}
-    assert (key == begun.key, [made.key for made in run.sets], run.directories) == (is_whole, [key], [key])
+    assert (key == begun.key, [made.key for made in run.others], run.directories) == (is_whole, [key], [key])
     assert run.shown() == f"{key} /store/a.sqsh\n"
 
 
-def test_the_end_of_a_run_ends_who_makes_a_set(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_run_ends_who_makes_caches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     reads, writes = os.pipe()
 
     def stays(*_: object) -> None:
         os.write(writes, b"x")
         time.sleep(60)
 
-    monkeypatch.setattr(sets, "_build", stays)
+    monkeypatch.setattr(caches, "_build", stays)
     pid = os.fork()
     if not pid:
         run.provide()
@@ -172,12 +172,12 @@ def test_who_asks_while_it_is_made_waits(run: Run, monkeypatch: pytest.MonkeyPat
     steps[0].start()
     assert begun.wait(20)
     steps[1].start()
-    with pytest.raises(SetFailed, match="another step still makes"):
-        sets.provide(run.context._replace(deadline=after(0.3)), IMAGE, [])
+    with pytest.raises(StepHasNoCaches, match="another step still makes"):
+        caches.provide(run.context._replace(deadline=after(0.3)), IMAGE, [])
     go.set()
     for step in steps:
         step.join()
-    assert keys == [run.sets[0].key] * 2
+    assert keys == [run.others[0].key] * 2
 
 
 def test_a_step_asks_again_while_something_is_on_its_way(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +194,7 @@ def test_a_step_asks_again_while_something_is_on_its_way(run: Run, monkeypatch: 
     for _ in range(3):
         found = run.context._replace(run=runs.load(run.state, 7) or run.context.run)
         key = run.provide()
-        sets.provide_by_wings(found, IMAGE, [], key, 60.0)
+        caches.provide_by_wings(found, IMAGE, [], key, 60.0)
         shown.append(run.shown())
     assert waited == [True, False, False]
     line = f"{key} /store/a.sqsh\n"
@@ -209,7 +209,7 @@ def test_what_cannot_be_seeded_is_undone(run: Run, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(seed, "_give_away", refuse)
     with pytest.raises(WarmstartError, match="quota"):
         run.provide()
-    assert (run.sets, run.directories, run.shown()) == ([], [], "")
+    assert (run.others, run.directories, run.shown()) == ([], [], "")
 
 
 def test_what_steps_would_not_see_is_undone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,10 +220,10 @@ def test_what_steps_would_not_see_is_undone(run: Run, monkeypatch: pytest.Monkey
         raise PermissionError(1, "no")
 
     monkeypatch.setattr(seed._Seeding, "show", shown)
-    monkeypatch.setattr(sets, "_attach", refuse)
+    monkeypatch.setattr(caches, "_attach", refuse)
     with pytest.raises(PermissionError):
         run.provide()
-    assert (run.sets, run.directories, run.shown()) == ([], [], "")
+    assert (run.others, run.directories, run.shown()) == ([], [], "")
 
 
 @pytest.fixture
@@ -238,9 +238,9 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, R
 
 
 def asked(job: dict[str, Run], *nodes: str, on: str) -> dict[str, str]:
-    """Have a step on some nodes ask on these, one after the other; return whose set each has."""
+    """Have a step on some nodes ask on these, one after the other; return whose caches each has."""
     keys = {node: job[node].provide(IMAGE._replace(nodes=on)) for node in nodes}
-    return {node: one.nodes for node, key in keys.items() for one in job[node].sets if one.key == key}
+    return {node: one.nodes for node, key in keys.items() for one in job[node].others if one.key == key}
 
 
 def test_a_set_serves_steps_on_its_nodes(job: dict[str, Run]) -> None:
@@ -248,24 +248,24 @@ def test_a_set_serves_steps_on_its_nodes(job: dict[str, Run]) -> None:
     assert asked(job, "n1", "n2", "n3", on="n[1-3]") == dict.fromkeys(job, "n[1-3]")
     assert asked(job, "n2", "n3", on="n[2-3]") == {"n2": "n[1-3]", "n3": "n[1-3]"}
     assert asked(job, "n3", on="n3") == {"n3": "n[1-3]"}
-    (made,) = job["n3"].sets
+    (made,) = job["n3"].others
     assert job["n3"].shown(nodes="n[2-3]") == job["n3"].shown(nodes="n3") == f"{made.key} /store/a.sqsh\n"
-    assert [run.sets[0].topics for run in job.values()] == [["test.7.0/set-"], [], []]
+    assert [run.others[0].topics for run in job.values()] == [["test.7.0/step-"], [], []]
     context = job["n1"].context
     assert os.listdir(f"{context.policy.paths.store}/runs/test.7.0")
-    context.store.run(after(5), barrier.take_down, job["n1"].sets[0].topics[0])
+    context.store.run(after(5), barrier.take_down, job["n1"].others[0].topics[0])
     assert os.listdir(f"{context.policy.paths.store}/runs") == []
 
 
-def test_a_step_on_other_nodes_has_a_set_of_its_own(job: dict[str, Run]) -> None:
+def test_a_step_on_other_nodes_has_caches_of_its_own(job: dict[str, Run]) -> None:
     assert asked(job, "n2", on="n2") == {"n2": "n2"}
     assert asked(job, "n1", "n2", on="n[1-2]") == {"n1": "n[1-2]", "n2": "n[1-2]"}
     assert asked(job, "n2", "n3", on="n[2-3]") == {"n2": "n[2-3]", "n3": "n[2-3]"}
-    assert [bool(one.topics) for one in job["n2"].sets if one.nodes == "n[2-3]"] == [True]
+    assert [bool(one.topics) for one in job["n2"].others if one.nodes == "n[2-3]"] == [True]
 
 
 @pytest.mark.parametrize(("first", "whose"), [("n2", "n[2-3]"), ("n3", "n[1-3]")])
-def test_nodes_that_two_steps_reach_in_another_order_have_one_set(job: dict[str, Run], first: str, whose: str) -> None:
+def test_nodes_that_two_steps_reach_in_another_order_share_caches(job: dict[str, Run], first: str, whose: str) -> None:
     """A step on all nodes has begun on n3 alone: what is said of the step on two nodes first holds for both."""
     job["n1"].provide(IMAGE._replace(nodes="n[1-3]"))
     job["n3"].provide(IMAGE._replace(nodes="n[1-3]"))
@@ -276,14 +276,14 @@ def test_nodes_that_two_steps_reach_in_another_order_have_one_set(job: dict[str,
 def test_a_step_that_is_cancelled_leaves_no_other_waiting_for_its_nodes(
     job: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has begun a set for all nodes on the first one. A step on two of them has its own: the third says nothing."""
+    """It has begun caches for all nodes on the first one. A step on two of them has its own: the third says nothing."""
 
     def cancelled() -> None:
         monkeypatch.setattr(seed, "fill", lambda *_: os._exit(0))
         job["n1"].provide(IMAGE._replace(nodes="n[1-3]"))
 
     killed_in(cancelled)
-    assert [one.nodes for one in job["n1"].sets] == ["n[1-3]"]
+    assert [one.nodes for one in job["n1"].others] == ["n[1-3]"]
     assert asked(job, "n1", "n2", on="n[1-2]") == {"n1": "n[1-2]", "n2": "n[1-2]"}
     assert asked(job, "n1", "n2", "n3", on="n[1-3]") == dict.fromkeys(job, "n[1-3]")
 
@@ -296,7 +296,7 @@ def test_nodes_that_are_not_the_jobs_count_as_one(job: dict[str, Run], said: str
 
 
 def test_a_node_whose_peers_are_lost_goes_on(job: dict[str, Run]) -> None:
-    """After the bound: nothing is proposed, and the set is cold. Nor does it need the barrier."""
+    """After the bound: nothing is proposed, and the caches are cold. Nor does it need the board."""
     assert asked(job, "n2", on="n[1-2]") == {"n2": "n[1-2]"}
     assert asked(job, "n1", on="n[1-2]") == {"n1": "n[1-2]"}
     shutil.rmtree(job["n1"].context.policy.paths.store)
@@ -304,7 +304,7 @@ def test_a_node_whose_peers_are_lost_goes_on(job: dict[str, Run]) -> None:
 
 
 def test_who_shows_nothing_from_the_store_need_not_agree(job: dict[str, Run]) -> None:
-    """A job that starts cold on purpose, or whose tools do not compile in step: any set of the image will do."""
+    """A job that starts cold on purpose, or whose tools do not compile in step: any caches of the image will do."""
     for run in job.values():
         runs.save(run.state, run.context.run._replace(fresh=True))
         run.context = run.context._replace(run=run.context.run._replace(fresh=True))

@@ -1,4 +1,4 @@
-"""The making of a set of caches is an act: the next step has a whole one, and the run leaves nothing."""
+"""The making of caches is an act: the next step has whole ones, and the run leaves nothing."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 
 from tests.faults.acts import ONE, WHOLE, Act, deaths
 from tests.lib.faults import Done, Fault, Faults
-from tests.lib.wings.step_images.step_sets import Run
+from tests.lib.wings.step_images.step_caches import Run
 from warmstart import run_end, view
 from warmstart.host.deadline import after
 from warmstart.run import state as runs
 
 
 class Providing(Act):
-    """A step's set is made. Then comes another step, or the epilog."""
+    """A step's caches are made. Then comes another step, or the epilog."""
 
     def __init__(self, top: Path, then: str) -> None:
         self._top, self._then, self._numbers = top, then, count(1)
@@ -38,7 +38,7 @@ class Providing(Act):
         run, wrong = self._run, []
         if self._then == "another step":
             key = run.provide()
-            keys, shown = [made.key for made in run.sets if made.seeded], run.shown()
+            keys, shown = [made.key for made in run.others if made.seeded], run.shown()
             if (keys, run.directories, shown) != ([key], [key], f"{key} /store/a.sqsh\n"):
                 wrong.append(f"of {key} there are {keys}, {run.directories}, {shown}")
         record = runs.load(run.state, 7)

@@ -1,16 +1,16 @@
-"""Sets of caches of images that only a job's steps name: made while the job runs, once for each image (docs/adr/0057).
+"""Caches of images that only a job's steps name: made while the job runs, once for each image (docs/adr/0057).
 
-    find a set of the image ──▶ none: write its file, make its directory, lock that ─▶ seed ─▶ write its file, show it
-                            └─▶ being made: wait for its maker; nobody makes it: undo it, make another
+    find the image's caches ─▶ none: write their file, make and lock their directory ─▶ seed ─▶ write it, show them
+                            └─▶ being made: wait for their maker; nobody makes them: undo them, make others
 
-The nodes of a step show the same. A set names the nodes that agreed on what is in it, and a step takes one that has all
-of its nodes. Which one that is they learn at the barrier, where the first of them has said it: so a node whose step has
-come early, and makes a set for it, and one on which a step on more nodes has come first, take the same. If that is
-out of order, a node makes a set of its own for the step, and shows nothing.
+The nodes of a step show the same. Caches name the nodes that agreed on what is in them, and a step takes those that
+have all of its nodes. Which ones that are the nodes learn at the barrier, where the first of them has said it. So a
+node whose step has come early, and makes caches for it, and one on which a step on more nodes has come first, take the
+same. If that is out of order, a node makes caches of its own for the step, and shows nothing.
 
-Runs as root, beside the job's hooks. The maker holds a flock on the set's directory, which only root can open, and the
-job's lock no longer than to write a file. It may be killed between any two calls: a set that is not whole and not
-locked is undone by the next one who wants it, and goes with the run at the latest. A key, and so a mount point, is
+Runs as root, beside the job's hooks. The maker holds a flock on the directory of the caches, which only root can open,
+and the job's lock no longer than to write a file. It may be killed between any two calls: caches that are not whole and
+not locked are undone by the next one who wants them, and go with the run at the latest. A key, and so a mount point, is
 never used again.
 """
 
@@ -29,27 +29,27 @@ from warmstart.host import client
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir, remove_tree, try_flock, wait_flock
 from warmstart.host.identity import WorkerSilent
-from warmstart.paths import SETS
+from warmstart.paths import CACHES
 from warmstart.profiles import registry
 from warmstart.run import state
 from warmstart.run.state import Caches, Run
 from warmstart.slurm.nodes import expand, has_several
-from warmstart.step_image import LOCK_S, SetFailed, StepImage, StepImagePart, locked_run
+from warmstart.step_image import LOCK_S, StepHasNoCaches, StepImage, StepImagePart, locked_run
 from warmstart.steps import seed
 from warmstart.steps.contract import Context
 from warmstart.store.barrier import Barrier, run_of
 
-MOST = 8  # sets of a run on a node beside its first one
-BEYOND_FETCHING_S = 15.0  # that making a set may take, beyond `seed.fetch_budget`
+MOST = 8  # images of a run on a node that have caches beside its own
+BEYOND_FETCHING_S = 15.0  # that making caches may take, beyond `seed.fetch_budget`
 ATTACHING_S = 5.0
-BARRIER_S = 5.0  # for the nodes' word whose set it is
+BARRIER_S = 5.0  # for the nodes' word whose caches a step takes
 REMOVAL_S = 5.0
-_TOPICS = "set-"  # so begin the names of all that steps' nodes agree on
+_TOPICS = "step-"  # so begin the names of all that steps' nodes agree on
 _WHOSE = "whose"
 
 
 def provide_by_wings(context: Context, image: StepImage, namespaces: list[int], key: str | None, wait_s: float) -> None:
-    """Have wings provide what they have for a step's image besides its caches, the set `key`, if it has any.
+    """Have wings provide what they have for a step's image besides its caches of this `key`, if it has any.
 
     The first step that asks waits. Later ones take what is there, and ask again while anything is on its way.
     """
@@ -67,16 +67,16 @@ def provide_by_wings(context: Context, image: StepImage, namespaces: list[int], 
 
 
 class Whose(NamedTuple):
-    """Whose set a step takes."""
+    """Whose caches a step takes."""
 
     nodes: str  # a hostlist
 
 
 class _Claim(NamedTuple):
-    """Which set of its image a step takes."""
+    """Which caches of its image a step takes."""
 
-    nodes: str  # of which it is, as a hostlist
-    barrier: Barrier | None  # where they agree on what is in it; None: they need not, and any set will do
+    nodes: str  # of which they are, as a hostlist
+    barrier: Barrier | None  # where they agree on what is in them; None: they need not, and any will do
 
     def waits(self, begins: bool) -> None:
         """Tell whoever wants to know."""
@@ -85,14 +85,14 @@ class _Claim(NamedTuple):
 
 
 def provide(context: Context, image: StepImage, namespaces: list[int], barrier: Barrier | None = None) -> str:
-    """Return the key of the run's set of an image, "" for the first one; make it if there is none, and show it.
+    """Return the key of the run's caches of an image, "" for its own; make them if there are none, and show them.
 
     `context` has the run as the step found it. `namespaces` are open mount namespaces that must see the
-    overlays. `barrier` is where the job's nodes agree; None: each decides for itself. Raises `SetFailed`,
-    `JobBusy` and what keeps a set from being made.
+    overlays. `barrier` is where the job's nodes agree; None: each decides for itself. Raises `StepHasNoCaches`,
+    `JobBusy` and what keeps caches from being made.
     """
     if not context.run.own.path:
-        raise SetFailed(problem="the job has no caches on this node that a set could be added to")
+        raise StepHasNoCaches(problem="the job has no caches on this node that others could be added to")
     if image.digest == context.run.own.image:
         _show(context, image, "")
         return ""
@@ -103,7 +103,7 @@ def provide(context: Context, image: StepImage, namespaces: list[int], barrier: 
             if found.seeded:
                 _show(context, image, found.key)
                 return found.key
-            if found.facts:  # somebody has begun it, and makes it no more
+            if found.facts:  # somebody has begun them, and makes them no more
                 _undo(context, found)
                 continue
             _make(context._replace(deadline=deadline), image, found, namespaces, claim.barrier)
@@ -111,7 +111,7 @@ def provide(context: Context, image: StepImage, namespaces: list[int], barrier: 
 
 
 def barrier_about(run: Run, what: str, nodelist: str) -> Barrier:
-    """Return where nodes of a run agree on something that steps name while it runs. A set's `topics` has them all."""
+    """Return where nodes of a run agree on something that steps name while it runs. `Caches.topics` has them all."""
     topic = f"{_TOPICS}{hashlib.sha256(what.encode()).hexdigest()[:32]}"
     return Barrier.of((run.cluster, run.uid), run.job_id, run.restarts, topic, nodelist)
 
@@ -127,13 +127,13 @@ def own_nodes(run: Run, said: str) -> str:
 
 
 def _claim(context: Context, image: StepImage, barrier: Barrier | None, deadline: Deadline) -> _Claim:
-    """Find out which set a step takes."""
+    """Find out which caches a step takes."""
     run = context.run
     asked = own_nodes(run, image.nodes)
     if barrier is None or not has_several(asked) or not _is_in_step(context):
         return _Claim(asked, None)
     own = [other for other in _read(context).others if other.image == image.digest]
-    # Of one that is not whole a step on other nodes may be cancelled, and they never say what they show.
+    # Of those that are not whole a step on other nodes may be cancelled, and they never say what they show.
     wide = [other.nodes for other in own if other.seeded and {*expand(asked)} <= {*expand(other.nodes)}]
     whose = wide[0] if wide else asked
     place = barrier_about(run, f"{image.digest} {asked}", asked)
@@ -150,7 +150,7 @@ def _is_in_step(context: Context) -> bool:
 
 @contextmanager
 def _claimed(context: Context, image: StepImage, claim: _Claim, deadline: Deadline) -> Iterator[Caches]:
-    """Yield the set of an image: whole; or, locked for a `with`, begun by somebody (it has facts), or new."""
+    """Yield the caches of an image: whole; or, locked for a `with`, begun by somebody (they have facts), or new."""
     with locked_run(context) as run:
         own = [other for other in run.others if other.image == image.digest]
         found = next((other for other in own if not claim.barrier or other.nodes == claim.nodes), None)
@@ -165,7 +165,7 @@ def _claimed(context: Context, image: StepImage, claim: _Claim, deadline: Deadli
             is_ours = wait_flock(fd, deadline)
             claim.waits(False)
             if not is_ours:
-                raise SetFailed(problem=f"another step still makes the caches of image {image.reference}")
+                raise StepHasNoCaches(problem=f"another step still makes the caches of image {image.reference}")
             found = _latest(context, found)
         yield found
     finally:
@@ -174,9 +174,9 @@ def _claimed(context: Context, image: StepImage, claim: _Claim, deadline: Deadli
 
 
 def _begin(context: Context, run: Run, image: StepImage, nodes: str) -> tuple[Caches, int]:
-    """Write down a new set, and return it with its locked directory."""
+    """Write down new caches, and return them with their locked directory."""
     if len(run.others) >= MOST:
-        raise SetFailed(problem=f"the job has caches for {MOST} more images on this node, so this one has none")
+        raise StepHasNoCaches(problem=f"the job has caches for {MOST} more images on this node, so this one has none")
     new = Caches(
         key=os.urandom(4).hex(),
         image=image.digest,
@@ -190,9 +190,9 @@ def _begin(context: Context, run: Run, image: StepImage, nodes: str) -> tuple[Ca
     begun = new._replace(facts={"image": image.digest})
     state.save_caches(context.paths.state, run, begun)
     with opened_dir(run.directory) as base:
-        ensure_dir(SETS, 0o755, base)
-        with opened_dir(SETS, base) as sets:
-            os.mkdir(new.key, 0o711, dir_fd=sets)
+        ensure_dir(CACHES, 0o755, base)
+        with opened_dir(CACHES, base) as top:
+            os.mkdir(new.key, 0o711, dir_fd=top)
     fd = _opened(run.directory_of(new))
     try_flock(fd)
     return new, fd
@@ -203,20 +203,20 @@ def _read(context: Context) -> Run:
 
 
 def _opened(directory: str) -> int:
-    """Open the directory of a set; -1 if its maker has not come to make it."""
+    """Open the directory of caches; -1 if their maker has not come to make it."""
     with suppress(FileNotFoundError), opened_dir(directory) as fd:
         return os.dup(fd)
     return -1
 
 
 def _latest(context: Context, found: Caches) -> Caches:
-    """Return what has become of a set that somebody made; whoever undid it left it as it was begun."""
+    """Return what has become of caches that somebody made; whoever undid them left them as they were begun."""
     with locked_run(context) as run:
         return next((other for other in run.others if other.key == found.key), found)
 
 
 def _make(context: Context, image: StepImage, new: Caches, namespaces: list[int], barrier: Barrier | None) -> None:
-    """Seed a set, and show it to the job's steps; undo it after an error."""
+    """Seed caches, and show them to the job's steps; undo them after an error."""
     started, run, directory = time.monotonic(), context.run, context.run.directory_of(new)
     audit = context.audit.bind(step=seed.NAME)
     audit.say(of=image.reference)
@@ -254,7 +254,7 @@ def _build(directory: str, profiles: tuple[str, ...]) -> None:
 
 
 def _attach(context: Context, directory: str, profiles: list[str], namespaces: list[int]) -> None:
-    """Show the overlays of a set in other mount namespaces. Raises `OSError`."""
+    """Show the overlays of caches in other mount namespaces. Raises `OSError`."""
     for namespace in namespaces:
         try:
             client.attach_in_namespace(
@@ -268,19 +268,19 @@ def _attach(context: Context, directory: str, profiles: list[str], namespaces: l
 
 
 def _show(context: Context, image: StepImage, key: str, more: str = "") -> None:
-    """Tell the job's later steps of the set, so that they need not ask. Raises `FileSystemBroken` or `StateFull`."""
-    name = view.set_of(image.reference, image.nodes)
+    """Tell the job's later steps of the caches, so that they need not ask. Raises `FileSystemBroken` or `StateFull`."""
+    name = view.caches_of(image.reference, image.nodes)
     view.add(context.paths.view, context.run, name, f"{key} {image.path}\n{more}")
 
 
 def _undo(context: Context, one: Caches) -> None:
-    """Take down what there is of a set. What stays goes with the run."""
+    """Take down what there is of caches. What stays goes with the run."""
     from warmstart.seed import overlay_end
 
     run = context.run
-    with suppress(OSError), opened_dir(f"{run.directory}/{SETS}") as sets:
-        with suppress(FileNotFoundError), opened_dir(one.key, sets) as fd:
+    with suppress(OSError), opened_dir(f"{run.directory}/{CACHES}") as top:
+        with suppress(FileNotFoundError), opened_dir(one.key, top) as fd:
             overlay_end.take_down(fd)
-        remove_tree(sets, one.key, after(REMOVAL_S))
+        remove_tree(top, one.key, after(REMOVAL_S))
     with suppress(WarmstartError), locked_run(context._replace(deadline=after(LOCK_S))):
         state.forget_caches(context.paths.state, run, one)
