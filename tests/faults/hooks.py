@@ -21,6 +21,7 @@ from unittest import mock
 import filelock  # noqa: F401
 import prometheus_client  # noqa: F401
 import structlog  # noqa: F401
+from warmstart.harvest.deferred import HARVESTS, LONGEST_SECONDS, REMOVALS
 
 from tests.faults.acts import LATER_S, Act
 from tests.lib.faults import STORE, Done, Fault
@@ -32,8 +33,6 @@ from tests.lib.runs import a_job
 from tests.lib.wing_hooks import of_wings
 from warmstart import run_end
 from warmstart.entry import background
-from warmstart.errand import Asker, Errands
-from warmstart.harvest.deferred import HARVESTS, LONGEST_SECONDS, REMOVALS
 from warmstart.harvest.live import ROUNDS
 from warmstart.host.deadline import after
 from warmstart.host.files import ensure_path, opened_dir, remove_tree
@@ -47,6 +46,7 @@ from warmstart.images.unpacked import ImageKey
 from warmstart.images.unpacks import UNPACKS
 from warmstart.job import Job
 from warmstart.policy.current import current_policy
+from warmstart.queue import Asker, Queue
 from warmstart.steps import harvest, unpack
 from warmstart.steps.environment import OWN
 from warmstart.store import parts
@@ -57,7 +57,7 @@ OTHER_IMAGE = "reg.example.com/team/other:1"  # which no job has
 KIND = f"{os.uname().machine}.oci2"
 MADE = "made"  # the copy of a node where nothing but its making has happened
 UNPACK_S = 3.0  # that a prolog waits in vain, again and again
-AN_HOUR_S = 3600.0  # then what a job has written is harvested while it runs, and errands are tried again
+AN_HOUR_S = 3600.0  # then what a job has written is harvested while it runs, and queue are tried again
 # No sweep takes as long as `while_running`, so a neighbour's harvest is due in all cases or in none.
 TEXT = """\
 version: 1
@@ -240,8 +240,8 @@ class SweptNode(Node):
             if hook == "rounds":  # one that absorbs what the one before has taken
                 self.succeed("rounds")
                 self.compile(3)
-                errands = Errands(self.paths, ROUNDS)
-                errands.hasten(next(one for one in errands.all() if one.key.startswith(f"{self.job.id}.")))
+                queue = Queue(self.paths, ROUNDS)
+                queue.hasten(next(one for one in queue.all() if one.key.startswith(f"{self.job.id}.")))
         elif hook in {"do a deferred harvest", "drop a deferred harvest"}:
             self._need_deferred()
         elif hook == "import":
@@ -277,7 +277,7 @@ class SweptNode(Node):
         """Have the image unpacked."""
         policy = current_policy(self.installation, keep=True).policy
         key, asker = self._trees[self._to_unpack], Asker(self.job.id, self.job.uid, self.job.user, "test")
-        with mock.patch.object(Errands, "start_due"):
+        with mock.patch.object(Queue, "start_due"):
             assert unpacks.ask(policy, self.paths, self._to_unpack, key, asker) == ""
 
     def _run_job(self, number: int, epilog: str = "epilog", **changes: object) -> None:
@@ -290,12 +290,12 @@ class SweptNode(Node):
         """Leave a run of which the epilog had no time to remove anything."""
         with mock.patch.object(run_end, "AT_ONCE_S", 0.0):
             self._run_job(2)
-        assert Errands(self.paths, REMOVALS).all()
+        assert Queue(self.paths, REMOVALS).all()
 
     def _need_deferred(self) -> None:
         """Leave a run of which the epilog had no time to harvest anything."""
         self._run_job(2, "defer a harvest")
-        assert Errands(self.paths, HARVESTS).all()
+        assert Queue(self.paths, HARVESTS).all()
 
     def _need_merge(self) -> None:
         """Leave what the first of a job's two nodes has handed in; the other one has nothing."""

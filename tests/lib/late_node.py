@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from warmstart.harvest.deferred import HARVESTS
+
 from tests.lib.left_runs import runs_left
 from tests.lib.node import NODE, Node
 from tests.lib.numba_entries import numba_entries, write_as
 from tests.lib.runs import a_run, ran
 from warmstart.audit.log import Log
-from warmstart.harvest.deferred import HARVESTS
 from warmstart.host.deadline import after
 from warmstart.policy.current import current_policy
 from warmstart.run import state as runs

@@ -10,17 +10,18 @@ import shutil
 import time
 from pathlib import Path
 
+from warmstart.attempts.loop import Turn
+
 from tests.lib import packed
 from tests.lib.packed import MTIME_NS
 from tests.lib.runs import a_context, changed
-from warmstart.errand import Kind
-from warmstart.errands import merges
-from warmstart.errands.loop import Turn
+from warmstart.attempts import merges
 from warmstart.harvest import live
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in
 from warmstart.paths import Installation
 from warmstart.profiles.contract import Profile
+from warmstart.queue import Kind
 from warmstart.run.state import Seeded, SeededBundle
 from warmstart.session import Session
 from warmstart.steps import harvest

@@ -9,17 +9,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from warmstart.harvest.deferred import REMOVALS
+from warmstart.run_end import Ending, WorkspaceBusy
 
 from tests.lib.privileges import drop_to
 from tests.lib.processes import wait_until
 from tests.lib.runs import a_context, a_run
 from warmstart import run_end
-from warmstart.errand import Errands
-from warmstart.harvest.deferred import REMOVALS
 from warmstart.host import detached
 from warmstart.host.deadline import after
+from warmstart.queue import Queue
 from warmstart.run import state as runs
-from warmstart.run_end import Ending, WorkspaceBusy
 from warmstart.steps import workspace
 from warmstart.steps.contract import Context
 from warmstart.steps.workspace import Options
@@ -89,7 +89,7 @@ def test_a_process_that_writes_on(context: Context) -> None:
             run_end.finish_removal(context.paths, context.run, after(0.5))
     assert run_end.finish_removal(context.paths, context.run, after(20))
     assert os.listdir(run.parent) == []
-    assert Errands(context.paths, REMOVALS).all() == []
+    assert Queue(context.paths, REMOVALS).all() == []
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from warmstart.harvest.deferred import HARVESTS, REMOVALS
+from warmstart.harvest.spool import Spooled
 
 from tests.lib import mounts
 from tests.lib.late_node import BOOT
@@ -20,12 +22,10 @@ from tests.lib.node import Node, one
 from tests.lib.privileges import as_user
 from tests.lib.runs import a_run
 from warmstart import run_end
-from warmstart.errand import Errands
 from warmstart.harvest import deferred, spool
-from warmstart.harvest.deferred import HARVESTS, REMOVALS
-from warmstart.harvest.spool import Spooled
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
+from warmstart.queue import Queue
 from warmstart.run import state as runs
 from warmstart.run.state import Run
 from warmstart.seed import node_cache
@@ -192,7 +192,7 @@ def test_what_hooks_left_to_be_removed_goes(node: Host) -> None:
     deferred.defer(node.paths, REMOVALS, named, time.time())
     node.maintain()
     assert node.left() == []
-    assert Errands(node.paths, REMOVALS).all() == []
+    assert Queue(node.paths, REMOVALS).all() == []
 
 
 def test_what_is_mounted_below_an_orphan_is_not_emptied(node: Host) -> None:

@@ -16,11 +16,11 @@ import pytest
 
 from tests.lib.accounts import UIDS
 from tests.lib.runs import a_run
-from warmstart.errand import Errand, Errands
 from warmstart.harvest import live
 from warmstart.host import linux
 from warmstart.images import notes
 from warmstart.paths import Installation
+from warmstart.queue import Item, Queue
 from warmstart.run.state import Run
 from warmstart.steps import harvest
 
@@ -75,10 +75,10 @@ def asked(record: Run, base: Path) -> object:
     """Look for the word by which a running job asks for a harvest."""
     paths = Installation(str(base / "prefix")).node("n1")
     os.makedirs(paths.root, exist_ok=True)
-    errands = Errands(paths, live.ROUNDS)
-    errand = Errand(str(record.uid), int(time.time()), 0, record.name)
-    errands.put(errand, live.Watched(record.directory, 0.0))
-    return live._is_asked(errands, errand)
+    queue = Queue(paths, live.ROUNDS)
+    item = Item(str(record.uid), int(time.time()), 0, record.name)
+    queue.put(item, live.Watched(record.directory, 0.0))
+    return live._is_asked(queue, item)
 
 
 def noted(record: Run, _base: Path) -> object:

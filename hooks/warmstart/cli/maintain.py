@@ -18,7 +18,7 @@ from warmstart.policy.current import current_policy
 from warmstart.session import MaintenanceBusy, NotRoot, open_session
 
 PARTLY = 1
-NODE_COLUMNS = ("node", "published", "runs", "harvests", "orphans", "pruned", "failed")
+NODE_COLUMNS = ("node", "runs", "waited", "orphans", "pruned", "failed")
 
 
 @click.command("maintain")
@@ -95,9 +95,7 @@ def _show(reports: list[Report], as_json: bool) -> None:
     if as_json:
         show_json([report._asdict() for report in reports])
         return
-    rows = [
-        (r.node, r.spooled, r.finished, r.harvested, r.removed, size(r.pruned), "; ".join(r.failed)) for r in reports
-    ]
+    rows = [(r.node, r.finished, r.ended, r.removed, size(r.pruned), "; ".join(r.failed)) for r in reports]
     show_table(NODE_COLUMNS, rows)
 
 

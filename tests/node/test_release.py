@@ -7,11 +7,12 @@ import os
 import subprocess
 from pathlib import Path
 
+from warmstart.run_end import Ending
+
 from tests.lib.runs import a_context
 from warmstart import run_end
 from warmstart.host.deadline import after
 from warmstart.run import state as runs
-from warmstart.run_end import Ending
 from warmstart.steps import workspace
 from warmstart.steps.workspace import Options
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from warmstart.harvest.deferred import HARVESTS
 
 from tests.lib import mounts
 from tests.lib.late_node import BOOT, LateNode
@@ -14,12 +15,11 @@ from tests.lib.left_runs import damage, runs_left
 from tests.lib.node import Node
 from tests.lib.numba_entries import FOLDER, numba_entries
 from tests.lib.runs import a_job
-from warmstart.errand import at_work
-from warmstart.errands import harvests
+from warmstart.attempts import harvests
 from warmstart.harvest import deferred
-from warmstart.harvest.deferred import HARVESTS
 from warmstart.profiles import judge
 from warmstart.profiles.contract import Profile
+from warmstart.queue import at_work
 from warmstart.store import bundles
 
 pytestmark = [pytest.mark.threat(15), pytest.mark.usefixtures("capable_host", "busy")]
@@ -55,7 +55,7 @@ def test_what_there_is_no_time_for_is_finished_by_maintenance(base: Path) -> Non
     assert node.command("maintain", "--node", "n1").exit_code == 0
     assert not run.exists()
     assert str(run) not in Path("/proc/self/mountinfo").read_text()
-    assert os.listdir(f"{node.base}/run/warmstart/n1/errands/harvests") == []
+    assert os.listdir(f"{node.base}/run/warmstart/n1/queue/endings") == []
     assert sum(bundle["entries"] for bundle in node.json("cache", "list")) == 1 + MANY
     assert node.events("harvest.dropped") == []
 
