@@ -17,7 +17,7 @@ import pytest
 from tests.lib.hostile_layers import ATTACKS, alike, emptied, streamed
 from tests.lib.layer_registry import LayerRegistry, layer, serving
 from tests.lib.layer_stacks import write_packed
-from tests.lib.own_processes import OwnProcesses, apart
+from tests.lib.own_processes import OwnProcesses
 from tests.lib.site import Site
 from tests.lib.slow_relay import slowed
 from warmstart.images import choice
@@ -45,9 +45,8 @@ class Node:
         directory.mkdir()
         monkeypatch.setattr(requests, "IMPORT_S", 100 * DEADLINE_S)
         self._paths = NodePaths(str(directory), str(directory), "/nowhere")
-        self._own = OwnProcesses(
-            self._paths, apart(parallel, requests.image_of), self._lasts_s, monkeypatch, requests.IMPORTS
-        )
+        kind = requests.IMPORTS._replace(parallel=parallel)
+        self._own = OwnProcesses(self._paths, self._lasts_s, monkeypatch, kind)
         self._users = set[int]()
         self._asked: dict[str, float] = {}
         self.waits: dict[int, list[float]] = {}

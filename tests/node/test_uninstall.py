@@ -11,13 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from warmstart.harvest.deferred import REMOVALS
 
 from tests.lib import command_line
 from tests.lib.installation import write_policy
 from tests.lib.processes import wait_until
 from tests.lib.runs import a_run
-from warmstart.harvest import deferred
+from warmstart.ending import waiting
+from warmstart.ending.waiting import ENDINGS
 from warmstart.paths import Installation
 from warmstart.queue import Queue
 
@@ -75,11 +75,11 @@ def test_what_jobs_left_goes_before_the_programs(base: Path, install: Callable[[
     (tree / "tmp/deep/file").write_text("x")
     paths = Installation(str(prefix)).node("n1")
     os.makedirs(paths.state)
-    deferred.defer(paths, REMOVALS, run, 1.0)
+    waiting.leave(Queue(paths, ENDINGS), run, is_done=True)
     (prefix / "etc/warmstart/off").touch()
     uninstall(prefix)
     assert os.listdir(workspace) == []
-    assert Queue(paths, REMOVALS).all() == []
+    assert Queue(paths, ENDINGS).all() == []
     assert not (prefix / "libexec/warmstart/background").exists()
 
 
@@ -94,7 +94,7 @@ def test_what_is_installed_again_meanwhile_stays(prefix: Path) -> None:
     (lib / "leave").write_bytes((REPOSITORY / "packaging/release").read_bytes())
     (lib / "leave").chmod(0o755)
     subprocess.run([lib / "leave", "leave", lib, libexec, var, runtime], check=True)
-    assert not record.exists()
+    assert not run.exists()
     assert (lib / "python").exists()
     assert (libexec / "prolog").read_bytes() == HOOK.read_bytes()
 

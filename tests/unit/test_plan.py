@@ -154,7 +154,7 @@ def test_a_failed_job_gives_nothing_that_needs_success(tmp_path: Path) -> None:
     own = Profile({"X": "{dir}"}, {"**": []}, only_successful=True, name="own")
     options = plan.to_harvest(a_policy(tmp_path, profiles=(own,)), record)
     assert options
-    assert options.after_success == {"own"}
+    assert options.after_success == frozenset({"own"})
     assert options.failure
     options = plan.to_harvest(a_policy(tmp_path), record)
     assert options

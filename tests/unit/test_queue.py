@@ -31,7 +31,7 @@ KIND = Kind("wishes", most=3, backoff_s=60.0)
 @pytest.fixture
 def paths(tmp_path: Path) -> NodePaths:
     (tmp_path / "n1").mkdir()
-    return NodePaths(str(tmp_path / "n1"), "/nowhere")
+    return NodePaths(str(tmp_path / "n1"), str(tmp_path / "n1"), "/nowhere")
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ from warmstart.images.unpacks import NO_DISKS
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.keys import Credentials, Policy
 from warmstart.policy.units import format_duration
-from warmstart.queue import Kind, Queue, is_at_work
+from warmstart.queue import is_at_work, waiting
 from warmstart.report.lines import KILLED, hooks
 from warmstart.session import NODE_INTERVAL_S, NodeOfAnotherPod, require_keeper
 from warmstart.slurm import commands

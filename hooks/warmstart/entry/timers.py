@@ -22,6 +22,7 @@ from warmstart.audit.syslog import complain
 from warmstart.harvest.live import LIVE
 from warmstart.host.files import names_in
 from warmstart.paths import Installation
+from warmstart.queue import Queue, waiting
 from warmstart.session import NODE_INTERVAL_S, keep
 
 LOOK_S = 15.0

@@ -11,6 +11,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, remove_tree
 from warmstart.images.unpacked import shelf_of
 from warmstart.paths import Installation, NodePaths
+from warmstart.queue import waiting
 from warmstart.session import Session, open_session
 from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import QUERY_S, Slurmctld

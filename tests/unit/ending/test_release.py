@@ -23,7 +23,7 @@ from warmstart.ending import release, removal, waiting
 from warmstart.ending.release import Orphan
 from warmstart.ending.removal import WorkspaceBusy
 from warmstart.ending.waiting import ENDINGS
-from warmstart.host import detached
+from warmstart.host import detached, files
 from warmstart.host.deadline import after
 from warmstart.paths import Installation
 from warmstart.queue import DONE, LATER, MORE, Outcome, Queue
@@ -463,7 +463,7 @@ def test_one_that_cannot_be_removed_costs_no_other(runs: Runs, monkeypatch: pyte
     for number in (1, 2):
         runs.end(runs.make(job_id=number, view_id=number, run_id=f"{number:08x}"), NO_TIME)
     runs.limit(0)
-    real = removal.remove_tree
+    real = files.remove_tree
 
     def remove_tree(dir_fd: int, name: str, deadline: Any) -> None:  # noqa: ANN401
         if name == ".1.00000001":

@@ -12,7 +12,7 @@ from tests.lib.cache_files import numba_files
 from tests.lib.node import SCOPE, Node
 from tests.lib.privileges import make_removable
 from warmstart.cli import own
-from warmstart.ending import release, waiting
+from warmstart.ending import waiting
 from warmstart.entry import epilog, prolog
 from warmstart.host import detached
 from warmstart.host.files import FileSystemBroken
@@ -101,7 +101,7 @@ def test_only_a_broken_node_drains(node: Node, record: Run, monkeypatch: pytest.
     def broken(*_: object, **__: object) -> None:
         raise FileSystemBroken(path="/var", problem="read-only")
 
-    monkeypatch.setattr(release.state, "forget", broken)
+    monkeypatch.setattr(runs, "forget", broken)
     monkeypatch.setattr(commands, "drain_node", lambda *_: True)
     assert epilog.main(node.installation.prefix) == 1
     assert len(node.offered(SCOPE, record.own.seeded["numba"].namespace)) == 1

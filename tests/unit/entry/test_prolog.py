@@ -242,7 +242,7 @@ def test_all_parts_share_one_budget(node: Node, monkeypatch: pytest.MonkeyPatch)
     now, limits = [1000.0], {}
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
-    def end(context: Context, options: None, *, with_wings: bool = True) -> None:
+    def release_run(context: Context, options: None, *, with_wings: bool = True) -> None:
         assert options is None
         limits["supersede" if with_wings else "undo"] = context.deadline.at
         now[0] += 7.0
@@ -251,7 +251,7 @@ def test_all_parts_share_one_budget(node: Node, monkeypatch: pytest.MonkeyPatch)
         limits["steps"] = context.deadline.at
         raise CacheFailed(profile="numba", problem="x")
 
-    monkeypatch.setattr(release, "release", end)
+    monkeypatch.setattr(release, "release", release_run)
     monkeypatch.setattr(runner, "run_prolog", steps)
     assert prolog.main(node.installation.prefix) == 0
     end = 1000.0 + budget

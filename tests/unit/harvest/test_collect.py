@@ -61,9 +61,8 @@ class Harvest:
         deadline: Deadline | None = None,
         owner: int | None = None,
         seeded: SeededEntries = NOTHING_SEEDED,
-        after: str = "",
     ) -> Collected:
-        limits = HarvestLimits(max_size, max_entries, deadline or Deadline(time.monotonic() + 30), after)
+        limits = HarvestLimits(max_size, max_entries, deadline or Deadline(time.monotonic() + 30))
         with opened_dir(str(self.tree.parent)) as base, opened_dir(str(self.stage)) as fd:
             uid = os.getuid() if owner is None else owner
             return collect.collect(

@@ -18,7 +18,7 @@ from warmstart.entry import background
 from warmstart.host import process
 from warmstart.queue import Asker
 from warmstart.run import state as runs
-from warmstart.wings.models import look, queue, requests
+from warmstart.wings.models import attempts, look, requests
 from warmstart.wings.models.requests import COPIES, ModelRequest
 
 WEIGHTS = b"weights of a model"
@@ -33,7 +33,7 @@ def test_the_job_of_the_sweeps_names_a_model(swept: SweptNode) -> None:
 def site(base: Path, capable_host: None, monkeypatch: pytest.MonkeyPatch) -> ModelSite:
     """Return a node that copies models, where files of a few bytes count as large."""
     monkeypatch.setattr(look, "LEAST", SMALL)
-    monkeypatch.setattr(queue, "TURN_S", 0.0)  # each file has a turn of its own
+    monkeypatch.setattr(attempts, "TURN_S", 0.0)  # each file has a turn of its own
     monkeypatch.setattr(process, "be_idle", lambda: None)
     return ModelSite(base)
 
