@@ -58,13 +58,13 @@ class LateNode(Node):
 
     def epilog(self, run: Run, budget: float = 0.0) -> list[str]:
         """End a run as its epilog does. Return the codes of its errors."""
-        policy = current_policy(self.installation, keep=True).policy
+        policy, before = current_policy(self.installation, keep=True).policy, len(self.failures())
         audit = Log(self.policy.paths.audit, {"hook": "epilog", "run_id": run.run_id, "node": self.name})
         locked = runs.job_lock(self.paths.state, run.job_id, after(1))
         with StoreClient(self.owner, policy.paths.store, run.name) as store, locked:
             release(Context(policy, self.paths, run, audit, after(30), store), harvest.Options(budget))
             audit.finish()
-        return [str(failure["code"]) for failure in self.failures() if failure["run_id"] == run.run_id]
+        return [str(failure["code"]) for failure in self.failures()[before:]]
 
     def waiting(self) -> list[str]:
         """Return the runs that wait."""

@@ -75,7 +75,8 @@ def test_what_jobs_left_goes_before_the_programs(base: Path, install: Callable[[
     (tree / "tmp/deep/file").write_text("x")
     paths = Installation(str(prefix)).node("n1")
     os.makedirs(paths.state)
-    waiting.leave(Queue(paths, ENDINGS), run, is_done=True)
+    queue = Queue(paths, ENDINGS)
+    queue.hasten(waiting.leave(queue, run, is_done=True))
     (prefix / "etc/warmstart/off").touch()
     uninstall(prefix)
     assert os.listdir(workspace) == []

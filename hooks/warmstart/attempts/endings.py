@@ -30,20 +30,23 @@ def attempt(session: Session, item: Item) -> Outcome:
         return LATER
     if found is None:
         return DONE
-    with waiting.at_work_on(found[1]) as is_ours:
-        return _attempt(session, queue, item, *found) if is_ours else LATER
-
-
-def _attempt(session: Session, queue: Queue, item: Item, what: Waiting, run: Run) -> Outcome:
+    run = found[1]
     audit = session.audit.for_job(**run.job_labels)
     context = Context(session.policy, session.paths, run, audit, after(HARVEST_S), session.store)
     run = close(run, context.deadline)
-    if not what.is_done:
+    if not found[0].is_done:
         for failure in waiting.make_room(context, queue):
             session.failed(harvest.NAME, failure)
-        if reason := _why_not(what, run):
-            waiting.give_up(context, queue, item, (what, run), reason)
-        elif session.installation.is_off or not _harvest(session, context._replace(run=run), queue, item, what.since):
+        found = waiting.read(queue, item)  # it may have made room itself
+    if found is None:
+        return DONE
+    what = found[0]
+    if not what.is_done:
+        if reason := waiting.OFF if session.installation.is_off else _why_not(what, run):
+            is_done = waiting.give_up(context, queue, item, (what, run), reason)
+        else:
+            is_done = _harvest(session, context._replace(run=run), queue, item, what)
+        if not is_done:
             return LATER
     return DONE if remove(run, after(REMOVAL_S)).is_whole else MORE
 
@@ -52,17 +55,18 @@ def _why_not(what: Waiting, run: Run) -> str:
     """Return why a run is harvested no more, "" if it is. A clock that was set far back ends it, too."""
     if run.boot_id != incarnation():
         return waiting.REBOOTED
-    if waiting.is_short_of_space(run.workspace):
-        return waiting.NO_SPACE
     return "" if abs(time.time() - what.since) < waiting.LONGEST_S else waiting.TOO_OLD
 
 
-def _harvest(session: Session, context: Context, queue: Queue, item: Item, since: float) -> bool:
+def _harvest(session: Session, context: Context, queue: Queue, item: Item, what: Waiting) -> bool:
     """Harvest what is left of a run, and write down what still is. Return whether nothing is."""
     limits = Limits(session.policy.harvest.max_size, context.deadline, PART_S)
-    done = logged(session, context, limits)
-    waiting.put(queue, item, done.run, since, is_done=done.is_done)
-    return done.is_done
+    with waiting.at_work_on(context.run) as is_ours:
+        if not is_ours:
+            return False
+        done = logged(session, context, limits)
+        waiting.put(queue, item, done.run, what.since, is_done=done.is_done)
+        return done.is_done
 
 
 def logged(session: Session, context: Context, limits: Limits) -> Harvested:

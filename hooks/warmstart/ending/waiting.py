@@ -27,6 +27,7 @@ LEAST_FREE = 0.1  # fraction of the workspace's blocks and inodes: jobs need the
 LONGEST_S = 2 * 86400.0  # that a run waits to be harvested
 NO_ROOM = "harvest.waiting is used up"
 NO_SPACE = "less than a tenth of the workspace's file system is free"
+OFF = "warmstart is off"
 REBOOTED = "the node was started again"
 TOO_OLD = "not finished within two days"
 
@@ -79,30 +80,34 @@ def make_room(context: Context, queue: Queue) -> list[WarmstartError]:
         if given_up >= beyond and not is_short_of_space(context.run.workspace):
             break
         reason = NO_ROOM if given_up < beyond else NO_SPACE
-        if found := read(queue, items[number]):
-            with at_work_on(found[1]) as is_ours:
-                if is_ours:
-                    try:
-                        give_up(context, queue, items[number], found, reason)
-                    except WorkspaceBusy as error:
-                        failures.append(error)
+        found = read(queue, items[number])
+        if found and give_up(context, queue, items[number], found, reason):
+            try:
+                if remove(found[1], after(AT_ONCE_S)).is_whole:
+                    queue.drop(items[number].key)
+            except WorkspaceBusy as error:
+                failures.append(error)
     return failures
 
 
-def give_up(context: Context, queue: Queue, item: Item, found: tuple[Waiting, Run], reason: str) -> None:
-    """Have what waits removed without a harvest, and tell. Raises `OSError` and `WorkspaceBusy`."""
+def give_up(context: Context, queue: Queue, item: Item, found: tuple[Waiting, Run], reason: str) -> bool:
+    """Have what waits removed without a harvest, and tell, unless an attempt is at work on it. Raises `OSError`."""
     what, run = found
-    put(queue, item, run, what.since, is_done=True)
-    if not what.is_done:
-        audit = context.audit.for_job(**run.job_labels)
-        audit.emit(events.HARVEST_DROPPED, run=run.name, profiles=run.left, reason=reason)
-    if remove(run, after(AT_ONCE_S)).is_whole:
-        queue.drop(item.key)
+    with at_work_on(run) as is_ours:
+        if is_ours:
+            put(queue, item, run, what.since, is_done=True)
+            if not what.is_done:
+                audit = context.audit.for_job(**run.job_labels)
+                audit.emit(events.HARVEST_DROPPED, run=run.name, profiles=run.left, reason=reason)
+        return is_ours
 
 
 @contextmanager
 def at_work_on(run: Run) -> Iterator[bool]:
-    """Hold the lock of who works on a run that waits for a `with`; yields False if another process has it."""
+    """Hold the lock of who harvests a run that waits for a `with`; yields False if another process has it.
+
+    A removal ends who holds it.
+    """
     place = next(filter(os.path.isdir, (f"{run.workspace}/{run.going}", run.directory)), "")
     if not place:
         yield True
