@@ -31,8 +31,8 @@ NODE_COLUMNS = ("node", "runs", "waited", "orphans", "pruned", "failed")
 def maintain(installation: Installation, only: str | None, of_store: bool, as_json: bool) -> None:
     """Run this host's maintenance once, as root, at idle priority.
 
-    On each node: publishes spooled bundles, finishes deferred harvests and runs
-    without an epilog, removes leftovers of jobs that are over, and prunes copies of bundles. What a node has left whose
+    On each node: harvests and ends runs that wait, and those without an epilog,
+    removes leftovers of jobs that are over, and prunes copies of bundles. What a node has left whose
     name the cluster has forgotten goes a month after its last job.
 
     With --store: removes files of publishers that died, merges bundles, removes bundles that the policy lets expire,

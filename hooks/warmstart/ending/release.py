@@ -174,9 +174,11 @@ def _remove_or_wait(context: Context, queue: Queue, item: Item, failures: list[W
     until its deadline.
     """
     run, deadline = context.run, context.deadline
-    may_wait = queue.count(item.owner) <= MOST_REMOVALS and not waiting.is_short_of_space(run.workspace)
-    removed = remove(run, deadline.within(AT_ONCE_S) if may_wait else deadline)
-    if removed.is_whole:
+    removed = remove(run, deadline.within(AT_ONCE_S))
+    is_whole = removed.is_whole
+    if not is_whole and (queue.count(item.owner) > MOST_REMOVALS or waiting.is_short_of_space(run.workspace)):
+        is_whole = remove(run, deadline).is_whole
+    if is_whole:
         queue.drop(item.key)
     if removed.in_use:
         from warmstart.seed.overlay import CacheInUse

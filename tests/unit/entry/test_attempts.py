@@ -212,7 +212,7 @@ def test_real_processes(node: Node, tmp_path: Path) -> None:
     program.parent.mkdir(parents=True)
     program.write_text(PROGRAM.format(python=sys.executable, log=log))
     program.chmod(0o755)
-    os.makedirs(node.paths.root)
+    os.makedirs(node.paths.runtime)
     kind = KIND._replace(parallel=2)
     queue = Queue(node.paths, kind)
     for key in ("a0", "b0", "c0"):

@@ -17,8 +17,8 @@ from warmstart.slurm import commands
 from warmstart.slurm.facts import Access
 
 LEFT = [
-    *("{run}/state/7", "{run}/queue/removals/0,0,0,7.0a1b2c3d", "{var}/queue/imports/0,0,0,a"),
-    *("{var}/stage/7.0a1b2c3d.numba", "{var}/spool/bundle", ""),
+    *("{run}/state/7", "{run}/queue/endings/0,0,0,7.0a1b2c3d", "{var}/queue/imports/0,0,0,a"),
+    *("{var}/stage/7.0a1b2c3d.numba", ""),
 ]
 
 
