@@ -3,24 +3,28 @@
 An entry counts as changed if its content differs from that of its bundle. Names and times only tell which entries to
 look at: an overlay also copies up files that were merely touched.
 
-What was taken of the job itself while it ran (`harvest.live`) counts as seeded with, by a bundle without an id: it is
-always looked at, for no layer has it, and it may not have come into the store.
+What was published of the job itself while it ran (`harvest.live`) counts as seeded with. It is always looked at, for no
+layer of its overlay has it.
 """
 
 from __future__ import annotations
 
 import errno
 
-from warmstart.lean import Callable, Collection, Iterator, Sequence
+from warmstart.caches.store.layout import Entries, File
+from warmstart.lean import Callable, Collection, Container, Iterable, Iterator, Sequence
 from warmstart.run.state import SeededBundle
-from warmstart.store.manifest import Base, Entries, File, content_digest
+from warmstart.seed.layers import given
 
 
 class SeededEntries:
     """The seeded entries of a profile that its job may have changed; reads lists of files only when asked."""
 
-    def __init__(self, bundles: Sequence[SeededBundle], read: Callable[[SeededBundle], Entries]) -> None:
-        """`read` returns the entries of a bundle, none if it is gone."""
+    def __init__(
+        self, bundles: Sequence[SeededBundle], read: Callable[[SeededBundle], Entries], hidden: Sequence[str] = ()
+    ) -> None:
+        """`read` returns the entries of a bundle, none if it is gone; `hidden` as in `Seeded`."""
+        self._hidden = hidden
         self._bundles = bundles
         self._named: dict[str, SeededBundle] | None = None
         self._read = read
@@ -37,29 +41,32 @@ class SeededEntries:
     @property
     def _bundle_of(self) -> dict[str, SeededBundle]:
         if self._named is None:  # a job that leaves nothing need not wait for it
-            self._named = {entry: bundle for bundle in self._bundles for entry in self._names_of(bundle)}
+            self._named = {entry: bundle for bundle, names in self._names() for entry in names}
         return self._named
 
-    def _names_of(self, bundle: SeededBundle) -> Collection[str]:
-        if not bundle.number:
-            return bundle.entries
-        entries = self._of(bundle)
-        if not entries:  # then what the job changed would look like what it made
-            raise OSError(errno.ENOENT, f"the bundle {bundle.bundle}, which names what it was seeded with, is gone")
-        return entries
+    def _names(self) -> Iterator[tuple[SeededBundle, Collection[str]]]:
+        """Yield the bundles with the entries that the job was given of each, which the prolog need not have read."""
+        unnamed = [bundle for bundle in self._bundles if bundle.number]
+        for bundle in unnamed:
+            if not self._of(bundle):  # then what the job changed would look like what it made
+                raise OSError(errno.ENOENT, f"the bundle {bundle.sha256}, which names what it was seeded with, is gone")
+        yield from zip(unnamed, given([self._of(bundle) for bundle in unnamed], self._hidden), strict=True)
+        for bundle in self._bundles:
+            if not bundle.number:
+                yield bundle, bundle.entries
 
     def files(self, entry: str) -> dict[str, File]:
         """Return the files that the job was given; none if its bundle is gone from both node and store."""
         return self._of(self._bundle_of[entry]).get(entry, {})
 
     def _of(self, bundle: SeededBundle) -> Entries:
-        if bundle.bundle not in self._entries:
-            self._entries[bundle.bundle] = self._read(bundle)
-        return self._entries[bundle.bundle]
+        if bundle.sha256 not in self._entries:
+            self._entries[bundle.sha256] = self._read(bundle)
+        return self._entries[bundle.sha256]
 
-    def base(self, entry: str) -> Base:
-        """Return what a changed entry is based on."""
-        return Base(self._bundle_of[entry].scope, content_digest(self.files(entry)))
+    def source(self, entry: str) -> SeededBundle:
+        """Return the bundle that an entry was given from."""
+        return self._bundle_of[entry]
 
     def is_changed(self, entry: str, files: dict[str, File]) -> bool:
         """Return whether these files of the entry differ from those that the job was given."""
@@ -67,11 +74,11 @@ class SeededEntries:
 
     def has_lost(self, entry: str, files: dict[str, File]) -> bool:
         """Return whether these files of the entry are but some of those that the job was given, or none of them."""
-        return not self._is_own(entry) and _content(files) < _content(self.files(entry))
+        return _content(files) < _content(self.files(entry))
 
     def given(self) -> set[str]:
         """Return the names of all that the prolog gave the job, as `names`."""
-        return {entry for bundle in self._bundles if bundle.bundle for entry in self._names_of(bundle)}
+        return {entry for bundle, names in self._names() if not bundle.own for entry in names}
 
     def with_other_times(self, present: dict[str, dict[str, tuple[int, int]]]) -> list[str]:
         """Return the entries that look changed in a whole tree: entry → path → size and mtime in nanoseconds."""
@@ -79,24 +86,46 @@ class SeededEntries:
         return [
             entry
             for entry, files in given.items()
-            if self._is_own(entry)
-            or (files and present.get(entry, {}) != {path: (file.size, file.mtime_ns) for path, file in files.items()})
+            if files and present.get(entry, {}) != {path: (file.size, file.mtime_ns) for path, file in files.items()}
         ]
 
     def below(self, touched: set[str], entry_of: Callable[[str], str | None]) -> list[str]:
         """Return the entries that look changed in an overlay, by the names that its upper layer has."""
-        if not touched and all(bundle.bundle for bundle in self._bundles):
+        if not touched and not any(bundle.own for bundle in self._bundles):
             return []
         named = {entry_of(path) for path in touched}
         named.update(folder for path in touched for folder in _with_parents(path))
         return [
             entry
             for entry in self.names
-            if entry in named or self._is_own(entry) or not touched.isdisjoint(_with_parents(entry))
+            if entry in named or self._bundle_of[entry].own or not touched.isdisjoint(_with_parents(entry))
         ]
 
-    def _is_own(self, entry: str) -> bool:
-        return not self._bundle_of[entry].bundle
+
+class KnownEntries:
+    """The entries to skip: those that the job was seeded with, those in the store, and what other nodes handed in.
+
+    The store is asked at the first entry that was not seeded. Its answer takes longer the more it has, and the epilog
+    of a warm job does not wait for it. Seeded entries that the job changed are collected all the same.
+    """
+
+    def __init__(self, seeded: Container[str], ask: Callable[[], Iterable[str]]) -> None:
+        """`ask` returns the entries in the store."""
+        self._seeded = seeded
+        self._ask = ask
+        self._stored: frozenset[str] | None = None
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether there was an entry that was not seeded."""
+        return self._stored is not None
+
+    def __contains__(self, entry: object) -> bool:
+        if entry in self._seeded:
+            return True
+        if self._stored is None:
+            self._stored = frozenset(self._ask())
+        return entry in self._stored
 
 
 def _content(files: dict[str, File]) -> set[tuple[str, int, str]]:

@@ -94,8 +94,8 @@ class _Cache:
         given = []
         for number, copy in enumerate(() if self.cold else self.copies):
             names, more = ([], copy.row.number) if self.entries is None else (self.entries[number], 0)
-            given.append(SeededBundle(copy.where.scope, copy.row.sha256, copy.row.sha256, names, more))
-        return Seeded(self.namespace, given)
+            given.append(SeededBundle(copy.where.scope, copy.row.sha256, names, more))
+        return Seeded(self.namespace, given, self.found.hidden if given and self.entries is None else [])
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -105,6 +105,12 @@ def run(context: Context, options: Options) -> Outcome:
     if not run.own.path:  # The empty value replaces one that the job may have inherited.
         return Outcome(run=run, environment={"WARMSTART_CACHE": ""}, degraded=filled.degraded)
     topics: tuple[str, ...] = (options.barrier.path,) if options.barrier and run.head else ()
+    if context.policy.harvest.while_running is not None:
+        from warmstart.harvest import live
+
+        watched = live.watch(context.policy, context.paths, run)
+        context.audit.say(**watched)
+        run = run._replace(live="look" in watched)
     return Outcome(run=run._replace(began=time.time()), degraded=filled.degraded, topics=topics)
 
 

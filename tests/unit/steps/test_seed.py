@@ -18,10 +18,12 @@ from tests.lib.alone import run_alone
 from tests.lib.packed import MTIME_NS
 from tests.lib.runs import a_context, changed, ran, result
 from warmstart.caches.store.layout import Namespace
+from warmstart.harvest.live import LIVE
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import DiskFailed
 from warmstart.profiles import facts, registry
+from warmstart.queue import Queue
 from warmstart.run.state import Run, Seeded
 from warmstart.seed import mounts, overlay, overlay_end
 from warmstart.steps import seed
@@ -113,6 +115,27 @@ def caches(node: Node) -> dict[str, dict[str, Any]]:
 def cold(node: Node) -> dict[str, str]:
     """Return why which profiles are cold, by the log."""
     return {name: cache["cold"] for name, cache in caches(node).items() if not cache["warm"]}
+
+
+def watching(on: Node, **changes: object) -> Outcome:
+    """Run the step where the policy has jobs harvested while they run."""
+    policy, run = on.context.policy, changed(on.context.run, publish_scope=SCOPES[1], **changes)
+    policy = policy._replace(harvest=policy.harvest._replace(while_running=900))
+    on.context = on.context._replace(policy=policy, run=run)
+    return on.run()
+
+
+def test_a_job_is_harvested_while_it_runs(node: Node) -> None:
+    assert (ran(node.run()).live, os.path.lexists(node.context.paths.queue)) == (False, False)
+    outcome, now = watching(node), int(time.time())
+    (item,) = Queue(node.context.paths, LIVE).all()
+    assert (item.key, item.attempts, 0 <= item.due - now - 900 < 20) == (node.context.run.name, 1, True)
+    assert (ran(outcome).live, result(node.context)["look"]) == (True, item.due)
+
+
+def test_a_job_on_several_nodes_is_harvested_at_its_end(node: Node) -> None:
+    outcome = watching(node, nodelist="n[1-2]")
+    assert (ran(outcome).live, result(node.context)["at_end"]) == (False, "it has several nodes")
 
 
 def test_an_empty_store_leaves_the_job_cold(node: Node) -> None:

@@ -22,6 +22,8 @@ from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.policy.shared import SharedPath
+from warmstart.queue import Queue
+from warmstart.store import maintenance
 from warmstart.wings.trees import packing, requests
 from warmstart.wings.trees.offered import PROFILE, directory
 from warmstart.wings.trees.requests import TreeRequest
@@ -88,7 +90,8 @@ class TreeSite(Node):
         return requests.ask(self.paths, asked) is not None
 
     def pack(self) -> None:
-        assert background.main(str(self.base), [requests.PACKS.name, NODE]) == 0
+        for item in Queue(self.paths, requests.PACKS).due():
+            assert background.main(str(self.base), [requests.PACKS.name, NODE, item.key]) == 0
 
     def rows(self, user: Identity | None = None) -> list[Row]:
         """Return the copies of a user's trees that jobs are shown."""

@@ -1,0 +1,116 @@
+"""What a harvest asks of the store, and gives it: a bundle for readers, of a job on several nodes by way of its end.
+
+All of it may be done twice: what is published is known, and left out.
+"""
+
+from __future__ import annotations
+
+from warmstart.audit import events
+from warmstart.audit.log import Log
+from warmstart.caches.store import bundles, client, ending
+from warmstart.caches.store.bundles import Draft
+from warmstart.caches.store.ending import United
+from warmstart.caches.store.layout import Entries, Namespace
+from warmstart.errors import StoreError
+from warmstart.host.deadline import Deadline, after, looks
+from warmstart.lean import Iterable, NamedTuple, suppress
+from warmstart.paths import NodePaths
+from warmstart.run.state import Caches, Run, SeededBundle
+from warmstart.seed import node_cache
+from warmstart.slurm.nodes import expand, first
+from warmstart.store.client import StoreClient
+
+STORE_SECONDS = 5.0  # for one question
+HEAD_SECONDS = 20.0  # for the first node to end before the others: mostly all make the same
+UNION_SECONDS = 60.0  # for listing what all nodes have handed in
+
+
+class Given(NamedTuple):
+    """What the store has taken."""
+
+    sha256: str = ""  # "" if nothing of the bundle was needed
+    told: dict[str, object] = {}  # noqa: RUF012 - what the log says of it; never mutated
+
+
+def known(  # noqa: PLR0917 - of whom, and where
+    store: StoreClient, run: Run, caches: Caches, where: Namespace, quota: int, deadline: Deadline
+) -> list[str]:
+    """Return the entries that the store has. Raises `StoreFailed` and `WorkerSilent`.
+
+    Of a job on several nodes with those that the first one has handed in, for which the others wait a moment, and with
+    this node's own of an attempt before.
+    """
+    place, head = _place(store, run), first(caches.nodes or run.nodelist)
+    if place and head != run.node:
+        for _ in looks(deadline.within(min(HEAD_SECONDS, deadline.left() / 2))):
+            if store.worker.look(after(STORE_SECONDS), ending.has_ended, place, head):
+                break
+    answer_by = deadline.within(STORE_SECONDS)
+    found = store.worker.run(answer_by, bundles.known, where, run.user, run.uid, quota, run.fresh)
+    if place:
+        found += store.worker.run(answer_by, ending.handed, place, where, [head, run.node])
+    return found
+
+
+def entries_of(
+    store: StoreClient, paths: NodePaths, where: Namespace, deadline: Deadline, bundle: SeededBundle
+) -> Entries:
+    """Return the entries of a bundle with their files, by the node's copy, else by the store; none if it is gone."""
+    with suppress(OSError, ValueError):
+        return node_cache.entries_of(paths.bundles, bundle.sha256)
+    with suppress(StoreError):
+        there = where._replace(scope=bundle.scope)
+        return store.worker.run(deadline.within(STORE_SECONDS), bundles.entries, there, bundle.sha256)
+    return {}
+
+
+def publish(  # noqa: PLR0917 - what, where, and for whom
+    store: StoreClient,
+    run: Run,
+    caches: Caches,
+    where: Namespace,
+    squashfs: int | None,
+    draft: Draft,
+    quota: int,
+    deadline: Deadline,
+) -> Given:
+    """Publish an open squashfs, if there is one, and what was removed; a job on several nodes hands it in.
+
+    Raises the store's errors.
+    """
+    place = _place(store, run)
+    if place is None:
+        made = client.publish(store, where, squashfs, draft, deadline, quota=quota)
+        told = {"bundle": made.sha256, "size": made.size, "generation": made.number} if made.number else {}
+        return Given(made.sha256, {**told, "entries": len(draft.entries) if made.sha256 else 0})
+    row = None if squashfs is None else client.put(store, where, squashfs, draft, deadline, quota=quota)
+    is_head = run.leads(caches)
+    store.worker.run(deadline, ending.hand_in, place, store.writer, run.node, is_head, where, row, draft)
+    return Given(row.sha256 if row else "", {"entries": 0, "handed_in": len(draft.entries)})
+
+
+def ended(store: StoreClient, audit: Log, run: Run, deadline: Deadline) -> None:
+    """Say that this node of a job on several publishes nothing more. Raises the store's errors.
+
+    The last one lists what all have handed in.
+    """
+    if place := _place(store, run):
+        number = len(expand(run.nodelist))
+        said = store.worker.run(deadline.within(UNION_SECONDS), ending.ended, place, store.writer, run.node, number)
+        tell_united(audit, place.name, said.united)
+
+
+def tell_united(audit: Log, run: str, united: Iterable[United]) -> None:
+    """Tell the log what of a run became visible together."""
+    for one in united:
+        _, scope, profile, namespace = one.where
+        what = {"scope": scope, "profile": profile, "namespace": namespace, "bundles": len(one.rows)}
+        problem = {"problem": one.problem} if one.problem else {}
+        audit.emit(events.HARVEST_MERGED, run=run, generation=one.number, **what, **problem)
+
+
+def _place(store: StoreClient, run: Run) -> ending.Run | None:
+    """Return where the nodes of a run hand in; None if it has one node, which publishes."""
+    if not run.nodelist:
+        return None
+    return ending.Run(store.path, ending.name_of(run.uid, run.cluster, run.job_id, run.restarts))

@@ -1,1 +1,0 @@
-"""Repack: make new bundles of published ones, and one of what the nodes of a run handed in. Runs as root."""
