@@ -21,6 +21,7 @@ from unittest import mock
 import filelock  # noqa: F401
 import prometheus_client  # noqa: F401
 import structlog  # noqa: F401
+from warmstart.store.parts import PARTS, RunParts
 
 from tests.faults.acts import LATER_S, Act
 from tests.lib.faults import STORE, Done, Fault
@@ -50,7 +51,6 @@ from warmstart.queue import Asker, Kind, Queue
 from warmstart.steps import harvest, unpack
 from warmstart.steps.environment import OWN
 from warmstart.store import parts
-from warmstart.store.parts import PARTS, RunParts
 
 IMAGE, WANTED = "reg.example.com/team/tool:1", "reg.example.com/team/wanted:1"
 OTHER_IMAGE = "reg.example.com/team/other:1"  # which no job has

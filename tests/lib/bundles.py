@@ -6,10 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from warmstart.caches.store import bundles
+from warmstart.caches.store.bundles import Draft, Published
 from warmstart.caches.store.layout import File, Namespace
 from warmstart.queue import Asker
-from warmstart.store import bundles
-from warmstart.store.layout import Namespace
 
 OWNER = "n1-test"
 ASKER = Asker(7, 64201, "ws-alice", "test")

@@ -13,6 +13,8 @@ from pathlib import Path
 from tests.lib import packed
 from tests.lib.packed import MTIME_NS
 from tests.lib.runs import a_context, changed
+from warmstart.caches.store import bundles
+from warmstart.caches.store.layout import Entries, Namespace, content_digest
 from warmstart.harvest import live
 from warmstart.host.deadline import after
 from warmstart.profiles.contract import Profile
@@ -21,9 +23,6 @@ from warmstart.run.state import Seeded, SeededBundle
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context
 from warmstart.steps.harvest import Harvested, Limits, Options
-from warmstart.store import bundles, index
-from warmstart.store.layout import Namespace
-from warmstart.store.manifest import content_digest
 
 SCOPE = "user-64201-ws-alice"
 TOY = Profile({"TOY": "{dir}"}, {"*/": []}, relocation="relocatable", name="toy")
@@ -54,8 +53,8 @@ class LiveJob:
             return Seeded("ns", [])
         entries = {entry: {f"{entry}/f": content.encode()} for entry, content in given.items()}
         made = packed.publish(self.root, self.where, entries)
-        assert made.bundle
-        return Seeded("ns", [SeededBundle(SCOPE, made.bundle, made.sha256, [*given])])
+        assert made.sha256
+        return Seeded("ns", [SeededBundle(SCOPE, made.sha256, [*given])])
 
     def write(self, entry: str, content: str) -> None:
         """Have the job write an entry, as tools do: beside it, and then in its place."""
@@ -96,29 +95,25 @@ class LiveJob:
         return self.context._replace(deadline=after(60))
 
     def readers(self) -> dict[str, str]:
-        """Return what the next job is offered: entry → hash of its content."""
-        found: dict[str, str] = {}
-        for offer in bundles.offers(self.where.store, [SCOPE], "toy", "ns", "n1-test").offers:
-            manifest = bundles.read_manifest(self.where, offer.bundle)
-            found |= {entry: content_digest(manifest.entries[entry]) for entry in offer.entries}
-        return found
+        """Return what the next job is given: entry → hash of its content."""
+        return {entry: content_digest(files) for entry, files in self._given("toy").items()}
 
     def contents(self, profile: str) -> dict[str, dict[str, str]]:
-        """Return what the next job is offered of a profile: entry → path → SHA-256."""
-        where, found = self.where._replace(profile=profile), dict[str, dict[str, str]]()
-        for offer in bundles.offers(where.store, [SCOPE], profile, "ns", "n1-test").offers:
-            entries = bundles.read_manifest(where, offer.bundle).entries
-            for entry in offer.entries:
-                found[entry] = {path: file.sha256 for path, file in entries[entry].items()}
+        """Return what the next job is given of a profile: entry → path → SHA-256."""
+        given = self._given(profile).items()
+        return {entry: {path: file.sha256 for path, file in files.items()} for entry, files in given}
+
+    def _given(self, profile: str) -> Entries:
+        where = self.where._replace(profile=profile)
+        listing, found = generations.read(where), Entries()
+        for row, names in zip(listing.rows, listing.names, strict=True):
+            entries = bundles.entries(where, row.sha256)
+            found |= {entry: entries[entry] for entry in names}
         return found
 
     def layers(self) -> int:
-        """Return how many bundles the next job is offered."""
-        return len(bundles.offers(self.where.store, [SCOPE], "toy", "ns", "n1-test").offers)
-
-    def listed(self) -> int:
-        """Return how many bundles the namespace has, those too that nobody takes anything from."""
-        return len(index.read(self.where.path, "").bundles)
+        """Return how many bundles the next job is given."""
+        return len(generations.head(self.where).rows)
 
     def close(self) -> None:
         """End the processes of the store's owner."""

@@ -31,7 +31,6 @@ from warmstart.caches.store.layout import Namespace
 from warmstart.caches.store.listing import Listing
 from warmstart.cli.maintain import maintain
 from warmstart.entry import background, epilog, job_container, prolog
-from warmstart.harvest.pack import pack
 from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity

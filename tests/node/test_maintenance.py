@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib import mounts
-from tests.lib.late_node import BOOT
 from tests.lib.node import Node, one
 from tests.lib.privileges import as_user
 from tests.lib.runs import a_run
@@ -28,7 +26,6 @@ from warmstart.run import state as runs
 from warmstart.run.state import Run
 from warmstart.seed import eviction
 from warmstart.seed import fetch as fetching
-from warmstart.store import manifest
 
 pytestmark = pytest.mark.usefixtures("capable_host", "busy")
 

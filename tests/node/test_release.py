@@ -32,8 +32,8 @@ def test_what_a_wing_mounted_goes_without_it(base: Path) -> None:
     file = Path(context.paths.state, str(run.job_id), runs.NAME)
     file.write_text(json.dumps({**json.loads(file.read_text()), WING: {"shown": [*PLACES]}}))
 
-    recorded = runs.load(context.paths.state, record.job_id)
-    assert recorded == record
+    recorded = runs.load(context.paths.state, run.job_id)
+    assert recorded == run
     assert not any(known.name == WING for known in context.policy.wings)
     assert release(context._replace(run=recorded), None).failure is None
 

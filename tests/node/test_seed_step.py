@@ -10,7 +10,7 @@ import pytest
 from tests.lib import packed
 from tests.lib.overlay_place import without_overlays
 from tests.lib.runs import CACHE, a_context, a_policy, a_run, changed, ran, result
-from tests.lib.runs import a_context, a_policy, a_run, changed, ran, result
+from warmstart.caches.store.bundles import Published
 from warmstart.caches.store.layout import Namespace
 from warmstart.ending import waiting
 from warmstart.ending.removal import Removed, close, remove
@@ -20,7 +20,6 @@ from warmstart.host.deadline import after
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.queue import Queue
-from warmstart.run.state import Caches
 from warmstart.steps import seed, workspace
 from warmstart.steps.contract import Context, Outcome
 
@@ -92,7 +91,7 @@ def test_a_listing_that_names_what_a_bundle_lacks(root: Path) -> None:
     assert seeded(context)[0] == {"k.nbi": b"k", "l.nbi": b"l"}
     about = Path(context.paths.bundles, f"{made.sha256}.json")
     about.write_text(about.read_text().replace('"k":', '"o":'))
-    run_end.finish_deferred(context.paths, context.run, after(20))
+    remove(close(context.run, after(20)), after(20))
     context = prepared(root, "bbbbbbbb")
     context = context._replace(run=changed(context.run, read_scopes=["site", "user-1"]))
     found, outcome = seeded(context)

@@ -20,7 +20,7 @@ import time
 
 from warmstart.caches.store import quota
 from warmstart.caches.store.bundles import Draft
-from warmstart.caches.store.layout import MOST_BYTES, MOST_ENTRIES, Entries, Namespace
+from warmstart.caches.store.layout import MOST_BYTES, MOST_ENTRIES, Entries, Namespace, content_digest
 from warmstart.caches.store.merge import Removal
 from warmstart.errors import StoreError, WarmstartError
 from warmstart.harvest import publish
@@ -398,7 +398,9 @@ def _draft(  # noqa: PLR0917 - what is known of a bundle
     """
     source = {entry: cache.seeded.source(entry) for entry in retired}
     scope = cache.where.scope
-    given = {entry: bundle.sha256 for entry, bundle in source.items() if bundle.scope == scope}
+    given = {
+        entry: content_digest(cache.seeded.files(entry)) for entry, bundle in source.items() if bundle.scope == scope
+    }
     removal = Removal(given, [entry for entry in retired if entry not in given] if is_user_scope(scope) else [])
     name = caches.facts.get("cache", "")
     whose = (run.user, run.uid, run.job_id)

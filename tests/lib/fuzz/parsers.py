@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from hypothesis.strategies import SearchStrategy
+from warmstart.store.bundles import BundleGone
 
 from tests.lib import cache_files, image_configs
 from tests.lib.bundles import draft
@@ -59,7 +60,6 @@ from warmstart.slurm import commands, nodes
 from warmstart.store import bundles, index, parts
 from warmstart.store import manifest as manifests
 from warmstart.store.barrier import Barrier
-from warmstart.store.bundles import BundleGone
 from warmstart.store.client import StoreClient
 
 SHA256 = "ab" * 32

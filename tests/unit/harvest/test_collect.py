@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from warmstart.caches.store.layout import Entries, File
 from warmstart.harvest import collect, scan
 from warmstart.harvest.collect import HELD, Collected, HarvestLimits, Stage, tool_lock
 from warmstart.harvest.seeded import NOTHING_SEEDED, SeededEntries
@@ -22,7 +23,6 @@ from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import mount_id, opened_dir
 from warmstart.host.untrusted import Tree, TurnedAway
 from warmstart.run.state import SeededBundle
-from warmstart.store.manifest import Entries, File
 
 PLENTY = 1 << 30
 
@@ -158,7 +158,7 @@ def test_what_the_job_changed_comes_first(harvest: Harvest) -> None:
     """So that a harvest that is cut short knows whether it has seen all of it."""
     harvest.write(a_1=b"1", b_1=b"1", c_1=b"1", d_1=b"1")
     entries = harvest.given()
-    bundle = SeededBundle("site", "bundle", "0" * 64, ["c", "d"])
+    bundle = SeededBundle("site", "0" * 64, ["c", "d"])
     seeded = SeededEntries([bundle], lambda _: {name: entries[name] for name in bundle.entries})
     harvest.write(c_1=b"2", d_1=b"2")
     for most, entries_then, saw_changed in (
@@ -301,8 +301,8 @@ def test_what_is_no_plain_file_is_not_locked(tree: Tree, tmp_path: Path, kind: s
 
 def seeded(*bundles: dict[str, dict[str, File]]) -> SeededEntries:
     named = {str(number): entries for number, entries in enumerate(bundles)}
-    found = [SeededBundle("user-1", name, name, list(entries)) for name, entries in named.items()]
-    return SeededEntries(found, lambda bundle: named[bundle.bundle])
+    found = [SeededBundle("user-1", name, list(entries)) for name, entries in named.items()]
+    return SeededEntries(found, lambda bundle: named[bundle.sha256])
 
 
 def test_changed_entries_of_an_extracted_cache(harvest: Harvest) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from warmstart.caches.store.layout import Entries, File
 from warmstart.harvest.seeded import SeededEntries
 from warmstart.run.state import SeededBundle
-from warmstart.store.manifest import Entries, File
 
 FILE, OTHER = File(1, "ab" * 32, 17), File(1, "cd" * 32, 17)
 NAMES = ("m/f", "m/g", "n/f", "k.d", "top")
@@ -23,9 +23,9 @@ def entry_of(path: str) -> str | None:
 def seeded() -> SeededEntries:
     """Return entries of two bundles, of which one is gone."""
     entries: Entries = {name: {f"{name}.1": FILE, f"{name}.p": FILE} for name in NAMES}
-    read = {"here": entries, "gone": {}}
-    bundles = [SeededBundle("site", "here", "ab" * 32, list(NAMES)), SeededBundle("site", "gone", "cd" * 32, ["old"])]
-    return SeededEntries(bundles, lambda bundle: read[bundle.bundle])
+    read = {"ab" * 32: entries, "cd" * 32: {}}
+    bundles = [SeededBundle("site", "ab" * 32, list(NAMES)), SeededBundle("site", "cd" * 32, ["old"])]
+    return SeededEntries(bundles, lambda bundle: read[bundle.sha256])
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_names_that_the_record_leaves_out_are_read_when_they_are_asked_for() -> 
     read: list[str] = []
 
     def entries_of(bundle: SeededBundle) -> Entries:
-        read.append(bundle.bundle)
-        return {} if bundle.bundle == "gone" else {name: {f"{name}.1": FILE} for name in NAMES}
+        read.append(bundle.sha256)
+        return {} if bundle.sha256 == "cd" * 32 else {name: {f"{name}.1": FILE} for name in NAMES}
 
-    seeded = SeededEntries([SeededBundle("site", "here", "ab" * 32, [], 5)], entries_of)
+    seeded = SeededEntries([SeededBundle("site", "ab" * 32, [], 5)], entries_of)
     assert (seeded.below(set(), entry_of), read) == ([], [])
     assert seeded.below({"m/f.1"}, entry_of) == ["m/f"]
-    assert ("m/g" in seeded, "new" in seeded, sorted(seeded.names), read) == (True, False, sorted(NAMES), ["here"])
-    gone = SeededEntries([SeededBundle("site", "gone", "ab" * 32, [], 5)], entries_of)
-    with pytest.raises(OSError, match="the bundle gone, which names what it was seeded with, is gone"):
+    assert ("m/g" in seeded, "new" in seeded, sorted(seeded.names), read) == (True, False, sorted(NAMES), ["ab" * 32])
+    gone = SeededEntries([SeededBundle("site", "cd" * 32, [], 5)], entries_of)
+    with pytest.raises(OSError, match=r"the bundle cdcd.* names what it was seeded with, is gone"):
         _ = "new" in gone

@@ -25,7 +25,6 @@ from warmstart.slurm import commands
 from warmstart.slurm.facts import Access, JobFacts
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context
-from warmstart.steps.contract import Context, Outcome
 from warmstart.store import barrier
 from warmstart.store.barrier import Topic
 from warmstart.store.layout import StoreFailed

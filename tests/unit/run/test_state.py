@@ -21,9 +21,7 @@ from warmstart.run.state import Caches, JobBusy, RunUnreadable, Seeded, SeededBu
 
 
 def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    written = a_run(
-        seeded={"numba": Seeded("ab12", [SeededBundle("site", "b", "ab", ["x", "y"])])}, images={"a:1": "/i"}
-    )
+    written = a_run(seeded={"numba": Seeded("ab12", [SeededBundle("site", "ab", ["x", "y"])])}, images={"a:1": "/i"})
     with runs.job_lock(str(tmp_path), 7, after(1)):
         runs.save(str(tmp_path), written)
     assert runs.load(str(tmp_path), 7) == written
@@ -116,7 +114,7 @@ def test_state_that_cannot_be_read_is_no_bug(
 def test_nothing_is_written_that_could_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its length is a user's to choose (names of entries): the job goes on with the one before, and is cleaned up."""
     before = a_run()
-    long = changed(before, seeded={"numba": Seeded("ab12", [SeededBundle("site", "b", "ab", ["x" * 100])])})
+    long = changed(before, seeded={"numba": Seeded("ab12", [SeededBundle("site", "ab", ["x" * 100])])})
     monkeypatch.setattr(runs, "LONGEST", len(runs.encode(long)) - 1)
     with runs.job_lock(str(tmp_path), 7, after(1)):
         runs.save(str(tmp_path), before)
@@ -130,7 +128,7 @@ def test_nothing_is_written_that_could_not_be_read(tmp_path: Path, monkeypatch: 
 
 def test_the_longest_run_can_be_deferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is written down within another file there, and longer for that; a longer one is one damaged run, no more."""
-    long = a_run(seeded={"numba": Seeded("ab12", [SeededBundle("site", "b", "ab", ['"'] * 1000)])})
+    long = a_run(seeded={"numba": Seeded("ab12", [SeededBundle("site", "ab", ['"'] * 1000)])})
     monkeypatch.setattr(runs, "LONGEST", len(runs.encode(long)))
     node = NodePaths(str(tmp_path), str(tmp_path), "")
     queue = Queue(node, ENDINGS)

@@ -17,9 +17,12 @@ from tests.lib.numba_entries import numba_entry
 from tests.lib.runs import a_context, changed, result
 from tests.lib.worker_calls import answer_here
 from warmstart.audit.log import Log
-from warmstart.harvest import collect
+from warmstart.caches.store import bundles, ending, generations
+from warmstart.caches.store.layout import Namespace
+from warmstart.caches.store.listing import Row
+from warmstart.harvest import collect, publish
 from warmstart.harvest.scan import OUT_OF_TIME
-from warmstart.host import detached, space
+from warmstart.host import space
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DiskFailed, remove_tree
 from warmstart.host.identity import WorkerSilent
@@ -29,10 +32,7 @@ from warmstart.run.state import Caches, Seeded, SeededBundle
 from warmstart.steps import harvest
 from warmstart.steps.contract import CacheFailed, Context
 from warmstart.steps.harvest import Harvested, Limits, Options
-from warmstart.store import bundles, parts
-from warmstart.store.bundles import Offers
-from warmstart.store.layout import Namespace, StoreFailed, bundle_id
-from warmstart.store.parts import Listing, RunParts
+from warmstart.store.layout import StoreFailed
 
 SCOPE = "user-64201-ws-alice"
 PLENTY = Options(30)
@@ -70,9 +70,15 @@ class Job:
         assert os.listdir(self.context.paths.stage) == []
         return outcome
 
-    def offered(self, profile: str = "numba") -> list[str]:
-        found: Offers = bundles.offers(self.store, [SCOPE], profile, "ns", "n1-test")
-        return [entry for offer in found.offers for entry in offer.entries]
+    def where(self, profile: str = "numba", namespace: str = "ns") -> Namespace:
+        return Namespace(self.store, SCOPE, profile, namespace)
+
+    def offered(self, profile: str = "numba", namespace: str = "ns") -> list[str]:
+        return [entry for names in generations.read(self.where(profile, namespace)).names for entry in names]
+
+    def row(self, profile: str = "numba") -> Row:
+        (row,) = generations.read(self.where(profile)).rows
+        return row
 
     def entries(self, options: Options = PLENTY) -> int:
         """Harvest; return how many entries that has published, by its log."""
@@ -105,9 +111,9 @@ def test_new_entries_reach_the_store(job: Job) -> None:
         {"lock or temporary file": 1, "no file of an entry": 1},
         [["readme", "no file of an entry"]],
     )
-    where = Namespace(job.store, SCOPE, "numba", "ns")
-    manifest = bundles.read_manifest(where, told["bundle"])
-    assert (manifest.producer.job, manifest.producer.user, manifest.facts) == (7, "ws-alice", {"cpu": "x"})
+    row = job.row()
+    assert (row.sha256, row.job, row.user) == (told["bundle"], 7, "ws-alice")
+    assert bundles.facts(job.where()) == {"cpu": "x"}
 
 
 def test_what_the_validator_refuses_goes_nowhere(job: Job) -> None:
@@ -119,7 +125,7 @@ def test_what_the_validator_refuses_goes_nowhere(job: Job) -> None:
 
 
 @pytest.mark.parametrize("failure", [StoreFailed(what="x", problem="y"), WorkerSilent(what="f", problem="p")])
-@pytest.mark.parametrize("call", [bundles.publish_bundle, bundles.known_entries])
+@pytest.mark.parametrize("call", [bundles.publish, bundles.known])
 def test_what_the_store_does_not_take_is_left(
     job: Job, monkeypatch: pytest.MonkeyPatch, failure: StoreFailed | WorkerSilent, call: Callable[..., object]
 ) -> None:
@@ -153,8 +159,7 @@ def test_each_set_is_published_in_its_own_namespace(job: Job) -> None:
     assert outcome.run == job.context.run
     told = {name: (cache["namespace"], cache["entries"]) for name, cache in job.logged().items()}
     assert told == {"numba": ("ns", 1), f"numba@{other.key}": ("other", 1)}
-    offered: Offers = bundles.offers(job.store, [SCOPE], "numba", "other", "n1-test")
-    assert [entry for offer in offered.offers for entry in offer.entries] == job.offered() == [ENTRY]
+    assert job.offered(namespace="other") == job.offered() == [ENTRY]
 
 
 @pytest.mark.parametrize("late", ["validator", "mksquashfs"])
@@ -277,12 +282,12 @@ def test_only_what_a_success_left_where_that_matters(job: Job) -> None:
     assert job.entries(failed._replace(failure=lambda _deadline: "")) == 1
 
 
-def test_what_a_job_changed_supersedes_what_it_was_seeded_with(job: Job) -> None:
+def test_what_a_job_changed_takes_the_place_of_what_it_was_seeded_with(job: Job) -> None:
     job.seeded(trt_rtx=Seeded("ns", []))
     job.write("trt-rtx", RTX)
     job.harvest()
-    (first,) = bundles.offers(job.store, [SCOPE], "trt-rtx", "ns", "n1-test").offers
-    given = SeededBundle(SCOPE, first.bundle, first.sha256, ["runtime_cache.bin"])
+    first = job.row("trt-rtx")
+    given = SeededBundle(SCOPE, first.sha256, ["runtime_cache.bin"])
     job.seeded(trt_rtx=Seeded("ns", [given]))
     job.logged()
     job.harvest()
@@ -290,19 +295,15 @@ def test_what_a_job_changed_supersedes_what_it_was_seeded_with(job: Job) -> None
     assert (told["entries"], "rejected" in told) == (0, False)
     job.write("trt-rtx", {"runtime_cache.bin": b"another"})
     assert job.entries() == 1
-    (second,) = bundles.offers(job.store, [SCOPE], "trt-rtx", "ns", "n1-test").offers
-    assert second.bundle != first.bundle
-    job.write("trt-rtx", {"runtime_cache.bin": b"3"})
-    job.harvest()
-    assert job.logged()["trt-rtx"]["rejected"] == {harvest.SUPERSEDED: 1}
+    assert job.row("trt-rtx").sha256 != first.sha256
 
 
 def two_given(job: Job) -> SeededBundle:
     """Let a job publish two entries; return what it is seeded with then."""
     job.write("numba", numba_files() | numba_entry(1)[1])
     job.harvest()
-    (first,) = bundles.offers(job.store, [SCOPE], "numba", "ns", "n1-test").offers
-    return SeededBundle(SCOPE, first.bundle, first.sha256, [ENTRY, SECOND])
+    first = job.row()
+    return SeededBundle(SCOPE, first.sha256, [ENTRY, SECOND])
 
 
 def remove(job: Job, entry: str) -> None:
@@ -313,7 +314,7 @@ def remove(job: Job, entry: str) -> None:
 
 def test_what_a_job_removed_is_retired(job: Job) -> None:
     given = two_given(job)
-    gone = SeededBundle(SCOPE, bundle_id(1, "ab" * 32), "ab" * 32, ["other"])
+    gone = SeededBundle(SCOPE, "ab" * 32, ["other"])
     job.seeded(numba=Seeded("ns", [given, gone]))
     remove(job, ENTRY)
     job.harvest()
@@ -341,7 +342,7 @@ def test_who_removes_most_of_it_cleans_up(job: Job, cut_short: bool) -> None:
 
 
 def test_nobody_knows_the_names_any_more(job: Job) -> None:
-    job.seeded(numba=Seeded("ns", [SeededBundle(SCOPE, bundle_id(1, "ab" * 32), "ab" * 32, [], 1)]))
+    job.seeded(numba=Seeded("ns", [SeededBundle(SCOPE, "ab" * 32, [], 1)]))
     job.write("numba", numba_files())
     outcome = job.harvest()
     assert [error.code for error in outcome.degraded] == ["cache-failed"]
@@ -353,8 +354,8 @@ def test_nobody_knows_the_names_any_more(job: Job) -> None:
 def test_what_is_missing_was_not_always_removed_by_the_job(job: Job, missing: str) -> None:
     job.write("numba", numba_files())
     job.harvest()
-    (first,) = bundles.offers(job.store, [SCOPE], "numba", "ns", "n1-test").offers
-    job.seeded(numba=Seeded("ns", [SeededBundle(SCOPE, first.bundle, first.sha256, [ENTRY])]))
+    first = job.row()
+    job.seeded(numba=Seeded("ns", [SeededBundle(SCOPE, first.sha256, [ENTRY])]))
     run = job.context.run.directory
     shutil.rmtree(f"{run}/cache/numba")
     os.mkdir(f"{run}/cache/numba")
@@ -366,14 +367,6 @@ def test_what_is_missing_was_not_always_removed_by_the_job(job: Job, missing: st
     assert job.offered() == [ENTRY]
 
 
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Return the programs that a harvest starts in the background, without the path of the first word."""
-    programs: list[list[str]] = []
-    monkeypatch.setattr(detached, "start", lambda argv, **_: programs.append([os.path.basename(argv[0]), *argv[1:]]))
-    return programs
-
-
 def on(job: Job, node: str, **changes: Any) -> None:  # noqa: ANN401 - fields of Run
     """Let the job have run on two nodes; this is one of them."""
     job.change(node=node, nodelist="n[1-2]", **changes)
@@ -381,48 +374,67 @@ def on(job: Job, node: str, **changes: Any) -> None:  # noqa: ANN401 - fields of
     os.makedirs(job.context.paths.stage, mode=0o700, exist_ok=True)
 
 
-def run_parts(job: Job) -> RunParts:
-    return RunParts(job.store, parts.name_of(job.context.run.uid, "test", 7, 0))
+@pytest.fixture
+def handed(job: Job) -> Callable[[str], list[str]]:
+    """Return what asks which entries a node has handed in."""
+    run = ending.Run(job.store, ending.name_of(job.context.run.uid, "test", 7, 0))
+    return lambda node: ending.handed(run, job.where(), [node])
 
 
-def listing(job: Job) -> Listing:
-    found = parts.listing(run_parts(job))
-    assert found is not None
-    return found
+@pytest.fixture
+def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish, "HEAD_SECONDS", 0.0)
 
 
-def test_a_node_of_several_hands_in(job: Job, started: list[list[str]]) -> None:
+def test_nodes_publish_when_all_have_ended(job: Job, handed: Callable[[str], list[str]]) -> None:
     on(job, "n1")
     job.write("numba", numba_files())
     outcome = job.harvest()
     assert (outcome.entries, outcome.degraded) == (1, [])
-    assert (job.offered(), listing(job).standing.missing, started) == ([], ["n2"], [])
+    assert (job.offered(), handed("n1")) == ([], [ENTRY])
     told = job.logged()["numba"]
     assert ("bundle" in told, told["entries"], told["handed_in"]) == (False, 0, 1)
     on(job, "n2")
-    assert job.harvest().entries == 0
-    assert (listing(job).standing.missing, len(listing(job).parts)) == ([], 1)
-    assert [arguments[:2] for arguments in started] == [["background", "parts"]]
+    job.write("numba", numba_entry(1)[1])
+    assert job.harvest().entries == 1
+    assert sorted(job.offered()) == sorted([ENTRY, SECOND])
+    assert os.listdir(f"{job.store}/ending") == []
 
 
-@pytest.mark.parametrize(("node", "handed"), [("n1", 2), ("n2", 1)])
-def test_what_another_node_has_handed_in(job: Job, started: list[list[str]], node: str, handed: int) -> None:
-    for name in ("n3", node):
-        on(job, name)
+@pytest.mark.usefixtures("_no_patience")
+def test_what_the_first_node_has_handed_in_is_left_out(job: Job, handed: Callable[[str], list[str]]) -> None:
+    for node, own in (("n1", [ENTRY]), ("n3", [])):
+        on(job, node)
         job.write("numba", numba_files())
         job.harvest()
-    assert (len(listing(job).parts), started) == (handed, [])
+        assert handed(node) == own
 
 
-@pytest.mark.parametrize(("node", "based"), [("n1", {ENTRY}), ("n2", set())])
-def test_only_the_head_node_says_what_is_stale(job: Job, started: list[list[str]], node: str, based: set[str]) -> None:
+@pytest.mark.usefixtures("_no_patience")
+def test_nobody_waits_long_for_the_first_node(job: Job, handed: Callable[[str], list[str]]) -> None:
+    on(job, "n2")
+    job.write("numba", numba_files())
+    assert (job.harvest().entries, handed("n2")) == (1, [ENTRY])
+
+
+def test_a_node_that_harvests_again_hands_in_nothing_twice(job: Job) -> None:
+    on(job, "n1")
+    job.write("numba", numba_files())
+    assert [job.harvest().entries for _ in range(2)] == [1, 0]
+
+
+@pytest.mark.usefixtures("_no_patience")
+@pytest.mark.parametrize(("node", "stays"), [("n1", False), ("n2", True)])
+def test_only_the_first_node_says_what_is_stale(job: Job, node: str, stays: bool) -> None:
     job.seeded(numba=Seeded("ns", [two_given(job)]))
     remove(job, ENTRY)
     on(job, node)
     job.write("numba", {"other": b"x"})
     job.harvest()
-    found = {base for part in listing(job).parts for base in parts.read(run_parts(job), part.bundle).based_on}
-    assert (found, started) == (based, [])
+    on(job, "n2" if node == "n1" else "n1")
+    job.write("numba", numba_files())
+    job.harvest()
+    assert (ENTRY in job.offered(), SECOND in job.offered()) == (stays, True)
 
 
 @pytest.mark.parametrize(
@@ -461,7 +473,7 @@ def test_what_an_overlay_tells_of_its_use(  # noqa: PLR0917 - a row
 
     monkeypatch.setattr(harvest, "opened_overlay", frozen)
     monkeypatch.setattr(harvest, "collect_overlay", lambda *_, **__: found)
-    given = SeededBundle("site", bundle_id(1, "ab" * 32), "ab" * 32, [ENTRY])
+    given = SeededBundle("site", "ab" * 32, [ENTRY])
     job.seeded(**{profile: Seeded("ns", [given])})
     assert job.harvest().entries == 0
     assert [cache["use"] for cache in job.logged().values()] == [use]

@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -277,7 +278,7 @@ def test_what_each_entry_is_from_is_recorded(node: Node) -> None:
     node.publish(ENTRIES)
     found = seeded(node.run(Options(("trt-rtx", "numba"))))
     (given,) = found["trt-rtx"].bundles
-    assert (given.scope, given.bundle, given.entries) == (SCOPES[1], bundle, ["runtime_cache.bin"])
+    assert (given.scope, given.sha256, given.entries) == (SCOPES[1], bundle, ["runtime_cache.bin"])
     assert os.path.exists(f"{node.context.paths.bundles}/{given.sha256}.sqsh")
     fresh = node.run(Options(("trt-rtx", "numba"), fresh=True))
     assert ran(fresh).fresh

@@ -23,7 +23,6 @@ from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.policy.shared import SharedPath
 from warmstart.queue import Queue
-from warmstart.store import maintenance
 from warmstart.wings.trees import packing, requests
 from warmstart.wings.trees.offered import PROFILE, directory
 from warmstart.wings.trees.requests import TreeRequest

@@ -225,7 +225,7 @@ def test_a_place_is_of_the_user_whom_the_jobs_record_names(tmp_path: Path, monke
     installation, uid = Installation(str(tmp_path)), os.getuid()
     for node in ("n1", "n2"):
         (Path(installation.node(node).state) / "7").mkdir(parents=True)
-    record = a_run(node="n2", seeded={"x": Seeded("n", [SeededBundle("s", "b", "c", ["e" * 9000])])})
+    record = a_run(node="n2", seeded={"x": Seeded("n", [SeededBundle("s", "c", ["e" * 9000])])})
     runs.save(installation.node("n2").state, record)
     jobs = {1: 7, 2: 8, 3: None}
     monkeypatch.setattr(server, "job_of", jobs.get)
