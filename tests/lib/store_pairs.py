@@ -151,7 +151,7 @@ def maintain(store: StoreClient, scope: str = SCOPE) -> None:
             return
         compact(store, scope)
         store.worker.run(after(60), bundles.sweep, place, time.time())
-        store.worker.run(after(60), bundles.remove_empty, place, time.time() - gc.DAY)
+        store.worker.run(after(60), bundles.remove_empty, place, time.time() - gc.DAY, 0.0)
 
 
 def take_out(what: Callable[[StoreClient], What]) -> Callable[[StoreClient], object]:
@@ -221,7 +221,7 @@ EMPTIED = {
     "publish": BUNDLES["publish"],
     "publish for the site": BUNDLES["publish for the site"],
     "remove an empty namespace": Operation(
-        lambda store: store.worker.run(after(60), bundles.remove_empty, where(store.path), time.time())
+        lambda store: store.worker.run(after(60), bundles.remove_empty, where(store.path), time.time(), 0.0)
     ),
     "look up and fetch": BUNDLES["look up and fetch"],
 }

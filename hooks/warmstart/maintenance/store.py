@@ -205,7 +205,8 @@ class StoreMaintenance:
         session, now = self._session, time.time()
         if names := session.store.worker.run(session.store_deadline(), bundles.sweep, where, now):
             self._swept(where, names)
-        if session.store.worker.run(session.store_deadline(), bundles.remove_empty, where, now - gc.DAY):
+        before = (now - gc.DAY, now - session.policy.maintenance.keep)
+        if session.store.worker.run(session.store_deadline(), bundles.remove_empty, where, *before):
             self._swept(where, [where.profile])
 
     def _swept(self, where: Namespace | None, names: list[str]) -> None:

@@ -17,7 +17,7 @@ from tests.lib.policy_site import defaults
 from warmstart.caches.store import bundles, gc, generations, merge, quota
 from warmstart.caches.store.gc import Bundle, Use, What
 from warmstart.caches.store.listing import Listing, Row
-from warmstart.caches.store.merge import NOTHING, Addition
+from warmstart.caches.store.merge import NOTHING, Addition, Removal
 
 WHOLES = "whole-things"
 POLICY = defaults().maintenance._replace(keep=100, per_user=10)
@@ -166,10 +166,10 @@ def test_an_empty_scope_goes_with_its_last_namespace(tmp_path: Path) -> None:
     publish(tmp_path, "a", scope="user-2")
     gc.take_out(where, OWNER, What(users=["a"]))
     bundles.sweep(where, LATER)
-    assert not bundles.remove_empty(where, time.time() - gc.DAY)
+    assert not bundles.remove_empty(where, time.time() - gc.DAY, 0.0)
     assert quota.correct(str(tmp_path), "user-1") == 0
     time.sleep(0.02)  # its own renaming is no change
-    assert bundles.remove_empty(where, time.time() - 0.01)
+    assert bundles.remove_empty(where, time.time() - 0.01, 0.0)
     quota.correct(str(tmp_path), "user-1")
     assert gc.scopes(str(tmp_path)) == ["user-2"]
     assert publish(tmp_path, "b").sha256
@@ -178,13 +178,22 @@ def test_an_empty_scope_goes_with_its_last_namespace(tmp_path: Path) -> None:
     assert generations.read(where).names == [["b"]]
 
 
+def test_what_hides_entries_of_others_is_remembered_longer(tmp_path: Path) -> None:
+    where = namespace(tmp_path)
+    hides = draft()._replace(removal=Removal({}, ["stale"]))
+    bundles.publish(where, OWNER, None, hides, 0)
+    assert not bundles.remove_empty(where, LATER, LATER - 3 * gc.DAY)
+    assert generations.read(where).hide == ["stale"]
+    assert bundles.remove_empty(where, LATER, LATER)
+
+
 def test_what_a_publisher_left_that_died_early_goes(tmp_path: Path) -> None:
     """Before there was a listing."""
     where = namespace(tmp_path)
     os.makedirs(where.path)
     assert bundles.sweep(where, LATER) == []
     assert gc.survey(where) == []
-    assert bundles.remove_empty(where, LATER)
+    assert bundles.remove_empty(where, LATER, 0.0)
     assert not os.path.exists(where.path)
 
 
