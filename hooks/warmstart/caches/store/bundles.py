@@ -325,8 +325,8 @@ def sweep(where: Namespace, now: float) -> list[str]:
 def remove_empty(where: Namespace, before: float, forgotten: float) -> bool:
     """Remove a namespace without rows in which nothing has changed since then; return whether it was removed.
 
-    One that hides entries of wider scopes goes when nothing has changed since `forgotten`, which is earlier. A publisher
-    that comes at the same moment keeps it, or finds it gone and fails: its run waits.
+    One that hides entries of wider scopes goes when nothing has changed since `forgotten`, which is earlier. A
+    publisher that comes at the same moment keeps it, or finds it gone and fails: its run waits.
     """
     gone = where._replace(name=f"gone-{where.name}")
     with store_errors("remove an empty namespace", where.path), suppress(FileNotFoundError):
