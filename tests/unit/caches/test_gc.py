@@ -118,15 +118,17 @@ def test_a_merged_bundle_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc, "MOST_MERGED_BYTES", 10)
     large, small, middle, other = row(1, size=9), row(2, size=4), row(3, size=5), row(4, user="b")
     found = listing(large, small, other, middle)
-    (merger,) = gc.mergers(found, 2)
+    (merger,) = gc.mergers(found, 2, {})
     assert (merger.rows, merger.names) == ([small, middle], [found.names[1], found.names[3]])
-    assert gc.mergers(found, 3) == []
+    assert gc.mergers(found, 3, {}) == []
     monkeypatch.setattr(gc, "MOST_ENTRIES", 4)
-    (merger,) = gc.mergers(listing(row(1, 2), row(2, 3, size=2), row(3, 1)), 2)
+    (merger,) = gc.mergers(listing(row(1, 2), row(2, 3, size=2), row(3, 1)), 2, {})
     assert merger.rows == [row(1, 2), row(3, 1)]
     monkeypatch.setattr(gc, "MOST_MERGED", 2)
-    (merger,) = gc.mergers(listing(row(1), row(2), row(3)), 2)
+    (merger,) = gc.mergers(listing(row(1), row(2), row(3)), 2, {})
     assert len(merger.rows) == 2
+    lengths = {row(1).sha256: gc.MOST_OF_FILES, row(2).sha256: 1}
+    assert gc.mergers(listing(row(1), row(2)), 2, lengths) == []
 
 
 MADE = st.tuples(st.sets(st.sampled_from("pqrstu"), min_size=1), st.sampled_from("ab"), st.booleans())
@@ -141,7 +143,7 @@ def test_merging_never_changes_what_a_reader_gets(made: list[tuple[set[str], str
         new = Addition(row(number, len(entries), user), sorted(entries), sorted(entries) if fresh else [])
         found = merge.added(found, new, NOTHING, files.get) or found
     before = read(found)
-    for number, merger in enumerate(gc.mergers(found, 2)):
+    for number, merger in enumerate(gc.mergers(found, 2, {})):
         names = [entry for of in merger.names for entry in of]
         one = Addition(row(100 + number, len(names), merger.rows[0].user), names)
         merged = merge.compacted(found, merger.rows, one)
