@@ -182,7 +182,7 @@ class NodePaths(NamedTuple):
 
     @property
     def maintenance(self) -> str:
-        """Bundles that maintenance has unpacked. Only one process uses it at a time."""
+        """Bundles that maintenance packs anew. Only one process uses it at a time."""
         return f"{self.root}/maintenance"
 
     @property

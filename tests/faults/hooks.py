@@ -21,7 +21,6 @@ from unittest import mock
 import filelock  # noqa: F401
 import prometheus_client  # noqa: F401
 import structlog  # noqa: F401
-from warmstart.store.parts import PARTS, RunParts
 
 from tests.faults.acts import LATER_S, Act
 from tests.lib.faults import STORE, Done, Fault
@@ -31,6 +30,8 @@ from tests.lib.node import NODE, Node, account
 from tests.lib.numba_entries import numba_entries
 from tests.lib.runs import a_job
 from tests.lib.wing_hooks import of_wings
+from warmstart.caches.store import generations
+from warmstart.caches.store.layout import ENDING, Namespace
 from warmstart.ending import release, waiting
 from warmstart.ending.waiting import ENDINGS
 from warmstart.entry import background
@@ -50,7 +51,6 @@ from warmstart.policy.current import current_policy
 from warmstart.queue import Asker, Kind, Queue
 from warmstart.steps import harvest, unpack
 from warmstart.steps.environment import OWN
-from warmstart.store import parts
 
 IMAGE, WANTED = "reg.example.com/team/tool:1", "reg.example.com/team/wanted:1"
 OTHER_IMAGE = "reg.example.com/team/other:1"  # which no job has
@@ -92,7 +92,6 @@ HOOKS = (
     "hand over without a store",
     "end a run",
     "give up a run",
-    "merge parts",
     *(name for wing in OF_WINGS for name in wing.acts),
 )
 # Of each job, or of each of its images: `make test` takes more than one case of these.
@@ -105,7 +104,7 @@ DRAINING = ("prolog", "epilog", "hand over", "hand over without a store")
 # CloneNSScript and slurmctld's hooks always end with 0: another status would fail or requeue the job.
 ALWAYS_0 = ("job-container", *(name for wing in OF_WINGS for name in wing.acts))
 # If one of these is killed, nothing that the job has compiled is lost.
-HARVESTING = ("epilog", "hand over", "hand over without a store", "end a run", "merge parts")
+HARVESTING = ("epilog", "hand over", "hand over without a store", "end a run")
 
 
 class SweptNode(Node):
@@ -130,7 +129,6 @@ class SweptNode(Node):
             "background": self._need_background,
             "maintain": self._need_maintenance,
             "maintain-store": self._need_store_maintenance,
-            "merge parts": self._need_merge,
             **{hook: partial(self.succeed, first) for wing in OF_WINGS for hook, first in wing.before.items()},
         }
         self._image = squashfs(top / "ready.sqsh", 40_000)
@@ -187,7 +185,6 @@ class SweptNode(Node):
             "hand over without a store": own["epilog"],
             "end a run": lambda: self._attempt(ENDINGS),
             "give up a run": lambda: self._attempt(ENDINGS),
-            "merge parts": lambda: background.main(prefix, [PARTS, NODE]),
             **{hook: partial(main, prefix) for wing in OF_WINGS for hook, main in wing.acts.items()},
         }
 
@@ -300,14 +297,6 @@ class SweptNode(Node):
         self._run_job(2, "hand over")
         assert Queue(self.paths, ENDINGS).all()
 
-    def _need_merge(self) -> None:
-        """Leave what the first of a job's two nodes has handed in; the other one has nothing."""
-        nodelist = "n[1-2]"
-        self._run_job(2, nodelist=nodelist)
-        (name,) = os.listdir(self.store / PARTS)
-        with self.client() as client:
-            client.run_in(after(20), parts.finish, RunParts(str(self.store), name), "n2", nodelist)
-
     def _need_maintenance(self) -> None:
         """Leave a run that waits, as the store was away. A run without an epilog comes beside it."""
         self.succeed("prolog")
@@ -331,8 +320,8 @@ class SweptNode(Node):
         """Leave many small bundles, and what publishers left that died."""
         for number in range(2, 6):
             self._run_job(number)
-        (namespace,) = (self.store / f"artifacts/user-{self.job.uid}-{self.job.user}/numba").iterdir()
-        for name in (".tmp-n1-0a1b2c3d-7-0123456789abcdef", "20200101T000000.000000Z-0123456789abcdef.sqsh"):
+        (namespace,) = (self.store / f"caches/user-{self.job.uid}-{self.job.user}/numba").iterdir()
+        for name in (".tmp-n1-0a1b2c3d-7-0123456789abcdef", f"{'0' * 64}.sqsh"):
             (namespace / name).write_bytes(b"half")
             os.chown(namespace / name, *account("daemon")[1:])
 
@@ -357,16 +346,16 @@ class SweptNode(Node):
 
     def left(self) -> list[str]:
         """Return what is wrong when the job is over."""
-        places = [*(self.base / wing.part for wing in OF_WINGS if wing.part), self.store / PARTS]
+        places = [*(self.base / wing.part for wing in OF_WINGS if wing.part), self.store / ENDING]
         return self.problems(self.job.id) + [f"{path}: is left" for place in places for path in place.glob("*")]
 
     def compiled(self) -> set[str]:
         """Return what later jobs of the user are offered of Numba."""
         scope = f"user-{self.job.uid}-{self.job.user}"
-        spaces = self.store.glob(f"artifacts/{scope}/numba/*")
-        with self.client() as client:
-            found = [client.offers([scope], "numba", space.name, after(20)).offers for space in spaces]
-        return {entry for offers in found for offer in offers for entry in offer.entries}
+        spaces = [
+            Namespace(str(self.store), scope, "numba", path.name) for path in self.store.glob(f"caches/{scope}/numba/*")
+        ]
+        return {entry for where in spaces for names in generations.read(where).names for entry in names}
 
     def job_over(self) -> None:
         """Do what slurmctld does when the job is over."""

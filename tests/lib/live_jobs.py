@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.lib import packed
 from tests.lib.packed import MTIME_NS
 from tests.lib.runs import a_context, changed
-from warmstart.caches.store import bundles
+from warmstart.caches.store import bundles, generations
 from warmstart.caches.store.layout import Entries, Namespace, content_digest
 from warmstart.harvest import live
 from warmstart.host.deadline import after

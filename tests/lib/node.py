@@ -40,7 +40,7 @@ from warmstart.policy import keys, match
 from warmstart.policy.current import current_policy
 from warmstart.policy.keys import Limits, Policy, Rule
 from warmstart.queue import Queue
-from warmstart.seed import overlay
+from warmstart.seed import mounts
 from warmstart.seed.overlay import OverlayUnavailable
 from warmstart.slurm import commands
 from warmstart.store.client import StoreClient
@@ -122,7 +122,7 @@ class Node(LastLines):
         patch.setattr(process, "run_alone", run_alone)
         patch.setattr(match, "_exclusion", lambda _policy, _job: "")  # the job's uid is that of the accounts
         patch.setattr(commands, "with_daemons", frozenset)
-        patch.setattr(overlay, "show", _refuse)
+        patch.setattr(mounts, "mounted", _refuse)
         job = a_job(uid=os.getuid(), gid=os.getgid(), node=self.name, nodelist=self.name)
         self.environ(**self.variables(job))
 
@@ -345,7 +345,7 @@ class Node(LastLines):
         return found
 
 
-def _refuse(*_: object) -> bool:
+def _refuse(*_: object) -> list[int]:
     """Be a kernel that can't mount."""
     raise OverlayUnavailable(profile="numba", problem="none here")
 

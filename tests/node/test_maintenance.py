@@ -16,6 +16,7 @@ import pytest
 from tests.lib.node import Node, one
 from tests.lib.privileges import as_user
 from tests.lib.runs import a_run
+from warmstart.caches.store import gc
 from warmstart.caches.store.listing import Row
 from warmstart.ending import removal, waiting
 from warmstart.ending.waiting import ENDINGS
@@ -273,7 +274,7 @@ def test_the_store_is_maintained_by_one_host(node: Host) -> None:
     stamp = node.store / "caches" / "maintained"
     stamp.unlink()
     with node.client() as other:
-        assert other.lock(after(60))
+        assert other.lock(after(60), gc.lock)
         assert node.command("maintain", "--store").exit_code == 1
     (event,) = node.failures()
     assert event["code"] == "maintenance-busy"

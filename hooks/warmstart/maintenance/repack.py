@@ -77,10 +77,7 @@ def promote(session: Session, found: Bundle, names: Collection[str], scope: str,
     """
     where = found.where(session.store.path)
     target, most = where._replace(scope=scope), quota(scope, session.policy.maintenance)
-    if _trust(where.scope) >= _trust(scope):
-        raise PromotionRefused(problem=f"{scope} is not more trusted than {where.scope}")
-    if registry.is_of_user(where.profile) or is_whole(where.profile):
-        raise PromotionRefused(problem=f"entries of {where.profile} stay in their scope")
+    require_promotable(where, scope)
     (row, known), *_ = [it for it in _listed(session, where, deadline) if it[0].sha256 == found.bundle]
     if missing := sorted({*names} - {*known}):
         raise PromotionRefused(problem=f"bundle {row.sha256} provides no entry {missing[0]!a}")
@@ -95,6 +92,14 @@ def promote(session: Session, found: Bundle, names: Collection[str], scope: str,
 def _listed(session: Session, where: Namespace, deadline: Deadline) -> list[tuple[Row, list[str]]]:
     listing = session.store.worker.run(deadline, generations.read, where)
     return [*zip(listing.rows, listing.names, strict=True)]
+
+
+def require_promotable(where: Namespace, scope: str) -> None:
+    """Raise `PromotionRefused` if nothing of a namespace may be promoted to a scope."""
+    if _trust(where.scope) >= _trust(scope):
+        raise PromotionRefused(problem=f"{scope} is not more trusted than {where.scope}")
+    if registry.is_of_user(where.profile) or is_whole(where.profile):
+        raise PromotionRefused(problem=f"entries of {where.profile} stay in their scope")
 
 
 def _trust(scope: str) -> int:

@@ -94,7 +94,7 @@ class StoreMaintenance:
         """Take the lock and hold it until the session ends. Raises `MaintenanceBusy` if another host holds it."""
         self._session = session
         self.report = StoreReport()
-        if not session.store.lock(session.store_deadline()):
+        if not session.store.lock(session.store_deadline(), gc.lock):
             raise MaintenanceBusy(what="on the store, on this or another host")
 
     def namespaces(self) -> Iterator[Namespace]:
@@ -205,7 +205,8 @@ class StoreMaintenance:
         session, now = self._session, time.time()
         if names := session.store.worker.run(session.store_deadline(), bundles.sweep, where, now):
             self._swept(where, names)
-        if session.store.worker.run(session.store_deadline(), bundles.remove_empty, where, now - gc.DAY):
+        before = (now - gc.DAY, now - session.policy.maintenance.keep)
+        if session.store.worker.run(session.store_deadline(), bundles.remove_empty, where, *before):
             self._swept(where, [where.profile])
 
     def _swept(self, where: Namespace | None, names: list[str]) -> None:

@@ -1,1 +1,1 @@
-"""The shared store: layout, locks, publishing, bundles, index. Runs as the store's owner."""
+"""What images and caches share of the store. Runs as the store's owner, but for its client."""

@@ -14,11 +14,7 @@ import os
 from warmstart.host import files
 from warmstart.host.deadline import after, jittered
 from warmstart.host.files import ensure_dir
-from warmstart.lean import TYPE_CHECKING, Iterator, contextmanager, suppress
-from warmstart.store.layout import LOCKS
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+from warmstart.lean import Iterator, contextmanager, suppress
 
 _PAUSE_S = 0.2  # a thousand may wait
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTALE})
@@ -82,11 +78,6 @@ def lock_or_proceed(directory: str, name: str, seconds: float = 10.0) -> Iterato
     finally:
         if fd >= 0:
             os.close(fd)
-
-
-def publish_lock(namespace: str) -> AbstractContextManager[None]:
-    """Hold the lock of a namespace's publishers and maintenance for a `with`; proceed without it if it stays held."""
-    return lock_or_proceed(os.path.join(namespace, LOCKS), "publish")
 
 
 class _Nothing:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from hypothesis.strategies import SearchStrategy
-from warmstart.store.bundles import BundleGone
 
 from tests.lib import cache_files, image_configs
 from tests.lib.bundles import draft
@@ -31,7 +30,11 @@ from tests.lib.runs import a_job, a_run
 from tests.lib.superblocks import image
 from warmstart import request, wing
 from warmstart.audit import line
+from warmstart.caches.store import bundles, ending, listing, quota
+from warmstart.caches.store.layout import Damaged, sealed, unsealed
+from warmstart.caches.store.listing import Listing, Row
 from warmstart.caches.store.look import Generation
+from warmstart.caches.store.merge import NOTHING, Addition
 from warmstart.doctor import installed, slurm_files
 from warmstart.ending import waiting
 from warmstart.ending.waiting import ENDINGS
@@ -57,13 +60,10 @@ from warmstart.queue import Item, Queue
 from warmstart.run import state as record
 from warmstart.seed import vote
 from warmstart.slurm import commands, nodes
-from warmstart.store import bundles, index, parts
-from warmstart.store import manifest as manifests
 from warmstart.store.barrier import Barrier
 from warmstart.store.client import StoreClient
 
 SHA256 = "ab" * 32
-BUNDLE = "20260101T120000.000000Z-0123456789abcdef"
 _TOP = tempfile.TemporaryDirectory(prefix="warmstart-fuzz-")
 STAGE = Path(_TOP.name)
 LONGEST_S = 5  # for one input
@@ -202,20 +202,17 @@ def _proposal(text: str) -> object:
     return Barrier("c.7.0", "caches", "n[1-2]").hear(store, "proposal", vote.Proposal, after(5))
 
 
-def _parts(store: str) -> None:
-    run = parts.RunParts(store, "1000.c.7.0")
-    parts.listing(run)
-    with suppress(BundleGone):
-        parts.read(run, BUNDLE)
+def _listing(data: bytes) -> None:
+    """Decode a listing as it is stored, and one whose seals are right."""
+    head, _, names = data.partition(b"\n")
+    for text in (data, sealed(head) + b"\n" + names):
+        for named in (False, True):
+            with suppress(Damaged):
+                listing.decode(text, "here", named=named)
 
 
-def _manifest() -> bytes:
-    text = draft("m/f-3.py311")
-    found = manifests.Manifest(
-        bundle=BUNDLE, sha256=SHA256, size=4096, created=1767268800.0, scope="user-1", profile="numba", namespace="ns",
-        producer=text.producer, facts=text.facts, entries=text.entries,
-    )  # fmt: skip
-    return manifests.encode(found)
+def _count(store: str) -> None:
+    quota.add(store, "user-1", 1, 1 << 30)
 
 
 def _json(value: object) -> bytes:
@@ -240,11 +237,10 @@ def _left(path: str) -> object:
 
 _REFUSED = (WarmstartError,)
 _FILE = Path(__file__).parents[3] / "policies/site.yaml"
-_DAMAGED = {"format": 2, "plain": True, "bundles": [], "refused": {BUNDLE: "its format is 2"}}
-_ROW = {
-    "bundle": BUNDLE, "sha256": SHA256, "size": 4096, "entries": {}, "user": "a", "uid": 1, "replaces": [],
-    "supersedes": {}, "weight": 750, "number": 1,
-}  # fmt: skip
+_LISTING = listing.encode(
+    Listing(7, "", "c" * 64, [Row(SHA256, 4096, 1, 2, "a", 1, 7, 0)], ["m/g"], [], names=[["m/f"]], lost=[["n"]])
+)[1]
+_HANDED = ending.Handed("site", "numba", "ns", True, Addition(Row(SHA256, 1, 1, 1, "a", 1, 7, 0), ["a"]), NOTHING)
 _REQUEST = requests.ImportRequest("reg/a:1", "x86_64.oci1", "", "a", 1, "c", 7, 1.0)
 _PRODUCER = {"host": "n1", "job": 7, "since": "now", "phase": "fetching", "done": 1}
 _FAILURE = {"code": "image-not-found", "fields": {"image": "reg/a:1"}, "at": 1.5, "uid": 1}
@@ -316,6 +312,7 @@ PARSERS: dict[str, Parser] = {
     "image": Parser(
         lambda data: squashfs.parse(data, 4096), _REFUSED, ("images/squashfs.py:parse",), (image(), image()[:96])
     ),
+    "handed-in": Parser(ending._decoded, (ValueError,), ("caches/store/ending.py:_decoded",), (_json(_HANDED),)),
     "image-metadata": Parser(
         _file(published.read_metadata),
         (),
@@ -340,12 +337,6 @@ PARSERS: dict[str, Parser] = {
         ("images/imports/requests.py:waiting",),
         (_json(_REQUEST._asdict()),),
     ),
-    "index": Parser(
-        lambda data: (index._decode(data), index._is_other_format(data)),
-        (),
-        ("store/index.py:_head", "store/index.py:_decoded", "store/index.py:_is_other_format"),
-        (_json(_DAMAGED), _json({**_DAMAGED, "bundles": [_ROW]}) + b'\n{"m/f": 9}'),
-    ),
     "layer-configuration": Parser(
         partial(image_config.additions, mount_point="/var/cache/w"),
         (layer_reader.InvalidImage,),
@@ -359,7 +350,15 @@ PARSERS: dict[str, Parser] = {
         layers.samples(),
         layers.images(),
     ),
-    "manifest": Parser(partial(manifests.decode, BUNDLE), _REFUSED, ("store/manifest.py:decode",), (_manifest(),)),
+    "list-of-files": Parser(
+        bundles._decoded,
+        (Damaged,),
+        ("caches/store/bundles.py:_decoded",),
+        (unsealed(bundles._encoded(draft("m/f").entries)),),
+    ),
+    "listing": Parser(
+        _listing, _REFUSED, ("caches/store/listing.py:decode",), (_LISTING, _LISTING.partition(b"\n")[2])
+    ),
     "metrics": Parser(
         in_directory(metrics._read, "metrics.json"),
         (),
@@ -367,16 +366,6 @@ PARSERS: dict[str, Parser] = {
         (_json({"format": 1, "counters": {}, "read": [], "seen": []}),),
     ),
     "numba": _profile("numba", _NUMBA),
-    "part": Parser(
-        _store_file(f"parts/1000.c.7.0/{BUNDLE}.json", _parts),
-        _REFUSED,
-        ("store/parts.py:_raw",),
-        (
-            _json(
-                {**json.loads(_manifest()), "based_on": {"a": ["site", SHA256]}, "fresh": False, "nodelist": "n[1-2]"}
-            ),
-        ),
-    ),
     "policy": Parser(
         lambda data: Document([("policy.yaml", load.text_of("policy.yaml", data))]),
         _REFUSED,
@@ -407,10 +396,7 @@ PARSERS: dict[str, Parser] = {
         (b"warmstart: image=reg.example.com/a:1 profiles=numba,triton files=a fresh",),
     ),
     "scope-size": Parser(
-        _store_file("artifacts/locks/size.user-1", lambda store: bundles.check_quota(store, "user-1", 1, 1 << 30)),
-        _REFUSED,
-        ("store/bundles.py:_known_sum",),
-        (_json({"used": 9, "announced": 1, "at": 1.5}),),
+        _store_file("caches/user-1/used", _count), _REFUSED, ("caches/store/quota.py:_counted",), (b"%020d" % 9,)
     ),
     "slurm-files": Parser(
         _file(lambda path: (slurm_files.plugins(path), slurm_files._of_lines(path))),

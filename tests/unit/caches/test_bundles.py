@@ -250,10 +250,10 @@ def test_an_emptied_namespace_goes_later(tmp_path: Path) -> None:
     sha256 = publish(tmp_path, "a").sha256
     assert [row.sha256 for row in bundles.remove(namespace(tmp_path), OWNER, [sha256], [], [], 0.0)] == [sha256]
     bundles.discard(namespace(tmp_path), sha256)
-    assert not bundles.remove_empty(namespace(tmp_path), time.time() - 60)
-    assert bundles.remove_empty(namespace(tmp_path), time.time() + 60)
+    assert not bundles.remove_empty(namespace(tmp_path), time.time() - 60, 0.0)
+    assert bundles.remove_empty(namespace(tmp_path), time.time() + 60, 0.0)
     assert not os.path.exists(namespace(tmp_path).path)
-    assert not bundles.remove_empty(namespace(tmp_path), time.time() + 60)
+    assert not bundles.remove_empty(namespace(tmp_path), time.time() + 60, 0.0)
     assert publish(tmp_path, "b").number == 1
 
 

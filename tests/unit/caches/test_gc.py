@@ -17,7 +17,7 @@ from tests.lib.policy_site import defaults
 from warmstart.caches.store import bundles, gc, generations, merge, quota
 from warmstart.caches.store.gc import Bundle, Use, What
 from warmstart.caches.store.listing import Listing, Row
-from warmstart.caches.store.merge import NOTHING, Addition
+from warmstart.caches.store.merge import NOTHING, Addition, Removal
 
 WHOLES = "whole-things"
 POLICY = defaults().maintenance._replace(keep=100, per_user=10)
@@ -118,15 +118,17 @@ def test_a_merged_bundle_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc, "MOST_MERGED_BYTES", 10)
     large, small, middle, other = row(1, size=9), row(2, size=4), row(3, size=5), row(4, user="b")
     found = listing(large, small, other, middle)
-    (merger,) = gc.mergers(found, 2)
+    (merger,) = gc.mergers(found, 2, {})
     assert (merger.rows, merger.names) == ([small, middle], [found.names[1], found.names[3]])
-    assert gc.mergers(found, 3) == []
+    assert gc.mergers(found, 3, {}) == []
     monkeypatch.setattr(gc, "MOST_ENTRIES", 4)
-    (merger,) = gc.mergers(listing(row(1, 2), row(2, 3, size=2), row(3, 1)), 2)
+    (merger,) = gc.mergers(listing(row(1, 2), row(2, 3, size=2), row(3, 1)), 2, {})
     assert merger.rows == [row(1, 2), row(3, 1)]
     monkeypatch.setattr(gc, "MOST_MERGED", 2)
-    (merger,) = gc.mergers(listing(row(1), row(2), row(3)), 2)
+    (merger,) = gc.mergers(listing(row(1), row(2), row(3)), 2, {})
     assert len(merger.rows) == 2
+    lengths = {row(1).sha256: gc.MOST_OF_FILES, row(2).sha256: 1}
+    assert gc.mergers(listing(row(1), row(2)), 2, lengths) == []
 
 
 MADE = st.tuples(st.sets(st.sampled_from("pqrstu"), min_size=1), st.sampled_from("ab"), st.booleans())
@@ -141,7 +143,7 @@ def test_merging_never_changes_what_a_reader_gets(made: list[tuple[set[str], str
         new = Addition(row(number, len(entries), user), sorted(entries), sorted(entries) if fresh else [])
         found = merge.added(found, new, NOTHING, files.get) or found
     before = read(found)
-    for number, merger in enumerate(gc.mergers(found, 2)):
+    for number, merger in enumerate(gc.mergers(found, 2, {})):
         names = [entry for of in merger.names for entry in of]
         one = Addition(row(100 + number, len(names), merger.rows[0].user), names)
         merged = merge.compacted(found, merger.rows, one)
@@ -166,10 +168,10 @@ def test_an_empty_scope_goes_with_its_last_namespace(tmp_path: Path) -> None:
     publish(tmp_path, "a", scope="user-2")
     gc.take_out(where, OWNER, What(users=["a"]))
     bundles.sweep(where, LATER)
-    assert not bundles.remove_empty(where, time.time() - gc.DAY)
+    assert not bundles.remove_empty(where, time.time() - gc.DAY, 0.0)
     assert quota.correct(str(tmp_path), "user-1") == 0
     time.sleep(0.02)  # its own renaming is no change
-    assert bundles.remove_empty(where, time.time() - 0.01)
+    assert bundles.remove_empty(where, time.time() - 0.01, 0.0)
     quota.correct(str(tmp_path), "user-1")
     assert gc.scopes(str(tmp_path)) == ["user-2"]
     assert publish(tmp_path, "b").sha256
@@ -178,13 +180,22 @@ def test_an_empty_scope_goes_with_its_last_namespace(tmp_path: Path) -> None:
     assert generations.read(where).names == [["b"]]
 
 
+def test_what_hides_entries_of_others_is_remembered_longer(tmp_path: Path) -> None:
+    where = namespace(tmp_path)
+    hides = draft()._replace(removal=Removal({}, ["stale"]))
+    bundles.publish(where, OWNER, None, hides, 0)
+    assert not bundles.remove_empty(where, LATER, LATER - 3 * gc.DAY)
+    assert generations.read(where).hide == ["stale"]
+    assert bundles.remove_empty(where, LATER, LATER)
+
+
 def test_what_a_publisher_left_that_died_early_goes(tmp_path: Path) -> None:
     """Before there was a listing."""
     where = namespace(tmp_path)
     os.makedirs(where.path)
     assert bundles.sweep(where, LATER) == []
     assert gc.survey(where) == []
-    assert bundles.remove_empty(where, LATER)
+    assert bundles.remove_empty(where, LATER, 0.0)
     assert not os.path.exists(where.path)
 
 

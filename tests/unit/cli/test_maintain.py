@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.node import NODE, Node, OsAs
+from warmstart.caches.store import gc
 from warmstart.cli import maintain
 from warmstart.host.deadline import after
 from warmstart.host.files import DiskFailed
@@ -106,7 +107,7 @@ def test_the_store_is_maintained_on_one_host(node: Node, nodes: list[str], monke
     assert node.json("maintain", "--store") == StoreReport()._asdict()
     assert node.command("maintain", "--store").stdout == "nothing to do\n"
     with node.client() as other:
-        assert other.lock(after(5))
+        assert other.lock(after(5), gc.lock)
         assert node.command("maintain", "--store").exit_code == 1
     monkeypatch.setattr(StoreMaintenance, "all", lambda _work: StoreReport(failed=1))
     assert node.command("maintain", "--store").exit_code == 1

@@ -408,9 +408,9 @@ def test_what_is_left_is_harvested_with_what_there_is_then(runs: Runs, monkeypat
     assert runs.left() == []
 
 
-@pytest.mark.parametrize("why", ["old", "from the future", "rebooted", "no space"])
+@pytest.mark.parametrize("why", ["old", "from the future", "no space"])
 def test_what_waits_for_too_long_is_given_up(runs: Runs, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
-    run = runs.make(boot_id="another") if why == "rebooted" else runs.make()
+    run = runs.make()
     runs.end(run, NO_TIME)
     (item,) = runs.queue.all()
     found = waiting.read(runs.queue, item)
@@ -420,7 +420,7 @@ def test_what_waits_for_too_long_is_given_up(runs: Runs, monkeypatch: pytest.Mon
     if why == "no space":
         monkeypatch.setattr(waiting, "is_short_of_space", lambda _workspace: True)
     assert runs.attempt(run.name) == DONE
-    reason = {"rebooted": waiting.REBOOTED, "no space": waiting.NO_SPACE}.get(why, waiting.TOO_OLD)
+    reason = {"no space": waiting.NO_SPACE}.get(why, waiting.TOO_OLD)
     (event,) = runs.events("harvest.dropped")
     assert (event["reason"], event["profiles"], event["job_id"]) == (reason, ["numba"], 7)
     assert runs.left() == []

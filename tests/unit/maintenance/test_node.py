@@ -167,10 +167,10 @@ def test_trees_that_nothing_names_go(node: Host, monkeypatch: pytest.MonkeyPatch
     assert sorted(os.listdir(node.site.paths.view)) == ["9", "lost+found"]
 
 
-@pytest.mark.parametrize("case", ["done", "rebooted", "old", "fails"])
+@pytest.mark.parametrize("case", ["done", "old", "fails"])
 def test_runs_that_wait_are_ended(node: Host, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     """Whenever their next attempt would begin. What cannot be harvested any more is told; what fails is tried again."""
-    run = node.run(left=["numba"], boot_id="another" if case == "rebooted" else runs.incarnation())
+    run = node.run(left=["numba"])
     queue = Queue(node.site.paths, ENDINGS)
     item = waiting.leave(queue, run, is_done=False)
     if case == "old":
@@ -185,7 +185,7 @@ def test_runs_that_wait_are_ended(node: Host, monkeypatch: pytest.MonkeyPatch, c
     assert (report.ended, bool(report.failed)) == (int(case != "fails"), case == "fails")
     assert len(node.site.offered()) == (case == "done")
     assert [item.key for item in queue.all()] == ([run.name] if case == "fails" else [])
-    reasons = {"rebooted": waiting.REBOOTED, "old": waiting.TOO_OLD}
+    reasons = {"old": waiting.TOO_OLD}
     dropped = [event["reason"] for event in node.site.events("harvest.dropped")]
     assert dropped == ([reasons[case]] if case in reasons else [])
     told = [event for name in ("harvest.dropped", "harvest.finished") for event in node.site.events(name)]

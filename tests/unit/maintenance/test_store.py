@@ -55,7 +55,7 @@ def test_all_that_nobody_used_for_long_goes(node: Node, session: Session, monkey
 
 def test_another_host_is_at_it(node: Node, session: Session) -> None:
     with node.client() as other:
-        assert other.lock(session.store_deadline())
+        assert other.lock(session.store_deadline(), gc.lock)
         with pytest.raises(MaintenanceBusy):
             StoreMaintenance(session)
     StoreMaintenance(session)

@@ -12,15 +12,15 @@ import pytest
 from tests.lib.policy_site import find_user
 from tests.lib.runs import a_policy
 from warmstart import plan
+from warmstart.caches.store.layout import Namespace
+from warmstart.maintenance import repack
 from warmstart.policy.match import Grant
 from warmstart.policy.model import check_shape
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
 from warmstart.profiles.registry import ProfileUnknown
 from warmstart.profiles.shipped import PROFILES
-from warmstart.repack import rewrite
 from warmstart.request import NOTHING
-from warmstart.store.layout import Namespace
 
 NAMES = registry.names()
 READ_AS_NOT_SET = {"JAX_COMPILATION_CACHE_DIR", "NEMO_HYBRIDEP_JIT_CACHE", "NUMBA_CACHE_DIR"}
@@ -83,5 +83,5 @@ def test_a_job_that_publishes_into_a_shared_scope_is_left_without_warp(tmp_path:
 @pytest.mark.parametrize("scope", ["site", "account-physics"])
 def test_warps_entries_are_not_promoted(scope: str) -> None:
     where = Namespace("/store", "user-1-a", "warp", "0" * 32)
-    with pytest.raises(rewrite.PromotionRefused, match="own scope"):
-        rewrite.promote(None, where, "b", [], None, scope=scope)  # type: ignore[arg-type]
+    with pytest.raises(repack.PromotionRefused, match="stay in their scope"):
+        repack.require_promotable(where, scope)

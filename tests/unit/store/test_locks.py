@@ -22,7 +22,7 @@ def test_one_has_it_until_it_is_released(tmp_path: Path) -> None:
     assert not held.lockless
     assert locks.try_lock(str(directory), "publish") is None
     held.release()
-    with locks.publish_lock(str(tmp_path)):
+    with locks.lock_or_proceed(str(directory), "publish"):
         assert locks.try_lock(str(directory), "publish") is None
     again = locks.try_lock(str(directory), "publish")
     assert again

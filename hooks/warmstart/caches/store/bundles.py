@@ -322,18 +322,21 @@ def sweep(where: Namespace, now: float) -> list[str]:
     return swept
 
 
-def remove_empty(where: Namespace, before: float) -> bool:
+def remove_empty(where: Namespace, before: float, forgotten: float) -> bool:
     """Remove a namespace without rows in which nothing has changed since then; return whether it was removed.
 
-    A publisher that comes at the same moment keeps it, or finds it gone and fails: its run waits.
+    One that hides entries of wider scopes goes when nothing has changed since `forgotten`, which is earlier. A
+    publisher that comes at the same moment keeps it, or finds it gone and fails: its run waits.
     """
     gone = where._replace(name=f"gone-{where.name}")
     with store_errors("remove an empty namespace", where.path), suppress(FileNotFoundError):
         with opened_dir(where.path) as fd:
-            if any(changed(name, fd) >= before for name in (".", *os.listdir(fd))) or not _is_empty(where):
-                return False
+            last = max(changed(name, fd) for name in (".", *os.listdir(fd)))
+        is_hiding = last >= forgotten
+        if last >= before or not _is_empty(where, is_hiding):
+            return False
         os.rename(where.path, gone.path)
-        if not _is_empty(gone):
+        if not _is_empty(gone, is_hiding):
             os.rename(gone.path, where.path)
             return False
         for folder in (f"{gone.path}/{LISTING}", gone.path):
@@ -347,10 +350,11 @@ def remove_empty(where: Namespace, before: float) -> bool:
     return False
 
 
-def _is_empty(where: Namespace) -> bool:
+def _is_empty(where: Namespace, is_hiding: bool) -> bool:
     with opened_dir(where.path) as fd:
         is_bare = {LISTING, FACTS}.issuperset(os.listdir(fd))
-    return is_bare and not generations.read(where, is_writer=True).rows
+    listing = generations.read(where, is_writer=True)
+    return is_bare and not listing.rows and not (is_hiding and listing.hide)
 
 
 def _in_place(dir_fd: int, row: Row) -> bool:
@@ -405,9 +409,12 @@ def _encoded(entries: Entries) -> bytes:
 
 def _entries(dir_fd: int, sha256: str) -> Entries:
     """Read a list of files. Raises `OSError`, and `Damaged` also for a format that this release does not know."""
-    data = unsealed(read_owned(sha256 + FILES, MOST_OF_FILES + SEAL, dir_fd))
+    return _decoded(unsealed(read_owned(sha256 + FILES, MOST_OF_FILES + SEAL, dir_fd)))
+
+
+def _decoded(text: bytes) -> Entries:
     try:
-        raw = wire.parse(data)
+        raw = wire.parse(text)
         if raw["format"] != FORMAT:
             raise Damaged(f"its list of files is of format {raw['format']!a:.20}, known is {FORMAT}")
         return checked_entries(

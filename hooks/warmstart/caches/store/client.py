@@ -7,7 +7,7 @@ of the store (`StoreFailed`, `StoreFull`, `WorkerSilent`) are possible everywher
 from __future__ import annotations
 
 from warmstart.host.identity import WorkerAnswerMalformed
-from warmstart.lean import TYPE_CHECKING
+from warmstart.lean import TYPE_CHECKING, Iterator, contextmanager
 
 if TYPE_CHECKING:
     from warmstart.caches.store.bundles import Draft, Published
@@ -73,3 +73,12 @@ def compact(  # noqa: PLR0917 - as `publish`, and what it takes the place of
 
     with store.worker.another(keep=[squashfs]) as worker:
         return worker.run(deadline, bundles.compact, where, store.writer, squashfs, draft, before)
+
+
+@contextmanager
+def locked_namespace(store: StoreClient, where: Namespace, deadline: Deadline) -> Iterator[bool]:
+    """Hold the lock of who makes a namespace's content for a `with`; yields False if another node has it."""
+    from warmstart.caches.store import gc
+
+    with store.worker.another() as locker:
+        yield locker.run(deadline, gc.lock_making, where)

@@ -208,11 +208,14 @@ def _read(fd: int, name: str) -> Handed | None:
     """Read what a node has handed in; None if a name is another one, or its file gone or damaged."""
     if name.startswith(".") or name.endswith(_ENDED):
         return None
-    try:
-        one: Handed = wire.decode(Handed, wire.parse(unsealed(read_owned(name, LARGEST, fd))))
-        _ = Namespace("", *one[:3]).path
-    except (FileNotFoundError, Damaged, ValueError):
-        return None
+    with suppress(FileNotFoundError, Damaged, ValueError):
+        return _decoded(unsealed(read_owned(name, LARGEST, fd)))
+    return None
+
+
+def _decoded(text: bytes) -> Handed:
+    one: Handed = wire.decode(Handed, wire.parse(text))
+    _ = Namespace("", *one[:3]).path
     return one
 
 

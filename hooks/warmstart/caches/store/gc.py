@@ -10,8 +10,8 @@ import os
 import time
 
 from warmstart.caches.store import bundles, generations, layout
-from warmstart.caches.store.bundles import BundleDamaged, BundleGone
-from warmstart.caches.store.layout import BUNDLE, CACHES, MOST_ENTRIES, Namespace, is_sha256
+from warmstart.caches.store.bundles import MOST_OF_FILES, BundleDamaged, BundleGone
+from warmstart.caches.store.layout import BUNDLE, CACHES, FILES, MOST_ENTRIES, Namespace, is_sha256
 from warmstart.caches.store.listing import MOST_OF_USER, Listing, Row
 from warmstart.caches.store.quota import quota
 from warmstart.errors import StoreError
@@ -24,7 +24,7 @@ from warmstart.host.files import (
     replace_file,
     unlink_if_there,
 )
-from warmstart.lean import Callable, Iterable, NamedTuple, suppress
+from warmstart.lean import Callable, Iterable, Mapping, NamedTuple, suppress
 from warmstart.policy.keys import Maintenance
 from warmstart.profiles.contract import is_whole
 from warmstart.store import barrier
@@ -223,24 +223,30 @@ def record_uses(store: str, uses: list[Use]) -> int:
 
 def plan(where: Namespace, fewest: int) -> list[Merger]:
     """Return which bundles of a namespace to make one of."""
-    return mergers(generations.read(where), fewest)
+    listing, lengths = generations.read(where), dict[str, int]()
+    with store_errors("plan a compaction", where.path):
+        for row in listing.rows:
+            with suppress(FileNotFoundError):
+                lengths[row.sha256] = os.stat(f"{where.path}/{row.sha256}{FILES}", follow_symlinks=False).st_size
+    return mergers(listing, fewest, lengths)
 
 
-def mergers(listing: Listing, fewest: int) -> list[Merger]:
+def mergers(listing: Listing, fewest: int, lengths: Mapping[str, int]) -> list[Merger]:
     """Return which rows to make one of: per user the smallest, at least `fewest`, as many as fit into one bundle.
 
-    Those of different users are never merged, because an administrator may remove a user's.
+    `lengths` are those of the lists of their files. Bundles of different users are never merged, because an
+    administrator may remove a user's.
     """
     users: dict[tuple[str, int], list[int]] = {}
     for number, row in enumerate(listing.rows):
         users.setdefault((row.user, row.uid), []).append(number)
     plans = []
     for numbers in users.values():
-        chosen, size, count = [], 0, 0
+        chosen, size, count, length = [], 0, 0, 0
         for number in sorted(numbers, key=lambda number: listing.rows[number].size)[:MOST_MERGED]:
             row = listing.rows[number]
-            size, count = size + row.size, count + row.number
-            if size > MOST_MERGED_BYTES or count > MOST_ENTRIES:
+            size, count, length = size + row.size, count + row.number, length + lengths.get(row.sha256, 0)
+            if size > MOST_MERGED_BYTES or count > MOST_ENTRIES or length > MOST_OF_FILES:
                 break
             chosen.append(number)
         if len(chosen) >= fewest:

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from warmstart.audit.log import Log
-from warmstart.caches.store import bundles, client, quota
+from warmstart.caches.store import bundles, quota
+from warmstart.caches.store import client as caches
 from warmstart.caches.store.bundles import Draft, Published
 from warmstart.caches.store.gc import IN_USE_SECONDS, OVER
 from warmstart.caches.store.layout import File, Namespace
@@ -73,7 +74,7 @@ def pack_tree(request: TreeRequest, paths: NodePaths, policy: Policy, store: Sto
             work = _Pack(request, paths, policy, store, client, audit)
             seen = work.look(deadline)
             where = place_of(store.path, request.scope, facts_of(seen, request.shared))
-            with store.locked_namespace(where, deadline.within(STORE_S)) as is_ours:
+            with caches.locked_namespace(store, where, deadline.within(STORE_S)) as is_ours:
                 if not is_ours or work.is_published(where, deadline.within(STORE_S)):
                     return None
                 time.sleep(min(max(seen.changed + QUIET_S - time.time(), 0.0), QUIET_S))
@@ -130,7 +131,7 @@ class _Pack(NamedTuple):
             for copy in copies.copies_of(self.store, where):
                 copies.take_out(self.store, self.audit, copy, "packed anew")
             published = self._within_quota(
-                lambda: client.publish(self.store, where, squashfs, draft, deadline, quota=most)
+                lambda: caches.publish(self.store, where, squashfs, draft, deadline, quota=most)
             )
             return Packed(seen, staged, published)
         finally:

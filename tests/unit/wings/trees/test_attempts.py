@@ -11,7 +11,7 @@ import pytest
 from tests.lib.node import SCOPE
 from tests.lib.policy_site import offering
 from tests.lib.wings.trees.sites import ME, TreeSite
-from warmstart.caches.store import bundles, gc
+from warmstart.caches.store import bundles, client, gc
 from warmstart.host.deadline import after
 from warmstart.policy.keys import User
 from warmstart.policy.shared import SharedPath
@@ -161,7 +161,7 @@ def test_one_node_packs_a_tree(node: TreeSite) -> None:
     seen = current.look(str(tree), [str(node.trees)], "", [])
     where = place.place_of(str(node.store), SCOPE, place.facts_of(seen, None))
     assert node.ask(tree)
-    with node.client() as store, store.locked_namespace(where, after(60)) as is_ours:
+    with node.client() as store, client.locked_namespace(store, where, after(60)) as is_ours:
         assert is_ours  # as another node has it
         node.pack()
     assert node.events("tree.packed") == []
