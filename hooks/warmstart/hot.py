@@ -36,10 +36,8 @@ ROOTS = (
     "warmstart.profiles.shipped",
     "warmstart.seed.overlay",
     "warmstart.steps.environment",
+    "warmstart.ending.release",
     "warmstart.steps.harvest",
-    "warmstart.steps.release",
-    "warmstart.steps.spool",
-    "warmstart.run_end",
 )
 
 # By name: the module's own file, relative to the release's directory; whether it is a package; the modules of the file

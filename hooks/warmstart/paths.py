@@ -171,19 +171,14 @@ class NodePaths(NamedTuple):
         return f"{self.root}/stage"
 
     @property
-    def spool(self) -> str:
-        """Packed bundles that are not in the store yet."""
-        return f"{self.root}/spool"
+    def queue(self) -> str:
+        """What is to be done off the clock of jobs (`warmstart.queue`)."""
+        return f"{self.root}/queue"
 
     @property
-    def errands(self) -> str:
-        """What is to be done off the clock of jobs (`errand`)."""
-        return f"{self.root}/errands"
-
-    @property
-    def errands_of_runs(self) -> str:
+    def queue_of_runs(self) -> str:
         """What of it is about runs."""
-        return f"{self.runtime}/errands"
+        return f"{self.runtime}/queue"
 
     @property
     def maintenance(self) -> str:
@@ -194,11 +189,6 @@ class NodePaths(NamedTuple):
     def merging(self) -> str:
         """What the nodes of a run handed in, while it is merged. Only one process uses it at a time."""
         return f"{self.root}/merging"
-
-    @property
-    def absorbing(self) -> str:
-        """Bundles of a run that are made one while it is harvested. Only one process uses it at a time."""
-        return f"{self.root}/absorbing"
 
     @property
     def locks(self) -> str:

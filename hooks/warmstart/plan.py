@@ -1,7 +1,6 @@
 """The plan: which steps apply to a job, and in which order.
 
 prolog   workspace → early steps of wings → image → unpack → seed → late steps of wings → environment
-epilog   harvest → report → release → spool
 
 The order is fixed. The policy and the job's request decide only which steps run, and with which options.
 """
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from warmstart.images.reference import PyxisImage, Reference
     from warmstart.runner import Prepared, Step
+    from warmstart.steps.harvest import Options
     from warmstart.store.meeting import Meeting
 
     class StepPart(Protocol):
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 # PrologEpilogTimeout that packaging/slurm sets.
 PROLOG_SECONDS = 20.0
 EPILOG_SECONDS = 30.0
-SPOOL_SECONDS = 5.0
 MOUNTING_SECONDS = 2.0  # that an image leaves to the mounts of the seeded bundles
 VIEW_SECONDS = 1.0  # and to the job's view
 NO_RULE_MATCHES = (
@@ -342,26 +341,18 @@ def _refused(policy: Policy, requested: Request) -> list[str]:
     return [f"warmstart: {word.name}={requested.words[word.name]}: {word.refused}" for word in refused]
 
 
-def epilog(policy: Policy, run: Run, slurm_conf: str = "") -> list[Step]:
-    """Return the steps for what the run names. `slurm_conf` is the configuration file for the query to slurmctld."""
-    from warmstart.runner import Step
-    from warmstart.steps import release, spool
+def to_harvest(policy: Policy, run: Run, slurm_conf: str = "") -> Options | None:
+    """Return how a run is harvested at its end, None if it is not. `slurm_conf` is for the query to slurmctld."""
+    own, bounds = run.own, policy.harvest
+    if not (own.seeded and own.publish_scope and own.path):
+        return None
+    from warmstart.steps import harvest
 
-    steps = []
-    own = run.own
-    if own.seeded and own.publish_scope and own.path:
-        from warmstart.steps import harvest
-
-        bounds = policy.harvest
-        after_success = frozenset(own.seeded) if bounds.only_successful else _after_success(policy, run)
-        failure = _outcome_query(policy, run, slurm_conf) if after_success else None
-        is_head = run.head and not run.others  # of all its caches, that is
-        of_head = frozenset(name for name in own.seeded if not is_head and is_of_head(policy, name))
-        options = harvest.Options(bounds.budget, bounds.max_size, failure, after_success, of_head)
-        steps.append(Step(harvest.NAME, partial(harvest.run, options=options)))
-    steps.append(Step(release.NAME, partial(release.run, options=release.Options())))
-    steps.append(Step(spool.NAME, partial(spool.run, options=spool.Options(SPOOL_SECONDS))))
-    return steps
+    after_success = frozenset(own.seeded) if bounds.only_successful else _after_success(policy, run)
+    failure = _outcome_query(policy, run, slurm_conf) if after_success else None
+    is_head = run.head and not run.others  # of all its caches, that is
+    of_head = frozenset(name for name in own.seeded if not is_head and is_of_head(policy, name))
+    return harvest.Options(bounds.budget, failure, after_success, of_head)
 
 
 def is_of_head(policy: Policy, name: str) -> bool:

@@ -1,12 +1,12 @@
 """Run the steps of a plan. The kind of a failure decides what happens to the job (docs/architecture.md, rule 2).
 
-| kind     | prolog                                          | epilog             |
-|----------|-------------------------------------------------|--------------------|
-| user     | verdict: later steps are left out               | audited            |
-| node     | stops; the hook's exit status drains the node   | worst one counts   |
-| resource | degrades: the job runs cold, with a notice      | audited            |
-| store    | degrades; a missing image is a verdict          | audited            |
-| policy   | degrades                                        | audited            |
+| kind     | what becomes of the job                         |
+|----------|-------------------------------------------------|
+| user     | verdict: later steps are left out               |
+| node     | stops; the hook's exit status drains the node   |
+| resource | degrades: the job runs cold, with a notice      |
+| store    | degrades; a missing image is a verdict          |
+| policy   | degrades                                        |
 
 Any other exception is a bug and propagates to `entry`.
 """
@@ -57,30 +57,6 @@ def run_prolog(context: Context, steps: Iterable[Step]) -> Prepared:
                 raise Refused(failure, step.name) from failure
             notices.append(f"warmstart: {failure}; the job runs without it")
     return Prepared(context, list(dict.fromkeys(notices)))  # several profiles may have the same reason
-
-
-class Ended(NamedTuple):
-    """The result of an epilog's steps."""
-
-    failure: WarmstartError | None  # the worst: a `NodeError`, else the first
-    lost: bool  # whether something that the job made was lost
-
-
-def run_epilog(context: Context, steps: Iterable[Step]) -> Ended:
-    """Run every step, even after failures."""
-    worst: WarmstartError | None = None
-    lost = False
-    for step in steps:
-        failures: list[WarmstartError] = []
-        try:
-            context, outcome = _run(context, step, failures, [])
-            lost = lost or outcome.lost
-        except WarmstartError as error:
-            failures.append(error)
-        for failure in failures:
-            if worst is None or isinstance(failure, NodeError):
-                worst = failure
-    return Ended(worst, lost)
 
 
 class Refused(UserError):

@@ -9,7 +9,7 @@
                            informs.py   what it knows of a job and slurmd does not tell (`entry.hook`)
                            stored.py    functions that may run as the store's owner (`store.client`)
                            places.py    where others have images, too (`images.places`)
-                           end.py       what it takes down when a job is over (`run_end`)
+                           end.py       what it takes down when a job is over (`ending.release`)
                            answers.py   answers for slurmctld, in place of Slurm's commands (`slurm.slurmctld`)
                            programs/    Slurm's hooks: NAME_OF.py is PREFIX/libexec/warmstart/name-of (`packaging`)
                            libexec/, enroot/, systemd/  programs, enroot's hooks, and units, as templates (`packaging`)
@@ -20,7 +20,7 @@
                            unpack.py    whether an unpacked image is of use on this node (`steps.unpack`)
                            step_image.py  what it has for a step's image besides caches (`step_image.StepImagePart`)
                            maker.py     how a step gets an image that the store lacks (`entry.pyxis_importer.Maker`)
-                           errands.py   `WORK`, how its kinds of errands are done (`errands.registry`)
+                           attempts.py  `KIND` and `attempt`, what it does off the clock of jobs (`entry.background`)
 
 The core names no wing. Off the hot path it lists the folder; on it, the compiled policy says which wings the site uses,
 and no other one is imported.
@@ -52,7 +52,7 @@ class Wing(NamedTuple):
     keep: str = ""  # the policy's key, SECTION.KEY, for the bytes of its packed wholes that stay on a node
     variables: tuple[str, ...] = ()  # of the job, that its step sets
     commands: dict[str, str] = {}  # noqa: RUF012 - command → its name in `commands.py`
-    errands: tuple[str, ...] = ()  # kinds, each with its name in `errands.py`
+    queues: tuple[str, ...] = ()  # the name of its kind of the queue (`attempts.py`)
     informs: dict[str, str] = {}  # noqa: RUF012 - attribute of jobs that no slurmd tells → what the policy lacks for it
     refuses: bool = True  # whether a job that asks for what is not offered fails; otherwise it is told
 

@@ -30,11 +30,10 @@ from tests.lib.node import NODE, Node, account
 from tests.lib.numba_entries import numba_entries
 from tests.lib.runs import a_job
 from tests.lib.wing_hooks import of_wings
-from warmstart import run_end
+from warmstart.ending import release, waiting
+from warmstart.ending.waiting import ENDINGS
 from warmstart.entry import background
-from warmstart.errand import Asker, Errands
-from warmstart.harvest.deferred import HARVESTS, LONGEST_SECONDS, REMOVALS
-from warmstart.harvest.live import ROUNDS
+from warmstart.harvest.live import LIVE
 from warmstart.host.deadline import after
 from warmstart.host.files import ensure_path, opened_dir, remove_tree
 from warmstart.images import choice, unpacks
@@ -47,6 +46,7 @@ from warmstart.images.unpacked import ImageKey
 from warmstart.images.unpacks import UNPACKS
 from warmstart.job import Job
 from warmstart.policy.current import current_policy
+from warmstart.queue import Asker, Kind, Queue
 from warmstart.steps import harvest, unpack
 from warmstart.steps.environment import OWN
 from warmstart.store import parts
@@ -57,7 +57,7 @@ OTHER_IMAGE = "reg.example.com/team/other:1"  # which no job has
 KIND = f"{os.uname().machine}.oci2"
 MADE = "made"  # the copy of a node where nothing but its making has happened
 UNPACK_S = 3.0  # that a prolog waits in vain, again and again
-AN_HOUR_S = 3600.0  # then what a job has written is harvested while it runs, and errands are tried again
+AN_HOUR_S = 3600.0  # then what a job has written is harvested while it runs, and queue are tried again
 # No sweep takes as long as `while_running`, so a neighbour's harvest is due in all cases or in none.
 TEXT = """\
 version: 1
@@ -85,14 +85,14 @@ HOOKS = (
     "import",
     "unpack",
     "background",
-    "rounds",
+    "live",
     "maintain",
     "maintain-store",
-    "defer a harvest",
-    "do a deferred harvest",
-    "drop a deferred harvest",
+    "hand over",
+    "hand over without a store",
+    "end a run",
+    "give up a run",
     "merge parts",
-    "spool a bundle",
     *(name for wing in OF_WINGS for name in wing.acts),
 )
 # Of each job, or of each of its images: `make test` takes more than one case of these.
@@ -101,11 +101,11 @@ OFTEN = ("prolog", "epilog", "import", "maintain")
 NODE_FAULTS = ("EIO", "EROFS")
 OF_THE_NODE = ("state", "workspace", "constant path")
 # Hooks whose status Slurm acts upon. That of the others tells a person or systemd.
-DRAINING = ("prolog", "epilog", "defer a harvest", "spool a bundle")
+DRAINING = ("prolog", "epilog", "hand over", "hand over without a store")
 # CloneNSScript and slurmctld's hooks always end with 0: another status would fail or requeue the job.
 ALWAYS_0 = ("job-container", *(name for wing in OF_WINGS for name in wing.acts))
 # If one of these is killed, nothing that the job has compiled is lost.
-HARVESTING = ("epilog", "defer a harvest", "do a deferred harvest", "merge parts", "spool a bundle")
+HARVESTING = ("epilog", "hand over", "hand over without a store", "end a run", "merge parts")
 
 
 class SweptNode(Node):
@@ -182,11 +182,11 @@ class SweptNode(Node):
             **own,
             "import": self._import,
             "unpack": lambda: background.main(prefix, [UNPACKS.name, NODE, self._trees[self._to_unpack].tree]),
-            "rounds": lambda: background.main(prefix, [ROUNDS.name]),
-            "defer a harvest": lambda: self._without_time(own["epilog"]),
-            "do a deferred harvest": lambda: background.main(prefix, [HARVESTS.name, NODE]),
-            "drop a deferred harvest": own["maintain"],
-            "spool a bundle": own["epilog"],
+            "live": lambda: self._attempt(LIVE),
+            "hand over": lambda: self._without_time(own["epilog"]),
+            "hand over without a store": own["epilog"],
+            "end a run": lambda: self._attempt(ENDINGS),
+            "give up a run": lambda: self._attempt(ENDINGS),
             "merge parts": lambda: background.main(prefix, [PARTS, NODE]),
             **{hook: partial(main, prefix) for wing in OF_WINGS for hook, main in wing.acts.items()},
         }
@@ -194,6 +194,11 @@ class SweptNode(Node):
     def _import(self) -> int:
         choice.choose = self._importer  # type: ignore[assignment] # only in this child
         return background.main(str(self.base), ["imports", NODE, self._wanted])
+
+    def _attempt(self, kind: Kind) -> int:
+        """Make an attempt at what waits of the job, in this process."""
+        keys = (item.key for item in Queue(self.paths, kind).all() if item.key.startswith(f"{self.job.id}."))
+        return max((background.main(str(self.base), [kind.name, NODE, key]) for key in keys), default=0)
 
     @staticmethod
     def _without_time(epilog: Callable[[], int]) -> int:
@@ -205,7 +210,7 @@ class SweptNode(Node):
         self, name: str, job: Job | None = None, fault: Fault | None = None, stop_at: int = 0, later: float = 0.0
     ) -> Done:
         """Run a program for the job, or another one, `later` by so many seconds; some always run later."""
-        own = {"maintain-store": LATER_S, "rounds": AN_HOUR_S, "drop a deferred harvest": LONGEST_SECONDS + 60}
+        own = {"maintain-store": LATER_S, "live": AN_HOUR_S, "give up a run": waiting.LONGEST_S + 60}
         with mock.patch.object(unpack, "UNPACK_S", UNPACK_S):
             return self.run(name, job or self.job, fault=fault, stop_at=stop_at, later=later or own.get(name, 0.0))
 
@@ -234,16 +239,14 @@ class SweptNode(Node):
             self._copy(self.base, saved)
         self._restore(saved)
         super().close()
-        if hook in {"epilog", "defer a harvest", "spool a bundle", "job-container", "maintain", "rounds"}:
+        if hook in {"epilog", "hand over", "hand over without a store", "job-container", "maintain", "live"}:
             self.succeed("prolog")
             self.compile(2)
-            if hook == "rounds":  # one that absorbs what the one before has taken
-                self.succeed("rounds")
+            if hook == "live":  # the second one of the job
+                self.succeed("live")
                 self.compile(3)
-                errands = Errands(self.paths, ROUNDS)
-                errands.hasten(next(one for one in errands.all() if one.key.startswith(f"{self.job.id}.")))
-        elif hook in {"do a deferred harvest", "drop a deferred harvest"}:
-            self._need_deferred()
+        elif hook in {"end a run", "give up a run"}:
+            self._need_waiting()
         elif hook == "import":
             self._request()
         elif hook == "unpack":
@@ -277,7 +280,7 @@ class SweptNode(Node):
         """Have the image unpacked."""
         policy = current_policy(self.installation, keep=True).policy
         key, asker = self._trees[self._to_unpack], Asker(self.job.id, self.job.uid, self.job.user, "test")
-        with mock.patch.object(Errands, "start_due"):
+        with mock.patch.object(Queue, "start_due"):
             assert unpacks.ask(policy, self.paths, self._to_unpack, key, asker) == ""
 
     def _run_job(self, number: int, epilog: str = "epilog", **changes: object) -> None:
@@ -288,14 +291,14 @@ class SweptNode(Node):
 
     def _need_background(self) -> None:
         """Leave a run of which the epilog had no time to remove anything."""
-        with mock.patch.object(run_end, "AT_ONCE_S", 0.0):
+        with mock.patch.object(release, "AT_ONCE_S", 0.0):
             self._run_job(2)
-        assert Errands(self.paths, REMOVALS).all()
+        assert Queue(self.paths, ENDINGS).all()
 
-    def _need_deferred(self) -> None:
+    def _need_waiting(self) -> None:
         """Leave a run of which the epilog had no time to harvest anything."""
-        self._run_job(2, "defer a harvest")
-        assert Errands(self.paths, HARVESTS).all()
+        self._run_job(2, "hand over")
+        assert Queue(self.paths, ENDINGS).all()
 
     def _need_merge(self) -> None:
         """Leave what the first of a job's two nodes has handed in; the other one has nothing."""
@@ -306,13 +309,13 @@ class SweptNode(Node):
             client.run_in(after(20), parts.finish, RunParts(str(self.store), name), "n2", nodelist)
 
     def _need_maintenance(self) -> None:
-        """Leave a bundle in the spool. A run without an epilog comes beside it."""
+        """Leave a run that waits, as the store was away. A run without an epilog comes beside it."""
         self.succeed("prolog")
         self.compile(3)
         self.lose_store()
         self.succeed("epilog")
         self.find_store()
-        assert os.listdir(self.paths.spool)
+        assert Queue(self.paths, ENDINGS).all()
 
     def lose_store(self) -> None:
         """Have the store away until it is found."""
@@ -382,7 +385,7 @@ class HookAct(Act):
         """Bring the node to where the hook is next."""
         self._node.prepare(self._hook)
         self._before, self._known = self._node.neighbours(), len(self._node.events())
-        if self._hook == "spool a bundle":
+        if self._hook == "hand over without a store":
             self._node.lose_store()
 
     def run(self, fault: Fault | None = None, stop_at: int = 0) -> Done:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from warmstart.errand import Asker
+from warmstart.queue import Asker
 from warmstart.store import bundles
 from warmstart.store.bundles import Offer, Published
 from warmstart.store.layout import Namespace

@@ -157,7 +157,7 @@ def node_problems(workspace: Path, var: Path, runtime: Path, job: int) -> list[s
     `workspace` is the policy's; `var` and `runtime` are the node's directories of what lasts, and of runs.
     """
     wrong = [f"{path}: is left" for path in sorted([*workspace.glob(f"{job}.*"), *workspace.glob(f".{job}.*")])]
-    of_runs = (runtime.parent / "view", *(runtime / part for part in ("state", "errands/harvests", "errands/removals")))
+    of_runs = (runtime.parent / "view", *(runtime / part for part in ("state", "queue/endings")))
     for part in (*of_runs, var / "stage"):
         wrong += [f"{path}: is left" for path in sorted(part.glob(f"*{job}*"))]
     wrong += [f"{path}: is left" for path in sorted((var / "spool").glob("*")) if f".{job}." in path.name]

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.lib.left_runs import runs_left
 from tests.lib.node import NODE, Node
 from tests.lib.numba_entries import numba_entries, write_as
-from tests.lib.runs import a_run, ran
+from tests.lib.runs import a_run
 from warmstart.audit.log import Log
-from warmstart.harvest.deferred import HARVESTS
+from warmstart.ending.release import release
+from warmstart.ending.waiting import ENDINGS
 from warmstart.host.deadline import after
 from warmstart.policy.current import current_policy
+from warmstart.queue import Queue
 from warmstart.run import state as runs
 from warmstart.run.state import Run, Seeded
-from warmstart.steps import harvest, release
+from warmstart.steps import harvest
 from warmstart.steps.contract import Context
 from warmstart.store.client import StoreClient
 
@@ -53,23 +54,26 @@ class LateNode(Node):
         write_as(record.uid, record.gid, Path(record.directory, "cache/numba"), entries or numba_entries(number))
         return record
 
-    def epilog(self, record: Run, budget: float = 0.0) -> list[str]:
-        """Run the steps of an epilog. Return the codes of its non-fatal errors."""
-        policy = current_policy(self.installation, keep=True).policy
-        audit = Log(self.policy.paths.audit, {"hook": "epilog", "run_id": record.run_id, "node": self.name})
-        locked = runs.job_lock(self.paths.state, record.job_id, after(1))
-        with StoreClient(self.owner, policy.paths.store, record.name) as store, locked:
-            context = Context(policy, self.paths, record, audit, after(30), store)
-            outcome = harvest.run(context, harvest.Options(budget, 1 << 30))
-            context = context._replace(run=ran(outcome))
-            runs.save(self.paths.state, context.run)
-            release.run(context, release.Options())
+    def epilog(self, run: Run, budget: float = 0.0) -> list[str]:
+        """End a run as its epilog does. Return the codes of its errors."""
+        policy, before = current_policy(self.installation, keep=True).policy, len(self.failures())
+        audit = Log(self.policy.paths.audit, {"hook": "epilog", "run_id": run.run_id, "node": self.name})
+        locked = runs.job_lock(self.paths.state, run.job_id, after(1))
+        with StoreClient(self.owner, policy.paths.store, run.name) as store, locked:
+            release(Context(policy, self.paths, run, audit, after(30), store), harvest.Options(budget))
             audit.finish()
-        return [error.code for error in outcome.degraded]
+        return [str(failure["code"]) for failure in self.failures()[before:]]
 
     def waiting(self) -> list[str]:
-        """Return the deferred harvests."""
-        return [item.name for item in runs_left(self.paths, HARVESTS)]
+        """Return the runs that wait."""
+        return sorted(item.key for item in Queue(self.paths, ENDINGS).all())
+
+    def later(self, seconds: int) -> None:
+        """Have the next attempts begin so many seconds later."""
+        queue = Queue(self.paths, ENDINGS)
+        for item in queue.all():
+            later = item._replace(due=item.due + seconds)
+            os.rename(f"{queue.directory}/{item.name}", f"{queue.directory}/{later.name}")
 
     def left(self) -> list[str]:
         """Return the runs' directories and the contents of the jobs' state."""

@@ -13,23 +13,17 @@ from pathlib import Path
 from tests.lib import packed
 from tests.lib.packed import MTIME_NS
 from tests.lib.runs import a_context, changed
-from warmstart.errand import Kind
-from warmstart.errands import merges
-from warmstart.errands.loop import Turn
 from warmstart.harvest import live
 from warmstart.host.deadline import after
-from warmstart.host.files import names_in
-from warmstart.paths import Installation
 from warmstart.profiles.contract import Profile
+from warmstart.run import state
 from warmstart.run.state import Seeded, SeededBundle
-from warmstart.session import Session
 from warmstart.steps import harvest
-from warmstart.steps.contract import Context, Outcome
-from warmstart.steps.harvest import Options
+from warmstart.steps.contract import Context
+from warmstart.steps.harvest import Harvested, Limits, Options
 from warmstart.store import bundles, index
 from warmstart.store.layout import Namespace
 from warmstart.store.manifest import content_digest
-from warmstart.store.parts import PARTS
 
 SCOPE = "user-64201-ws-alice"
 TOY = Profile({"TOY": "{dir}"}, {"*/": []}, relocation="relocatable", name="toy")
@@ -39,20 +33,11 @@ TICK_S = 0.012  # longer than the kernel's clock for ctimes takes to go on
 class LiveJob:
     """A run on a node beside a store. Call `close` in the end."""
 
-    def __init__(
-        self, root: Path, given: dict[str, str] | None = None, beside: LiveJob | None = None, **changes: object
-    ) -> None:
-        """`given` is what the job was seeded with, by extraction: entry → content. The store is that of `beside`.
-
-        `changes` are the record's.
-        """
+    def __init__(self, root: Path, given: dict[str, str] | None = None) -> None:
+        """`given` is what the job was seeded with, by extraction: entry → content."""
         (root / "store").mkdir(parents=True)
         self.root = root
         context = a_context(root)
-        context = context._replace(run=context.run._replace(**changes))  # type: ignore[arg-type]
-        if beside:
-            paths = beside.context.policy.paths
-            context = context._replace(policy=context.policy._replace(paths=paths), store=beside.context.store)
         self.where = Namespace(context.store.path, SCOPE, "toy", "ns")
         seeded = self._seeded(given or {})
         record = changed(context.run, publish_scope=SCOPE, seeded={"toy": seeded}, facts={"cpu": "x"}, live=True)
@@ -89,14 +74,23 @@ class LiveJob:
         time.sleep(TICK_S)
         return moment
 
-    def look(self, settled_ns: int = 0, number: int = 0) -> Outcome:
-        """Harvest it while it runs, what has not changed since; `number` is the round's."""
-        settled_ns = settled_ns or self.now()
-        return harvest.run_live(self._now(), Options(30, 1 << 30, settled_ns=settled_ns, number=number))
+    def look(self, settled_ns: int = 0) -> Harvested:
+        """Harvest it while it runs, what has not changed since, as the background does."""
+        here = self._now()
+        run = live.chosen(here.policy, here.run)
+        limits = Limits(1 << 30, after(30), 30, settled_ns or self.now())
+        done = harvest.harvest(here._replace(run=run), limits)
+        os.makedirs(f"{here.paths.state}/{run.job_id}", exist_ok=True)
+        state.save(here.paths.state, self.context.run)
+        live.note(here.paths, run, done.bundles)
+        noted = state.load(here.paths.state, run.job_id)
+        assert noted
+        self.context = self.context._replace(run=noted)
+        return done
 
-    def end(self) -> Outcome:
+    def end(self) -> Harvested:
         """Harvest it as its epilog does."""
-        return harvest.run(self._now(), Options(30, 1 << 30))
+        return harvest.run(self._now(), Options(30))
 
     def _now(self) -> Context:
         return self.context._replace(deadline=after(60))
@@ -125,22 +119,6 @@ class LiveJob:
     def listed(self) -> int:
         """Return how many bundles the namespace has, those too that nobody takes anything from."""
         return len(index.read(self.where.path, "").bundles)
-
-    def taken(self) -> list[str]:
-        """Return the names of what was taken while it ran."""
-        return sorted(live.taken(self.context.run.directory, "toy").entries)
-
-    def merge(self) -> None:
-        """Publish what the job's nodes have handed in, as far as it is due, as `background parts` does."""
-        here = self._now()
-        session = Session(Installation(str(self.root)), here.policy, here.paths, "n1", here.audit, "", here.store, [])
-        for one in merges.in_store(session, Kind(PARTS)):
-            merges.publish(Turn(session, one, 60))
-        assert not session.failures, session.failures
-
-    def left(self) -> list[str]:
-        """Return the directories with what nodes have handed in."""
-        return names_in(f"{self.where.store}/{PARTS}")
 
     def close(self) -> None:
         """End the processes of the store's owner."""

@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 from tests.lib.runs import a_run
 from warmstart.audit.line import timestamp
 from warmstart.doctor import installed
-from warmstart.errand import Errand, Errands
-from warmstart.harvest import deferred
-from warmstart.harvest.deferred import REMOVALS
-from warmstart.harvest.live import ROUNDS, Watched
+from warmstart.ending import waiting
+from warmstart.ending.waiting import ENDINGS
+from warmstart.harvest.live import LIVE, Watched
 from warmstart.images.imports import requests
 from warmstart.images.imports.requests import IMPORTS, ImportRequest
 from warmstart.images.store.published import RememberedFailure
 from warmstart.paths import Installation
 from warmstart.policy import keys
 from warmstart.policy.current import current_policy
+from warmstart.queue import Item, Queue
 
 HOOKS = ("prolog", "epilog", "task-prolog")
 POLICY = """\
@@ -338,21 +338,22 @@ def _waiting(name: str, seconds: float, text: str = "") -> Plant:
 
 
 def _removal(site: Site) -> None:
-    deferred.defer(site.installation.node("n1"), REMOVALS, a_run(), time.time() - LONG_S)
+    queue = Queue(site.installation.node("n1"), ENDINGS)
+    waiting.put(queue, Item("1", int(time.time() - LONG_S), 1, a_run().name), a_run(), 0, is_done=True)
 
 
-def _rounds(site: Site) -> None:
+def _live(site: Site) -> None:
     for job, ago in ((7, 600), (8, LONG_S)):
-        errand = Errand("1", int(time.time()) - ago, 0, f"{job}.0a1b2c3d")
-        Errands(site.installation.node("n1"), ROUNDS).put(errand, Watched("/none", 0.0))
+        item = Item("1", int(time.time()) - ago, 0, f"{job}.0a1b2c3d")
+        Queue(site.installation.node("n1"), LIVE).put(item, Watched("/none"))
 
 
 def _stuck_import(site: Site) -> None:
     request = ImportRequest(
         reference="reg.io/b:1", kind="k", private="", user="a", uid=1, cluster="c", job_id=7, asked=time.time() - LONG_S
     )
-    errand = Errand("1", int(time.time()) - LONG_S, 0, request.key)
-    Errands(site.installation.node("n1"), IMPORTS).put(errand, request)
+    item = Item("1", int(time.time()) - LONG_S, 0, request.key)
+    Queue(site.installation.node("n1"), IMPORTS).put(item, request)
 
 
 def _failed_import(code: str) -> Plant:
@@ -492,11 +493,9 @@ IN_DOCTOR: dict[str, list[Row]] = {
     ],
     "node.maintenance": [("wrong", "has never succeeded", gone(f"{VAR}/n1/maintained"), old(f"{VAR}/n1/began"))],
     "node.backlog": [
-        ("ok", "", _waiting("spool/1.2.3.numba/bundle.sqsh", 0)),
-        ("wrong", "bundles for the store: 1 wait", _waiting("spool/1.2.3.numba/bundle.sqsh", LONG_S)),
-        ("wrong", "removals: 1 wait, the oldest for 2h", _removal),
+        ("wrong", "endings: 1 wait, the oldest for 2h", _removal),
         ("wrong", "imports: 1 wait", _stuck_import),
-        ("wrong", "rounds: 1 wait", _rounds),
+        ("wrong", "live: 1 wait", _live),
     ],
     "job.access": [
         ("critical", "cannot run the task prolog", mode(LIBEXEC, 0o700)),

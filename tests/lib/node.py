@@ -30,7 +30,6 @@ from warmstart import session as sessions
 from warmstart.audit.line import HOOK_FINISHED
 from warmstart.cli.maintain import maintain
 from warmstart.entry import background, epilog, job_container, prolog
-from warmstart.errands import registry
 from warmstart.harvest.pack import pack
 from warmstart.host import process
 from warmstart.host.deadline import after
@@ -40,6 +39,7 @@ from warmstart.paths import Installation, NodePaths
 from warmstart.policy import keys, match
 from warmstart.policy.current import current_policy
 from warmstart.policy.keys import Limits, Policy, Rule
+from warmstart.queue import Queue
 from warmstart.seed import overlay
 from warmstart.seed.overlay import OverlayUnavailable, Shown
 from warmstart.slurm import commands
@@ -207,10 +207,19 @@ class Node(LastLines):
             "prolog": lambda: prolog.main(prefix),
             "epilog": lambda: epilog.main(prefix),
             "job-container": lambda: job_container.main(prefix),
-            "background": lambda: max(background.main(prefix, [what, self.name]) for what in registry.kinds()),
+            "background": self._background,
             "maintain": lambda: self._maintain("--node", self.name),
             "maintain-store": lambda: self._maintain("--store"),
         }
+
+    def _background(self) -> int:
+        """Make the attempts that are due, in this process."""
+        status = 0
+        for name in background.kinds():
+            kind = getattr(background.load(name), "KIND", None)
+            keys = [item.key for item in Queue(self.paths, kind).due()] if kind else [""]
+            status = max([status, *(background.main(str(self.base), [name, self.name, key]) for key in keys)])
+        return status
 
     def _maintain(self, *arguments: str) -> int:
         maintain.main(args=list(arguments), obj=self.installation, standalone_mode=False)

@@ -94,7 +94,7 @@ def a_policy(root: Path, **changes: object) -> Policy:
         validate_user=me,
         paths=policy.paths._replace(**paths),
         images=image_site.RULES._replace(registries=("reg.example.com",), tag_ttl=3600),
-        harvest=policy.harvest._replace(max_size=1 << 30, spool=1 << 30),
+        harvest=policy.harvest._replace(max_size=1 << 30),
         profiles=(),
     )
     return policy._replace(**changes)  # type: ignore[arg-type]

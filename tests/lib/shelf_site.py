@@ -13,7 +13,6 @@ from unittest import mock
 from tests.lib.node import NODE, Node
 from tests.lib.runs import a_run
 from warmstart.entry import background
-from warmstart.errand import Asker, Errands
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.images.store import published
@@ -23,6 +22,7 @@ from warmstart.images.store.published import ImageDraft
 from warmstart.images.unpacked import ImageKey, Unpacked, take
 from warmstart.images.unpacking import Tree, on_node
 from warmstart.images.unpacks import UNPACKS, _waiting, ask
+from warmstart.queue import Asker, Queue
 from warmstart.run import state as runs
 from warmstart.run.state import Run
 
@@ -83,11 +83,11 @@ class ShelfSite(Node):
 
     def ask(self, key: ImageKey, uid: int = 5001) -> str:
         """Have an image unpacked, as a job of a user does that does not wait; no program is started."""
-        with mock.patch.object(Errands, "start_due"):
+        with mock.patch.object(Queue, "start_due"):
             return ask(self.policy, self.paths, f"reg.io/{key.image[:8]}", key, Asker(7, uid, f"u{uid}", "c"))
 
     def unpack(self, key: ImageKey) -> int:
-        """Do the errand for an image, in this process."""
+        """Do the item for an image, in this process."""
         return background.main(str(self.base), [UNPACKS.name, NODE, key.tree])
 
     def job(self, job_id: int = 7) -> Run:

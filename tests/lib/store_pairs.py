@@ -233,10 +233,9 @@ EMPTIED = {
 }
 
 
-# What the nodes of a job hand in: nothing yet of run 7; of run 8 the first node has handed in, in a round, too.
+# What the nodes of a job hand in: nothing yet of run 7; of run 8 the first node has handed in.
 
 EMPTY, HALF = "1.c.7.0", "1.c.8.0"
-ROUND = parts.name_of(1, "c", 8, 0, number=1)
 
 
 def hand_in(store: StoreClient, run: str, node: str, **versions: str) -> None:
@@ -278,13 +277,12 @@ def look_at_parts(store: StoreClient) -> None:
 def make_parts(store: StoreClient) -> None:
     """Let the first node hand in."""
     hand_in(store, HALF, "n1", w="1")
-    hand_in(store, ROUND, "n1", v="1")
 
 
 def observe_parts(store: StoreClient, known: Known) -> State:
     """Return what is published or waits to be, and directories in which nothing waits."""
     state = {}
-    for run in (EMPTY, HALF, ROUND):
+    for run in (EMPTY, HALF):
         listing = store.parts(RunParts(store.path, run), after(60))
         for part in listing.parts if listing else []:
             entries = store.part(RunParts(store.path, run), part.bundle, after(60)).manifest.entries
@@ -302,7 +300,6 @@ PARTS = {
     "hand in from a late node": Operation(partial(hand_in, run=HALF, node="n2", z="2")),
     "nothing from a late node": Operation(partial(finish, run=HALF, node="n2")),
     "merge parts": Operation(merge_parts),
-    "end rounds": Operation(lambda store: store.run(after(60), parts.end_rounds, HALF), removes=True),
     "look at parts": Operation(look_at_parts),
 }
 

@@ -17,14 +17,14 @@ import pytest
 from tests.lib.hostile_layers import ATTACKS, alike, emptied, streamed
 from tests.lib.layer_registry import LayerRegistry, layer, serving
 from tests.lib.layer_stacks import write_packed
-from tests.lib.own_processes import OwnProcesses, apart
+from tests.lib.own_processes import OwnProcesses
 from tests.lib.site import Site
 from tests.lib.slow_relay import slowed
-from warmstart.errand import Errand, Errands
 from warmstart.images import choice
 from warmstart.images.imports import requests
 from warmstart.images.imports.requests import IMPORTS, ImportRequest
 from warmstart.paths import Installation, NodePaths
+from warmstart.queue import Item, Queue
 
 USERS = 7  # besides the hostile one
 HOSTILE, FIRST = 2000, 2001  # uids
@@ -45,16 +45,15 @@ class Node:
         directory.mkdir()
         monkeypatch.setattr(requests, "IMPORT_S", 100 * DEADLINE_S)
         self._paths = NodePaths(str(directory), str(directory), "/nowhere")
-        self._own = OwnProcesses(
-            self._paths, apart(parallel, requests.image_of), self._lasts_s, monkeypatch, requests.IMPORTS
-        )
+        kind = requests.IMPORTS._replace(parallel=parallel)
+        self._own = OwnProcesses(self._paths, self._lasts_s, monkeypatch, kind)
         self._users = set[int]()
         self._asked: dict[str, float] = {}
         self.waits: dict[int, list[float]] = {}
 
     @staticmethod
-    def _lasts_s(errand: Errand) -> float:
-        return DEADLINE_S if errand.owner == str(HOSTILE) else IMPORT_S
+    def _lasts_s(item: Item) -> float:
+        return DEADLINE_S if item.owner == str(HOSTILE) else IMPORT_S
 
     def ask(self, uid: int) -> None:
         """Ask for as many images as a user may."""
@@ -116,7 +115,7 @@ class RealNode:
 
     def __init__(self, site: Site) -> None:
         self._paths = Installation(str(site.cluster.prefix)).node("n1")
-        self._errands = Errands(self._paths, IMPORTS)
+        self._queue = Queue(self._paths, IMPORTS)
         self._since: dict[str, tuple[Asked, float]] = {}
         self.waits: dict[Asked, float] = {}
 
@@ -128,13 +127,13 @@ class RealNode:
                 if sum(other.uid == one.uid for other, _ in self._since.values()) < IMPORTS.most:
                     self._ask(one)
                     left.remove(one)
-            self._errands.start_due()
+            self._queue.start_due()
             time.sleep(0.05)
-            for key in self._since.keys() - {errand.key for errand in self._errands.all()}:
+            for key in self._since.keys() - {item.key for item in self._queue.all()}:
                 one, since = self._since.pop(key)
                 self.waits[one] = time.monotonic() - since
         for key in self._since:
-            self._errands.drop(key)
+            self._queue.drop(key)
 
     def _ask(self, one: Asked) -> None:
         kind = f"{os.uname().machine}.{choice.recipe('oci')}"

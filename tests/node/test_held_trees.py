@@ -13,13 +13,13 @@ import pytest
 from tests.lib.privileges import drop_to
 from tests.lib.processes import wait_until
 from tests.lib.runs import a_context, a_run
-from warmstart import run_end
-from warmstart.errand import Errands
-from warmstart.harvest.deferred import REMOVALS
+from warmstart.ending import release as ends
+from warmstart.ending.removal import WorkspaceBusy, remove
+from warmstart.ending.waiting import ENDINGS
 from warmstart.host import detached
 from warmstart.host.deadline import after
+from warmstart.queue import Queue
 from warmstart.run import state as runs
-from warmstart.run_end import Ending, WorkspaceBusy
 from warmstart.steps import workspace
 from warmstart.steps.contract import Context
 from warmstart.steps.workspace import Options
@@ -31,7 +31,7 @@ JOB = 64201
 @pytest.fixture
 def context(base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     """Give the context of a run with a workspace, whose epilog has no time to remove anything."""
-    monkeypatch.setattr(run_end, "AT_ONCE_S", 0.0)
+    monkeypatch.setattr(ends, "AT_ONCE_S", 0.0)
     monkeypatch.setattr(detached, "start", lambda _argv, **_: None)
     record = a_run(workspace=f"{base}/workspace", uid=JOB, gid=JOB)
     made = a_context(base, run=record)
@@ -63,8 +63,7 @@ def as_job(directory: Path, act: Callable[[], object]) -> Iterator[None]:
 
 def release(context: Context) -> Path:
     """End the run as its epilog does; return where the rest of it is."""
-    ending = Ending(context.policy, context.paths, context.run, context.audit, context.store)
-    assert run_end.release(ending, after(20)) == []
+    assert ends.release(context, None).failure is None
     run = Path(context.run.directory)
     return run.parent / context.run.going
 
@@ -86,10 +85,10 @@ def test_a_process_that_writes_on(context: Context) -> None:
         with pytest.raises(PermissionError), as_user_path(moved / "tmp"):
             pass
         with suppress(WorkspaceBusy):  # it was faster than the process, or was not
-            run_end.finish_removal(context.paths, context.run, after(0.5))
-    assert run_end.finish_removal(context.paths, context.run, after(20))
+            remove(context.run, after(0.5))
+    assert remove(context.run, after(20)).is_whole
     assert os.listdir(run.parent) == []
-    assert Errands(context.paths, REMOVALS).all() == []
+    assert [item.key for item in Queue(context.paths, ENDINGS).all()] == [context.run.name]
 
 
 @contextmanager
@@ -126,8 +125,8 @@ def test_a_process_that_moves_its_directories_away(context: Context, base: Path)
         release(context)
         for _ in range(20):
             with suppress(WorkspaceBusy):
-                run_end.finish_removal(context.paths, context.run, after(5))
+                remove(context.run, after(5))
     os.close(there)
     assert (victim / "precious").read_text() == "x"
-    assert run_end.finish_removal(context.paths, context.run, after(20))
+    assert remove(context.run, after(20)).is_whole
     assert os.listdir(run.parent) == []

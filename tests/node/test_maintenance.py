@@ -1,4 +1,4 @@
-"""`warmstart maintain`: spool, orphans, copies of bundles, and maintenance of the store. Real tools, as root."""
+"""`warmstart maintain`: runs that wait, orphans, copies of bundles, the store. Real tools, as root."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import errno
 import fcntl
 import os
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,21 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib import mounts
 from tests.lib.node import Node, one
 from tests.lib.privileges import as_user
 from tests.lib.runs import a_run
-from warmstart import run_end
-from warmstart.errand import Errands
-from warmstart.harvest import deferred, spool
-from warmstart.harvest.deferred import HARVESTS, REMOVALS
-from warmstart.harvest.spool import Spooled
+from warmstart.ending import removal, waiting
+from warmstart.ending.waiting import ENDINGS
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
+from warmstart.queue import Queue
 from warmstart.run import state as runs
 from warmstart.run.state import Run
 from warmstart.seed import node_cache
-from warmstart.store import manifest
 from warmstart.store.bundles import Offer
 
 pytestmark = pytest.mark.usefixtures("capable_host", "busy")
@@ -91,60 +86,6 @@ def mutable(path: Path) -> None:
     subprocess.run(["/usr/bin/chattr", "-i", path], check=True)
 
 
-def spooled(node: Host, *entries: str) -> None:
-    """Spool as a harvest does if the store accepts nothing."""
-    content = {entry: {f"{entry}.nbi": os.urandom(5000)} for entry in entries}
-    stage = Path(tempfile.mkdtemp(dir=node.base))
-    fd = node.packed(content)
-    (stage / "bundle.sqsh").write_bytes(os.pread(fd, 1 << 20, 0))
-    os.close(fd)
-    item = Spooled("user-1-a", "numba", "ns", node.draft(content), "7.0a1b2c3d.numba")
-    spool.add(node.paths.spool, str(stage), item, 1 << 30)
-
-
-def test_a_full_store_keeps_the_spool(node: Host) -> None:
-    """What the store refuses stays and is reported; the next run, with space, publishes it."""
-    with mounts.tmpfs(node.base / "full", size="64k") as small:
-        os.chown(small, node.owner.uid, node.owner.gid)
-        (small / "ballast").write_bytes(b"x" * 60_000)
-        policy = Path(node.installation.policy)
-        text = policy.read_text()
-        policy.write_text(text.replace(str(node.store), str(small)))
-        spooled(node, "a", "b", "c")
-        node.maintain(status=1)
-        assert len(os.listdir(node.paths.spool)) == 1
-        assert [e["code"] for e in node.failures()] == ["store-full"]
-        assert [e["outcome"] for e in node.events("hook.finished")] == ["failed"]
-        policy.write_text(text)
-    node.maintain()
-    assert set(node.seen()) == {"a", "b", "c"}
-    assert node.events("hook.finished")[-1]["outcome"] == "ok"
-
-
-def test_a_damaged_bundle_leaves_the_spool(node: Host) -> None:
-    spooled(node, "a")
-    (bundle,) = Path(node.paths.spool).glob("*/bundle.sqsh")
-    data = bundle.read_bytes()
-    bundle.chmod(0o600)
-    bundle.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    node.maintain()
-    assert os.listdir(node.paths.spool) == []
-    assert node.seen() == {}
-    assert [e["reason"] for e in node.events("bundle.dropped")] == ["damaged"]
-
-
-@pytest.mark.threat(15)
-def test_one_that_can_not_be_read_does_not_hold_up_the_others(node: Host) -> None:
-    """Jobs choose entry names, so a draft can be too long for a manifest: it is dropped."""
-    spooled(node, "a")
-    (draft,) = Path(node.paths.spool).glob("*/draft.json")
-    draft.write_bytes(draft.read_bytes() + b" " * manifest.LARGEST)
-    spooled(node, "b")
-    node.maintain()
-    assert (os.listdir(node.paths.spool), set(node.seen())) == ([], {"b"})
-    assert [e["reason"] for e in node.events("bundle.dropped")] == ["damaged"]
-
-
 @pytest.mark.threat(21)
 def test_one_run_that_cannot_be_removed_costs_no_other(node: Host, immutable: Callable[[Path], None]) -> None:
     held = [Path(node.paths.view) / "4", Path(node.run_of(4).directory) / "cache"]
@@ -158,7 +99,7 @@ def test_one_run_that_cannot_be_removed_costs_no_other(node: Host, immutable: Ca
     assert node.left() == ["state/4", "view/4", "view/6", "workspace/.4.0a1b2c3d", "workspace/6.00000000"]
     held[1] = node.workspace / ".4.0a1b2c3d" / "cache"
     errors = [event["code"] for event in node.failures()]
-    assert errors == ["workspace-busy"] * 4
+    assert errors == ["workspace-busy"] * 5  # of the run at its end, and of the attempt that follows
     for path in held:
         mutable(path)
     node.maintain()
@@ -188,10 +129,11 @@ def test_what_hooks_left_to_be_removed_goes(node: Host) -> None:
     named, nameless = a_run(job_id=71, workspace=str(node.base / "workspace")), "72.0a1b2c3d"
     for name in (named.name, nameless):
         (node.workspace / f".{name}" / "tmp/deep").mkdir(parents=True)
-    deferred.defer(node.paths, REMOVALS, named, time.time())
+    queue = Queue(node.paths, ENDINGS)
+    waiting.leave(queue, named, is_done=True)
     node.maintain()
     assert node.left() == []
-    assert Errands(node.paths, REMOVALS).all() == []
+    assert queue.all() == []
 
 
 def test_what_is_mounted_below_an_orphan_is_not_emptied(node: Host) -> None:
@@ -267,13 +209,12 @@ def test_no_other_user_can_hold_a_lock_that_maintenance_waits_for(node: Host, mo
 
     monkeypatch.setattr(fcntl, "flock", flock)
     node.run_of(4)
-    spooled(node, "a")
-    deferred.defer(node.paths, HARVESTS, node.run_of(5), time.time())
+    waiting.leave(Queue(node.paths, ENDINGS), node.run_of(5), is_done=False)
     runs.forget(node.paths.state, 5)
     (node.workspace / "import.0a1b2c3d.0123").mkdir(mode=0o710)
     (node.base / "audit" / "audit.jsonl").touch(mode=0o644)  # as a site may have it
     node.maintain()
-    assert {os.path.basename(path).partition(".")[0] for path in locked} >= {"maintenance", "4", "spool", "harvests"}
+    assert {os.path.basename(path).partition(".")[0] for path in locked} >= {"maintenance", "4", "endings"}
     assert not [path for path in locked if as_user(64201, partial(os.open, path, os.O_RDONLY))]
 
 
@@ -291,7 +232,7 @@ def test_the_last_success_is_known(node: Host, monkeypatch: pytest.MonkeyPatch) 
     node.maintain(status=1)
     assert not os.path.exists(node.paths.maintained)
     monkeypatch.undo()
-    monkeypatch.setattr(run_end, "remove_tree", fails)
+    monkeypatch.setattr(removal, "remove_tree", fails)
     node.run_of(4)
     node.maintain(status=1)
     os.unlink(node.paths.maintained)

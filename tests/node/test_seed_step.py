@@ -10,13 +10,16 @@ import pytest
 from tests.lib import packed
 from tests.lib.overlay_place import without_overlays
 from tests.lib.runs import a_context, a_policy, a_run, changed, ran, result
-from warmstart import run_end
+from warmstart.ending import waiting
+from warmstart.ending.removal import Removed, close, remove
+from warmstart.ending.waiting import ENDINGS
 from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
+from warmstart.queue import Queue
 from warmstart.run.state import Caches
-from warmstart.steps import release, seed, workspace
+from warmstart.steps import seed, workspace
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store.bundles import Published
 from warmstart.store.layout import Namespace
@@ -123,15 +126,17 @@ def test_the_cache_is_roots_until_it_is_seeded(root: Path, monkeypatch: pytest.M
     assert {(path.stat().st_uid, path.stat().st_gid) for path in (cache, cache / "numba")} == {(UID, UID)}
 
 
-def test_a_deferred_harvest_keeps_its_overlay(root: Path) -> None:
+def test_a_run_that_waits_keeps_its_overlay(root: Path) -> None:
     published(root, {"k": {"k.nbi": b"k"}})
     context = prepared(root, "aaaaaaaa")
     seeded(context)
     cache = Path(context.run.directory) / "cache" / "numba"
     (cache / "new.nbi").write_bytes(b"new")
     run = changed(context.run, left=["numba"])
-    release.run(context._replace(run=run), release.Options())
+    waiting.leave(Queue(context.paths, ENDINGS), run, is_done=False)
+    moved = close(run, after(20))
+    cache = Path(moved.directory) / "cache" / "numba"
     assert sorted(path.name for path in cache.iterdir()) == ["k.nbi", "new.nbi"]
-    assert run_end.finish_deferred(context.paths, run, after(20)) == []
+    assert remove(moved, after(20)) == Removed()
     assert context.run.directory not in Path("/proc/self/mountinfo").read_text()
     assert not cache.exists()

@@ -16,11 +16,8 @@ import pytest
 
 from tests.lib.accounts import UIDS
 from tests.lib.runs import a_run
-from warmstart.errand import Errand, Errands
-from warmstart.harvest import live
 from warmstart.host import linux
 from warmstart.images import notes
-from warmstart.paths import Installation
 from warmstart.run.state import Run
 from warmstart.steps import harvest
 
@@ -71,16 +68,6 @@ def own_variables(record: Run, _base: Path) -> object:
     return harvest._own_variables(record.directory)
 
 
-def asked(record: Run, base: Path) -> object:
-    """Look for the word by which a running job asks for a harvest."""
-    paths = Installation(str(base / "prefix")).node("n1")
-    os.makedirs(paths.root, exist_ok=True)
-    errands = Errands(paths, live.ROUNDS)
-    errand = Errand(str(record.uid), int(time.time()), 0, record.name)
-    errands.put(errand, live.Watched(record.directory, 0.0))
-    return live._is_asked(errands, errand)
-
-
 def noted(record: Run, _base: Path) -> object:
     fd = os.open(record.directory, os.O_RDONLY)
     try:
@@ -91,9 +78,7 @@ def noted(record: Run, _base: Path) -> object:
 
 @pytest.mark.report
 @pytest.mark.threat(13)
-@pytest.mark.parametrize(
-    ("look", "where"), [(own_variables, "cache"), (asked, "cache"), (asked, f"cache/{live.WORD}"), (noted, "tmp")]
-)
+@pytest.mark.parametrize(("look", "where"), [(own_variables, "cache"), (noted, "tmp")])
 def test_root_does_not_wait_for_a_users_daemon(
     record: Run, base: Path, look: Callable[[Run, Path], object], where: str
 ) -> None:

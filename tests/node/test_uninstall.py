@@ -16,10 +16,10 @@ from tests.lib import command_line
 from tests.lib.installation import write_policy
 from tests.lib.processes import wait_until
 from tests.lib.runs import a_run
-from warmstart.errand import Errands
-from warmstart.harvest import deferred
-from warmstart.harvest.deferred import REMOVALS
+from warmstart.ending import waiting
+from warmstart.ending.waiting import ENDINGS
 from warmstart.paths import Installation
+from warmstart.queue import Queue
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -75,26 +75,27 @@ def test_what_jobs_left_goes_before_the_programs(base: Path, install: Callable[[
     (tree / "tmp/deep/file").write_text("x")
     paths = Installation(str(prefix)).node("n1")
     os.makedirs(paths.state)
-    deferred.defer(paths, REMOVALS, run, 1.0)
+    queue = Queue(paths, ENDINGS)
+    queue.hasten(waiting.leave(queue, run, is_done=True))
     (prefix / "etc/warmstart/off").touch()
     uninstall(prefix)
     assert os.listdir(workspace) == []
-    assert Errands(paths, REMOVALS).all() == []
+    assert Queue(paths, ENDINGS).all() == []
     assert not (prefix / "libexec/warmstart/background").exists()
 
 
 def test_what_is_installed_again_meanwhile_stays(prefix: Path) -> None:
     lib, libexec = prefix / "lib/warmstart", prefix / "libexec/warmstart"
     var, runtime = prefix / "var/lib/warmstart", prefix / "run/warmstart"
-    record = runtime / "n1/errands/removals/0,0,0,7"
-    record.parent.mkdir(parents=True)
-    record.touch()
-    (libexec / "background").write_text(f"#!/bin/sh\nrm {lib}/leave {record}\n")
+    run = runtime / "n1/queue/endings/0,0,0,7"
+    run.parent.mkdir(parents=True)
+    run.touch()
+    (libexec / "background").write_text(f"#!/bin/sh\nrm {lib}/leave {run}\n")
     (libexec / "background").chmod(0o755)
     (lib / "leave").write_bytes((REPOSITORY / "packaging/release").read_bytes())
     (lib / "leave").chmod(0o755)
     subprocess.run([lib / "leave", "leave", lib, libexec, var, runtime], check=True)
-    assert not record.exists()
+    assert not run.exists()
     assert (lib / "python").exists()
     assert (libexec / "prolog").read_bytes() == HOOK.read_bytes()
 

@@ -151,7 +151,7 @@ def test_a_pod_ends(site: Site, cluster: PodCluster, profile: str) -> None:
     cluster.end_pod("n4")
     assert not list((site.var / "n4" / "spool").iterdir())
     log = (cluster.base / "log" / "pod.n4.out").read_text()
-    assert "node n4 leaves 1 runs without an epilog, 0 bundles for the store, 0 errands" in log
+    assert "node n4 leaves 1 runs without an epilog, 0 bundles for the store, 0 queue" in log
     assert not loops(cluster, "n4")
     go.touch()
     cluster.start_slurmd("n4")

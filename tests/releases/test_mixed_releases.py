@@ -138,7 +138,7 @@ class Node:
     def left(self) -> list[str]:
         """Return what is left of jobs on the node."""
         var = self.prefix / "var/lib/warmstart/n1"
-        places = [var / name for name in ("state", "stage", "spool", "errands/harvests")]
+        places = [var / name for name in ("state", "stage", "spool", "queue/harvests")]
         places += [self.base / "workspace", var.parent / "view"]
         return [str(path) for place in places if place.is_dir() for path in place.iterdir()]
 

@@ -86,7 +86,7 @@ class Server:
 
 def hasten(site: Site, job: int, node: str) -> None:
     """Have the next round of a run on a node begin at the next look."""
-    directory = site.runtime(node) / "errands" / "rounds"
+    directory = site.runtime(node) / "queue" / "live"
     (name,) = [name for name in os.listdir(directory) if f",{job}." in name]
     owner, _, rest = name.partition(",")
     os.rename(directory / name, directory / f"{owner},1,{rest.partition(',')[2]}")
@@ -171,7 +171,7 @@ def test_a_replica_is_warm_while_the_first_one_serves(live: Site) -> None:
     ]
     assert (ended["entries"], ended["use"]) == (0, "built")
     assert live.leftovers() == []
-    assert os.listdir(live.runtime("n1") / "errands/rounds") == []
+    assert os.listdir(live.runtime("n1") / "queue/live") == []
 
 
 @pytest.mark.parametrize("how", ["cancel", "requeue"])
@@ -193,7 +193,7 @@ def test_a_job_that_ends_while_it_is_harvested(live: Site, how: str) -> None:
     if how == "requeue":
         site.cluster.cancel(server.id)
     site.finish(server.id)
-    assert os.listdir(site.runtime("n1") / "errands/rounds") == []
+    assert os.listdir(site.runtime("n1") / "queue/live") == []
     assert [name for name in os.listdir(site.var / "n1/stage") if name.startswith(f"{server.id}.")] == []
     assert warm(site, "numba", "n2") == (2, 0)
 

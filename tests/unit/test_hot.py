@@ -54,7 +54,7 @@ def opened(prefix: Path, then: str = "") -> set[str]:
 
 
 def test_hooks_read_one_file(prefix: Path) -> None:
-    steps = "import warmstart.steps.seed, warmstart.seed.overlay, warmstart.steps.image, warmstart.run_end"
+    steps = "import warmstart.steps.seed, warmstart.seed.overlay, warmstart.steps.image, warmstart.ending.release"
     assert opened(prefix, steps) == {"hot"}
 
 

@@ -36,9 +36,9 @@ WARM = {
         for module in wing.with_part(part)
     },
     "an epilog without a run": ("warmstart.entry.epilog",),
-    "a run that is over": ("warmstart.steps.release", "warmstart.images.notes"),  # in every epilog
-    "a harvest of nothing": ("warmstart.entry.epilog", "warmstart.steps.harvest", "warmstart.steps.spool"),
-    "an earlier run": ("warmstart.run_end",),  # in the prolog of a requeued job
+    "a run that is over": ("warmstart.ending.release", "warmstart.images.notes"),  # in every epilog
+    "a harvest of nothing": ("warmstart.entry.epilog", "warmstart.ending.release", "warmstart.steps.harvest"),
+    "an earlier run": ("warmstart.ending.release",),  # in the prolog of a requeued job
 }  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def test_the_hot_path_imports_almost_nothing(case: str) -> None:
 def test_a_job_without_an_earlier_run_loads_nothing_to_remove_it() -> None:
     first = "import types; warmstart.entry.prolog._supersede(types.SimpleNamespace(earlier_run=lambda: None), None)"
     for case in ("a warm image", "seeding", "a board"):
-        assert "warmstart.run_end" not in imported(*WARM[case], then=first)
+        assert "warmstart.ending.release" not in imported(*WARM[case], then=first)
 
 
 def test_a_cache_that_is_all_mounted_starts_no_programs() -> None:

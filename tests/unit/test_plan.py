@@ -152,13 +152,13 @@ def test_a_failed_job_gives_nothing_that_needs_success(tmp_path: Path) -> None:
     seeded = {name: Seeded("ns", []) for name in ("numba", "own", "gone")}
     record = a_run(publish_scope="user-1-a", path="/c", seeded=seeded)
     own = Profile({"X": "{dir}"}, {"**": []}, only_successful=True, name="own")
-    (step, *_) = plan.epilog(a_policy(tmp_path, profiles=(own,)), record)
-    assert step.name == "harvest"
-    options = step.run.keywords["options"]  # type: ignore[attr-defined]
-    assert options.after_success == {"own"}
+    options = plan.to_harvest(a_policy(tmp_path, profiles=(own,)), record)
+    assert options
+    assert options.after_success == frozenset({"own"})
     assert options.failure
-    (step, *_) = plan.epilog(a_policy(tmp_path), record)
-    assert step.run.keywords["options"].failure is None  # type: ignore[attr-defined]
+    options = plan.to_harvest(a_policy(tmp_path), record)
+    assert options
+    assert options.failure is None
 
 
 def test_every_node_harvests_but_for_what_one_node_has_to_say(tmp_path: Path) -> None:
@@ -167,13 +167,14 @@ def test_every_node_harvests_but_for_what_one_node_has_to_say(tmp_path: Path) ->
     record = a_run(publish_scope="user-1-a", path="/x", seeded=seeded, nodelist="n[1-2]")
     policy = a_policy(tmp_path)
 
-    def wanted(**changes: object) -> list[object]:
-        steps = plan.epilog(policy, changed(record, **changes))
-        return [step.run.keywords["options"].of_head for step in steps if step.name == "harvest"]  # type: ignore[attr-defined]
+    def of_head(**changes: object) -> frozenset[str]:
+        options = plan.to_harvest(policy, changed(record, **changes))
+        assert options
+        return options.of_head
 
-    assert wanted() == [frozenset()]
-    assert wanted(node="n2") == wanted(others=[Caches("c0ffee00")]) == [{"trt-rtx", "files", "gone"}]
-    assert wanted(node="n2", seeded={"files": seeded["files"]}) == [{"files"}]  # it says that it has nothing
+    assert of_head() == frozenset()
+    assert of_head(node="n2") == of_head(others=[Caches("c0ffee00")]) == {"trt-rtx", "files", "gone"}
+    assert of_head(node="n2", seeded={"files": seeded["files"]}) == {"files"}  # it says that it has nothing
 
 
 @pytest.mark.parametrize(

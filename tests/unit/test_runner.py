@@ -1,6 +1,5 @@
 """By whose fault a failure is decides what becomes of the job."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from tests.lib.policy_site import defaults
 from tests.lib.runs import a_policy, a_run, result
 from warmstart.errors import NodeError, ResourceError, StoreError, UserError, WarmstartError
 from warmstart.run import state as runs
-from warmstart.runner import Refused, Step, run_epilog, run_prolog
+from warmstart.runner import Refused, Step, run_prolog
 from warmstart.steps.contract import Context, Outcome
 
 ON_ERROR = defaults().on_error
@@ -102,17 +101,6 @@ def test_steps_for_a_workspace_are_left_out_where_there_is_none(context: Context
     ran: list[str] = []
     run_prolog(context, [step("workspace", ran, OfResource()), step("seed", ran)._replace(in_workspace=True)])
     assert ran == ["workspace"]
-
-
-@pytest.mark.parametrize("order", [(OfNode, OfStore), (OfStore, OfNode)])
-def test_an_epilog_runs_every_step_and_reports_the_worst(
-    context: Context, order: tuple[Callable[[], WarmstartError], ...]
-) -> None:
-    ran: list[str] = []
-    steps = [step(str(number), ran, make()) for number, make in enumerate(order)]
-    worst = run_epilog(context, [*steps, step("release", ran)]).failure
-    assert ran == ["0", "1", "release"]
-    assert isinstance(worst, OfNode)
 
 
 def test_the_last_line_says_what_steps_took_told_and_lacked(context: Context) -> None:

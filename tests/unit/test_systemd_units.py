@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from warmstart.entry import timers
-from warmstart.harvest.live import ROUNDS
+from warmstart.harvest.live import LIVE
 from warmstart.images.imports import requests
 from warmstart.paths import Installation
 from warmstart.session import NODE_INTERVAL_S, STORE_INTERVAL_S
@@ -32,13 +32,12 @@ def test_doctor_knows_the_intervals() -> None:
 
 
 def test_jobs_that_run_are_harvested_where_there_are_any() -> None:
-    """As often as in pods. No process starts elsewhere; that the end of a job ends it is no failure."""
+    """As often as in pods. No process starts elsewhere."""
     unit, timer = ((UNITS / f"warmstart-harvest.{kind}").read_text() for kind in ("service", "timer"))
     paths = Installation("@PREFIX@").node("*")
     settings = dict(re.findall(r"^(\w+)=(.*)$", unit, re.MULTILINE))
-    assert settings["ConditionPathExistsGlob"] == f"@RUN@/*/errands/{ROUNDS.name}/*,*"
-    assert settings["ExecStart"] == f"{paths.background_program} {ROUNDS.name}"
-    assert settings["SuccessExitStatus"] == "SIGKILL"
+    assert settings["ConditionPathExistsGlob"] == f"@RUN@/*/queue/{LIVE.name}/*,*"
+    assert settings["ExecStart"] == f"{paths.background_program} {LIVE.name}"
     assert f"OnCalendar=*:0/{timers.ROUND_S / 60:.0f}" in timer.split("\n")
 
 

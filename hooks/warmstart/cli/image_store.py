@@ -16,7 +16,6 @@ import click
 from warmstart.audit.line import Event
 from warmstart.audit.log import Log
 from warmstart.cli.output import fail, warn
-from warmstart.errand import Errands
 from warmstart.errors import PolicyError, UserError, WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
@@ -32,6 +31,7 @@ from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.current import current_policy
 from warmstart.policy.keys import Policy
+from warmstart.queue import Queue
 from warmstart.session import open_session
 
 NOT_DONE = 1
@@ -143,7 +143,7 @@ class ImageStore(NamedTuple):
                 cancelled = True
                 error = ImportAbandoned.of(reference, os.path.basename(paths.root), "it was cancelled")
                 requests.remember_failure(paths, request.image, RememberedFailure.of(error))
-                Errands(paths, IMPORTS).drop(request.key)
+                Queue(paths, IMPORTS).drop(request.key)
         return cancelled
 
     def _requests(self) -> Iterator[tuple[NodePaths, ImportRequest]]:

@@ -18,7 +18,7 @@ from warmstart.policy.current import current_policy
 from warmstart.session import MaintenanceBusy, NotRoot, open_session
 
 PARTLY = 1
-NODE_COLUMNS = ("node", "published", "runs", "harvests", "orphans", "pruned", "failed")
+NODE_COLUMNS = ("node", "runs", "waited", "orphans", "pruned", "failed")
 
 
 @click.command("maintain")
@@ -31,8 +31,8 @@ NODE_COLUMNS = ("node", "published", "runs", "harvests", "orphans", "pruned", "f
 def maintain(installation: Installation, only: str | None, of_store: bool, as_json: bool) -> None:
     """Run this host's maintenance once, as root, at idle priority.
 
-    On each node: publishes spooled bundles, finishes deferred harvests and runs
-    without an epilog, removes leftovers of jobs that are over, and prunes copies of bundles. What a node has left whose
+    On each node: harvests and ends runs that wait, and those without an epilog,
+    removes leftovers of jobs that are over, and prunes copies of bundles. What a node has left whose
     name the cluster has forgotten goes a month after its last job.
 
     With --store: removes files of publishers that died, merges bundles, removes bundles that the policy lets expire,
@@ -95,9 +95,7 @@ def _show(reports: list[Report], as_json: bool) -> None:
     if as_json:
         show_json([report._asdict() for report in reports])
         return
-    rows = [
-        (r.node, r.spooled, r.finished, r.harvested, r.removed, size(r.pruned), "; ".join(r.failed)) for r in reports
-    ]
+    rows = [(r.node, r.finished, r.ended, r.removed, size(r.pruned), "; ".join(r.failed)) for r in reports]
     show_table(NODE_COLUMNS, rows)
 
 

@@ -158,7 +158,7 @@ def _steps(policy: Policy, job: Job, grant: Grant, requested: Request) -> tuple[
         return NO_STEPS, None
     seeded = {name: Seeded("") for name in planning.profiles(policy, grant, requested)}
     run = _run(job)._replace(own=Caches(publish_scope=grant.publish_scope, path=CACHE, seeded=seeded))
-    epilog = [step.name for step in planning.epilog(policy, run)]
+    epilog = ["harvest", "release"] if planning.to_harvest(policy, run) else ["release"]
     return {"prolog": [*prolog, "environment"], "epilog": epilog}, None
 
 

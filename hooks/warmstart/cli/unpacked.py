@@ -9,13 +9,13 @@ import click
 
 from warmstart.cli.image_store import NOT_DONE, ImageStore, changed, opened
 from warmstart.cli.output import UNUSABLE, Column, json_option, rfc3339, say, show_rows, size, warn
-from warmstart.errand import Asker, Errands
 from warmstart.host.deadline import Deadline, after
 from warmstart.images import unpacking, unpacks
 from warmstart.images.unpacked import ImageKey, shelf_of
 from warmstart.images.unpacks import UNPACKS, UnpackRequest
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.units import parse_duration
+from warmstart.queue import Asker, Queue
 from warmstart.session import require_root
 
 COLUMNS = (
@@ -50,19 +50,19 @@ def unpacked(installation: Installation, /, as_json: bool) -> None:
 
 
 def _rows(store: ImageStore, paths: NodePaths) -> Iterator[dict[str, object]]:
-    node, errands = os.path.basename(paths.root), Errands(paths, UNPACKS)
+    node, queue = os.path.basename(paths.root), Queue(paths, UNPACKS)
     for tree in unpacking.on_node(store.policy, paths):
         state = "in use" if tree.jobs else "unpacked"
         yield {
             **tree.about._asdict(), "node": node, "name": tree.name, "state": state, "last_use": tree.used,
             "jobs": " ".join(map(str, tree.jobs)), "reason": "",
         }  # fmt: skip
-    for errand in errands.all():
-        if request := errands.read(errand, UnpackRequest):
+    for item in queue.all():
+        if request := queue.read(item, UnpackRequest):
             yield {
                 "reference": request.reference, "node": node, "state": "failed" if request.problem else "waiting",
                 "bytes": "", "last_use": "", "jobs": request.job.job_id or "", "user": request.job.user,
-                "private": request.private, "reason": request.problem, "name": errand.key, "image": request.image,
+                "private": request.private, "reason": request.problem, "name": item.key, "image": request.image,
                 "files": "", "uid": request.job.uid, "made": "",
             }  # fmt: skip
 
@@ -93,9 +93,9 @@ def unpack(installation: Installation, image: str, within: Deadline) -> None:
         key, reference = ImageKey(entry.name, entry.private), entry.reference or entry.name
         nodes = _nodes(installation)
         for paths in nodes:
-            errands = Errands(paths, UNPACKS)
-            if (errand := errands.find(key.tree)) and (known := errands.read(errand, UnpackRequest)) and known.problem:
-                errands.drop(key.tree)
+            queue = Queue(paths, UNPACKS)
+            if (item := queue.find(key.tree)) and (known := queue.read(item, UnpackRequest)) and known.problem:
+                queue.drop(key.tree)
         asked = {paths: unpacks.ask(store.policy, paths, reference, key, ADMINISTRATOR) for paths in nodes}
         for paths, problem in asked.items():
             node = os.path.basename(paths.root)

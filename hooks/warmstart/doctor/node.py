@@ -28,7 +28,6 @@ from warmstart.doctor.finding import (
     Finding,
     check,
 )
-from warmstart.errand import is_at_work, waiting
 from warmstart.errors import WarmstartError
 from warmstart.harvest import pack
 from warmstart.host import process
@@ -43,6 +42,7 @@ from warmstart.images.unpacks import NO_DISKS
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.keys import Credentials, Policy
 from warmstart.policy.units import format_duration
+from warmstart.queue import is_at_work, waiting
 from warmstart.report.lines import KILLED, hooks
 from warmstart.session import NODE_INTERVAL_S, NodeOfAnotherPod, require_keeper
 from warmstart.slurm import commands
@@ -328,16 +328,13 @@ def maintenance(node: Node) -> Iterator[Finding]:
 
 @check("node.backlog")
 def backlog(node: Node) -> Iterator[Finding]:
-    """Check for work off the clock of jobs that nobody has begun: of the kind of each errand, and spooled bundles."""
+    """Check for work off the clock of jobs that nobody has begun: by the kind of each item."""
     late = dict[str, list[float]]()  # kind → since when
     now = time.time()
     for paths in node.nodes():
-        for kind, errands in waiting(paths).items():
-            idle = [] if is_at_work(paths, kind) else errands
-            late.setdefault(kind, []).extend(errand.due for errand in idle if errand.due < now - WAITING_S)
-        for directory, _, names in os.walk(paths.spool, onerror=_unless_missing):
-            since = min([now, *(os.stat(f"{directory}/{name}", follow_symlinks=False).st_mtime for name in names)])
-            late.setdefault("bundles for the store", []).extend([since] if since < now - WAITING_S else [])
+        for kind, items in waiting(paths).items():
+            idle = [] if is_at_work(paths, kind) else items
+            late.setdefault(kind, []).extend(item.due for item in idle if item.due < now - WAITING_S)
     for kind, times in late.items():
         if times:
             found = f"{kind}: {len(times)} wait, the oldest for {format_duration(now - min(times))}"
@@ -385,11 +382,6 @@ def _group(gid: int) -> str:
         return grp.getgrgid(gid).gr_name
     except KeyError:
         return str(gid)
-
-
-def _unless_missing(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
-        raise error
 
 
 CHECKS = (accounts, disks, imports, programs, killed_hooks, maintenance, backlog)

@@ -1,31 +1,67 @@
-"""`background KIND [NODE [KEY]]`: do the errands of one kind, or one of them (`errands`). Runs as root, for no job.
+"""`background KIND [NODE [KEY]]`: make attempts at what waits in a queue (`warmstart.queue`). Runs as root, for no job.
 
-Without a node it does those of all nodes of this host, as far as any is due. Hooks start it detached, or systemd does
-(`host.detached`). It makes itself idle, but not for kinds of which each errand has a process of its own
-(`errands.processes`). While warmstart is off it does only kinds that say so.
+One process of a node begins the attempts of a kind, each in a process of its own, until none is at work or due. Next is
+the owner who has the fewest at work; of these the one whose last one began longest ago, or never; of an owner's items
+the oldest. If several may be at work, and all that are belong to one owner while another one waits, one more begins:
+none is ended before its time. What is withdrawn gets SIGTERM, and so does all if this process gets it.
+
+A process may die at any point: what it was at still waits, and its attempt is counted. Hooks start the program
+detached, or systemd does (`host.detached`); without a node it is for all nodes of this host.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import time
+from collections import Counter
 from contextlib import suppress
+from itertools import count
+from types import ModuleType
+from typing import NoReturn
 
-from warmstart.errands import loop, processes, registry
-from warmstart.errands.loop import Work
+from warmstart import wing
 from warmstart.errors import WarmstartError
 from warmstart.host import process
-from warmstart.paths import Installation
-from warmstart.session import NodeOfAnotherPod, open_session, require_keeper
+from warmstart.host.files import names_in
+from warmstart.paths import Installation, NodePaths
+from warmstart.queue import DONE, KEPT_S, LATER, MORE, Item, Kind, Outcome, Queue, at_work
+from warmstart.session import NodeOfAnotherPod, Session, open_session, require_keeper
 
 FAILED, WRONG_USAGE = 1, 2
+LOCK_S = 1.0  # hooks probe the lock, which takes a moment
+LOOK_S = 0.2
+# Kind → the module with its `KIND` and `attempt`. What waits in the store and not here has `run` alone.
+_CORE = {
+    "endings": "warmstart.attempts.endings",
+    "live": "warmstart.attempts.live",
+    "parts": "warmstart.attempts.merges",
+    "imports": "warmstart.attempts.imports",
+    "unpacks": "warmstart.attempts.unpacks",
+}
 
 
-def _is_due(installation: Installation, work: Work, node: str) -> bool:
-    """Return whether anything may be due on a node of this host, unless another pod keeps it."""
-    with suppress(NodeOfAnotherPod):
-        require_keeper(installation.node(node), node)
-        return not work.sees or bool(work.sees(installation.node(node)))
-    return False
+def kinds() -> list[str]:
+    """Return the names of all kinds: the core's, and those of the wings that are here. Never on a warm path."""
+    return list(_modules())
+
+
+def load(kind: str) -> ModuleType:
+    """Return the module of a kind; nothing is loaded for others."""
+    module = _modules()[kind]
+    __import__(module)
+    return sys.modules[module]
+
+
+def drop_unknown(session: Session) -> None:
+    """Drop items a day after they were due that nothing here does, such as those of a wing that was taken off."""
+    known = kinds()
+    for kind in names_in(session.paths.queue):
+        queue = Queue(session.paths, Kind(kind))
+        for item in queue.all() if kind not in known else ():
+            if abs(time.time() - item.due) > KEPT_S:
+                queue.drop(item.key)
 
 
 def main(prefix: str, arguments: list[str]) -> int:
@@ -36,38 +72,144 @@ def main(prefix: str, arguments: list[str]) -> int:
         nodes = installation.nodes()
     except OSError as error:
         return _failed(error)
-    if kind not in registry.kinds() or (node and node not in nodes):
-        print(f"usage: background {'|'.join(registry.kinds())} [NODE [KEY]]", file=sys.stderr)  # noqa: T201 - who calls it
+    if kind not in kinds() or (node and node not in nodes):
+        print(f"usage: background {'|'.join(kinds())} [NODE [KEY]]", file=sys.stderr)  # noqa: T201 - who calls it
         return WRONG_USAGE
-    work = registry.load(kind)
-    if work.apart is None:
-        process.be_idle()
-    nodes = [node] if node else nodes
-    return max((_on_node(installation, work, name, key, is_named=bool(node)) for name in nodes), default=0)
+    act = _attempt if key else _begin_all
+    return max((act(installation, load(kind), name, key) for name in ([node] if node else nodes)), default=0)
 
 
-def _on_node(installation: Installation, work: Work, node: str, key: str, *, is_named: bool) -> int:
-    """Do what waits on one node; return the exit status. What fails there stops no other node of the host."""
+def make_attempts(installation: Installation, node: str, kind: Kind) -> None:
+    """Have the attempts of a kind made that are due on a node, unless another process is at it. Raises `OSError`."""
+    paths = installation.node(node)
+    with at_work(paths, kind.name, LOCK_S) as is_ours:
+        if is_ours:
+            _Attempts(installation, paths, kind).run()
+
+
+def _begin_all(installation: Installation, module: ModuleType, node: str, _key: str) -> int:
+    """Have the attempts of a node made that are due; return the exit status. What fails stops no other node's."""
     try:
-        if (installation.is_off and not work.while_off) or not (is_named or _is_due(installation, work, node)):
-            return 0
-        hook = work.apart.hook if work.apart and key else "background"
-        with open_session(installation, hook, node) as session, session.isolated(work.kind.name):
-            if key:
-                loop.one(session, work, key)
-            elif work.apart:
-                processes.run(session, work, work.apart)
-            else:
-                loop.run(session, work)
-    except WarmstartError as error:
-        print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - who calls it by hand
-        return FAILED
-    except OSError as error:  # of this node's disk; all that waits stays
+        with suppress(NodeOfAnotherPod):
+            require_keeper(installation.node(node), node)
+            if not hasattr(module, "KIND"):
+                with open_session(installation, "background", node) as session:
+                    module.run(session)
+                return 0
+            make_attempts(installation, node, module.KIND)
+    except (WarmstartError, OSError) as error:  # of this node's disk; all that waits stays
         return _failed(error)
     return 0
 
 
-def _failed(error: OSError) -> int:
+def _attempt(installation: Installation, module: ModuleType, node: str, key: str) -> int:
+    """Make one attempt in this process, if its item is still there; return the exit status."""
+    kind: Kind = module.KIND
+    if kind.is_idle:
+        process.be_idle()
+    if installation.is_off and not kind.while_off:
+        return 0
+    outcome = LATER
+    try:
+        with open_session(installation, kind.hook, node) as session, session.isolated(f"{kind.name}: {key}"):
+            outcome = attempt(session, module, key)
+        if outcome == DONE:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it looks withdrawn as soon as it is dropped
+            Queue(installation.node(node), kind).drop(key)
+    except (WarmstartError, OSError) as error:
+        return _failed(error)
+    return 0
+
+
+def attempt(session: Session, module: ModuleType, key: str) -> Outcome:
+    """Make one attempt, if its item is still there. The caller drops what is done. Raises what the attempt raises."""
+    queue = Queue(session.paths, module.KIND)
+    item = queue.find(key)
+    begun = queue.begin(item) if item else None
+    if item is None or begun is None:
+        return LATER
+    outcome: Outcome = module.attempt(session, begun)
+    if outcome == MORE:
+        queue.go_on(begun, item)
+    return outcome
+
+
+class _Attempts:
+    """The attempts of one kind on one node."""
+
+    def __init__(self, installation: Installation, paths: NodePaths, kind: Kind) -> None:
+        self._installation = installation
+        self._program = paths.background_program
+        self._node = os.path.basename(paths.root)
+        self._kind = kind
+        self._queue = Queue(paths, kind)
+        self._at_work: dict[int, Item] = {}  # by pid
+        self._turns = count(1)
+        self._last: dict[str, int] = {}  # the turn of each owner's last one
+        self._again: dict[Item, float] = {}  # when it may begin again if its process has not counted an attempt
+
+    def run(self) -> None:
+        self._queue.forget_old()
+        former = signal.signal(signal.SIGTERM, self._end)
+        try:
+            while self._look():
+                time.sleep(LOOK_S)
+        finally:
+            for pid in self._at_work:
+                os.waitpid(pid, 0)
+            signal.signal(signal.SIGTERM, former)
+
+    def _end(self, number: int, _frame: object) -> NoReturn:
+        for pid in self._at_work:
+            os.kill(pid, signal.SIGTERM)
+        raise SystemExit(128 + number)
+
+    def _look(self) -> bool:
+        """Begin what may begin; return whether anything is at work."""
+        waiting = {item.key for item in self._queue.all()}
+        for pid, item in [*self._at_work.items()]:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                del self._at_work[pid]
+            elif item.key not in waiting and self._queue.find(item.key) is None:  # it may be renamed
+                os.kill(pid, signal.SIGTERM)
+        while (self._kind.while_off or not self._installation.is_off) and (following := self._next()) is not None:
+            self._begin(following)
+        return bool(self._at_work)
+
+    def _next(self) -> Item | None:
+        owners = Counter(item.owner for item in self._at_work.values())
+        things = {_thing(item) for item in self._at_work.values()}
+        most, now = self._kind.parallel, time.monotonic()
+
+        def may_begin(item: Item) -> bool:
+            is_other = most > 1 and len(owners) == 1 and item.owner not in owners
+            return (
+                len(self._at_work) < most + is_other
+                and now >= self._again.get(item, 0.0)
+                and _thing(item) not in things
+            )
+
+        may = filter(may_begin, self._queue.due())
+        return min(may, key=lambda e: (owners[e.owner], self._last.get(e.owner, 0), e.attempts, e.due), default=None)
+
+    def _begin(self, item: Item) -> None:
+        pid = os.posix_spawn(self._program, [self._program, self._kind.name, self._node, item.key], os.environ)
+        self._at_work[pid] = item
+        self._last[item.owner] = next(self._turns)
+        self._again[item] = time.monotonic() + self._kind.backoff_s
+
+
+def _thing(item: Item) -> str:
+    """Return what an item is about, of which one attempt is made at a time: an image, a run's job."""
+    return item.key.partition(".")[0]
+
+
+def _modules() -> dict[str, str]:
+    return _CORE | {kind: f"warmstart.wings.{name}.attempts" for name, it in wing.found().items() for kind in it.queues}
+
+
+def _failed(error: WarmstartError | OSError) -> int:
     """Say so to who calls it by hand; return the exit status."""
-    print(f"warmstart: background work: {error}", file=sys.stderr)  # noqa: T201
+    hint = f" ({error.hint})" if isinstance(error, WarmstartError) else ""
+    print(f"warmstart: {error}{hint}", file=sys.stderr)  # noqa: T201
     return FAILED

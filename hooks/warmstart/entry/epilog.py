@@ -43,14 +43,14 @@ def _finish(hook: Hook) -> str:
 
 def _end(hook: Hook, run: Run) -> str:
     """End the job's run, and tell its user."""
-    from warmstart.runner import run_epilog
+    from warmstart.ending.release import release
 
     # slurmd says "nobody" where it does not know the user, as with nss_slurm.
     hook.audit.correct(user=run.user, uid=run.uid)
     told = view.text(hook.paths.view, run, view.EVENTS)
     ran_s = time.time() - run.began
-    steps = plan.epilog(hook.policy, run, os.environ.get("SLURM_CONF", ""))
-    ended = run_epilog(hook.context(run, after(plan.epilog_budget(hook.policy))), steps)
+    context = hook.context(run, after(plan.epilog_budget(hook.policy)))
+    ended = release(context, plan.to_harvest(hook.policy, run, os.environ.get("SLURM_CONF", "")))
     if has_died(os.environ, run) and any(seeded.number for caches in run.caches for seeded in caches.seeded.values()):
         hook.audit.say(died_ms=round(ran_s * 1000, 3))
     outcome = FAILED if ended.lost or isinstance(ended.failure, NodeError) else OK
@@ -91,7 +91,7 @@ def _end_wings(hook: Hook) -> None:
     """Have wings take down what a prolog held that undid everything else, including the run's state."""
     if not any(known.used and known.end for known in hook.policy.wings):
         return
-    from warmstart import run_end  # slow to import
+    from warmstart.ending import release  # slow to import
 
-    job = run_end.JobOnNode(hook.job.node, hook.job.id, [])
-    run_end.end_wings(hook.policy, hook.paths, job, hook.audit, after(run_end.LEDGER_SECONDS))
+    job = release.JobOnNode(hook.job.node, hook.job.id, [])
+    release.end_wings(hook.policy, hook.paths, job, hook.audit, after(release.LEDGER_SECONDS))

@@ -120,14 +120,17 @@ def _new_run(hook: Hook) -> Run:
 
 
 def _supersede(hook: Hook, end: Deadline) -> None:
-    """Remove what an earlier run of this job left: the job was requeued, or its epilog never ran."""
+    """End an earlier run of this job, without a harvest: the job was requeued, or its epilog never ran.
+
+    Failures are audited and not raised, because the new run has its own directory.
+    """
     earlier = hook.earlier_run()
     if earlier is None:
         return
-    from warmstart import run_end
+    from warmstart.ending.release import release
 
-    ending = run_end.Ending(hook.policy, hook.paths, earlier, hook.audit, hook.store)
-    run_end.supersede(ending, end.within(SUPERSEDE_SECONDS))
+    hook.audit.remark("an earlier run of the job was removed: the job was requeued", earlier.run_id)
+    release(hook.context(earlier, end.within(SUPERSEDE_SECONDS)), None)
 
 
 def _refuse(hook: Hook, run: Run, error: UserError) -> None:
@@ -158,12 +161,15 @@ def _publish(hook: Hook, run: Run, name: str, text: str, outcome: str = OK) -> N
 
 
 def _undo(hook: Hook, run: Run, end: Deadline) -> None:
-    """Undo all steps, so that the job finds either all of its preparation or none."""
-    from warmstart import run_end
+    """Undo all steps, so that the job finds either all of its preparation or none.
+
+    What wings hold stays until the epilog, since another node may already know of it. Failures are audited and not
+    raised: the failure that the caller handles matters more.
+    """
+    from warmstart.ending.release import release
 
     made = _latest(hook, run)._replace(workspace=hook.policy.paths.workspace)
-    ending = run_end.Ending(hook.policy, hook.paths, made, hook.audit, hook.store)
-    run_end.undo(ending, end.within(UNDO_SECONDS))
+    release(hook.context(made, end.within(UNDO_SECONDS)), None, with_wings=False)
 
 
 def _latest(hook: Hook, run: Run) -> Run:

@@ -2,8 +2,8 @@
 
 Runs as root, for no job (docs/guides/kubernetes.md). A supervisor starts it in slurmd's own container, since another
 one sees neither the mounts of jobs nor their step daemons. While it lives, pods over the same state know that its nodes
-are kept (`session.keep`). On SIGTERM it maintains once more: bundles that wait for the store go there, and runs of jobs
-that are over are finished. Then it says what is left.
+are kept (`session.keep`). On SIGTERM it maintains once more: runs of jobs that are over are ended, and those that wait.
+Then it says what is left.
 
 It starts the programs that systemd starts, so an upgrade counts from their next start on.
 """
@@ -19,11 +19,10 @@ import time
 from contextlib import suppress
 
 from warmstart.audit.syslog import complain
-from warmstart.errand import Errands, waiting
-from warmstart.harvest import spool
-from warmstart.harvest.live import ROUNDS
+from warmstart.harvest.live import LIVE
 from warmstart.host.files import names_in
 from warmstart.paths import Installation
+from warmstart.queue import Queue, waiting
 from warmstart.session import NODE_INTERVAL_S, keep
 
 LOOK_S = 15.0
@@ -38,7 +37,7 @@ def main(prefix: str) -> int:
     """Work until SIGTERM. Return the exit status."""
     installation = Installation(prefix)
     maintenance = [f"{prefix}/bin/warmstart", "maintain"]
-    rounds = [f"{installation.libexec}/background", ROUNDS.name]
+    live = [f"{installation.libexec}/background", LIVE.name]
     stopped = _on_stop()
     kept: dict[str, tuple[int, int]] = {}
     running: dict[str, subprocess.Popen[bytes]] = {}
@@ -56,7 +55,7 @@ def main(prefix: str) -> int:
         now = time.monotonic()
         if now >= maintain_at and begin("maintenance", maintenance):
             maintain_at = now + NODE_INTERVAL_S
-        if now >= round_at and (not _runs_watched(installation) or begin("rounds", rounds)):
+        if now >= round_at and (not _runs_watched(installation) or begin("live", live)):
             round_at = now + ROUND_S
         if select.select([stopped], [], [], LOOK_S)[0]:
             break
@@ -88,7 +87,7 @@ def _keep(installation: Installation, kept: dict[str, tuple[int, int]]) -> None:
 
 
 def _runs_watched(installation: Installation) -> bool:
-    return any(Errands(installation.node(node), ROUNDS).all() for node in installation.nodes())
+    return any(Queue(installation.node(node), LIVE).all() for node in installation.nodes())
 
 
 def _tell_left(installation: Installation) -> None:
@@ -96,9 +95,6 @@ def _tell_left(installation: Installation) -> None:
     for node in installation.nodes():
         paths = installation.node(node)
         runs = sum(name.isdigit() for name in names_in(paths.state))
-        errands = sum(map(len, waiting(paths).values()))
-        bundles = len(spool.held(paths.spool))
-        if runs or errands or bundles:
-            complain(
-                f"node {node} leaves {runs} runs without an epilog, {bundles} bundles for the store, {errands} errands"
-            )
+        items = sum(map(len, waiting(paths).values()))
+        if runs or items:
+            complain(f"node {node} leaves {runs} runs without an epilog, and {items} items of its queue")

@@ -44,7 +44,6 @@ LONGEST_DRAFT = MOST_PER_BUNDLE - (64 << 10)  # bytes of JSON; the store refuses
 
 _BLOCK = 4096  # bytes; what a small file takes on a disk
 _LOCK_SECONDS = 2.0
-_CHANGED, _NEW = "0", "1"
 
 
 class OutOfTime(Exception):  # never leaves the harvest
@@ -73,7 +72,6 @@ class HarvestLimits(NamedTuple):
     max_size: int  # bytes; the sum of file sizes, holes included
     max_entries: int
     deadline: Deadline
-    after: str = ""  # a place (`place_of`): everything up to it was done before
     settled_ns: int = 0  # of a job that runs; as in `scan.Rules`
 
 
@@ -89,20 +87,9 @@ class Collected(NamedTuple):
     rejected: dict[str, int]  # reason → number of rejections
     examples: list[tuple[str, str]]  # at most 20 pairs: path in printable ASCII, reason
     truncated: str  # why the harvest ended early, or ""
-    reached: str = ""  # the place of the last entry that was looked at
+    saw_changed: bool = True  # whether all seeded entries that look changed were looked at
     is_empty: bool = True  # whether the job left nothing at all; of an overlay, not even a directory in its upper layer
     hides: bool = False  # whether the job removed something that an overlay showed it
-    unsettled: int = 0  # entries that were left out because something of them has changed lately
-
-    @property
-    def saw_changed(self) -> bool:
-        """Whether it has come to what is new, and so has looked at all that the job changed."""
-        return not self.truncated or self.reached >= _NEW
-
-
-def place_of(entry: str, changed: Container[str]) -> str:
-    """Return an entry's place in the order of a harvest: those that the job changed, by name, then the new ones."""
-    return (_CHANGED if entry in changed else _NEW) + entry
 
 
 def collect(
@@ -207,31 +194,27 @@ class _Copy:
         seeded: SeededEntries,
         suspects: Callable[[Found], Collection[str]],
     ) -> Collected:
-        """Copy the new entries, and those of the seeded `suspects` that the job changed, within the limits.
+        """Copy those of the seeded `suspects` that the job changed, then the new entries, within the limits.
 
         Of a job that runs, what has changed by the end of it is discarded.
         """
         tally = Tally()
         scanned = look(tally)
-        truncated = last = ""
+        truncated, saw_changed = scanned.truncated, False
         changed = {*suspects(scanned)} - scanned.rejected - scanned.unsettled
-        unsettled = len(scanned.unsettled)
         try:
             try:
-                for place in sorted(place_of(entry, changed) for entry in (*changed, *scanned.entries)):
-                    if place <= self._limits.after:
-                        continue
-                    entry = place[1:]
+                for entry in sorted(changed):
                     with _rejections(tally):
-                        if entry in changed:
-                            self._one_seeded(entry, scanned.seeded.get(entry, {}), seeded, rules.skip)
-                        else:
-                            self._one_new(entry, scanned.entries[entry])
-                    last = place
+                        self._one_seeded(entry, scanned.seeded.get(entry, {}), seeded)
+                saw_changed = not scanned.truncated
+                for entry in sorted(scanned.entries):
+                    with _rejections(tally):
+                        self._add(entry, self._whole(self._tree, entry, scanned.entries[entry], ()))
             except _LimitReached as reached:
-                truncated = reached.reason
+                truncated = truncated or reached.reason
             if rules.settled_ns:
-                unsettled += self._drop_moved(scanned, look(Tally()))
+                self._drop_moved(scanned, look(Tally()))
         finally:
             for tree in {self._tree, self._given}:
                 tree.close()
@@ -246,15 +229,14 @@ class _Copy:
             ignored_examples=scanned.ignored_examples,
             rejected=tally.counts,
             examples=tally.examples,
-            truncated=scanned.truncated or truncated,
-            reached="" if scanned.truncated else last,  # what was not scanned could have a place before it
+            truncated=truncated,
+            saw_changed=saw_changed,
             is_empty=scanned.is_empty,
             hides=scanned.hides or not self._entries.keys() >= {*self._changed},
-            unsettled=unsettled,
         )
 
-    def _drop_moved(self, before: Found, after: Found) -> int:
-        """Discard the entries of which something has changed while they were copied; return how many there are."""
+    def _drop_moved(self, before: Found, after: Found) -> None:
+        """Discard the entries of which something has changed while they were copied."""
 
         def paths(found: Found, entry: str) -> Collection[str]:
             return sorted(found.seeded.get(entry, found.entries.get(entry, ())))
@@ -263,22 +245,15 @@ class _Copy:
         for entry in moved:
             self._stage.discard(list(self._entries.pop(entry)))
         self._changed = [entry for entry in self._changed if entry not in moved]
-        return len(moved)
 
-    def _one_new(self, entry: str, paths: list[str]) -> None:
-        self._add(entry, self._whole(self._tree, entry, paths, ()))
-
-    def _one_seeded(self, entry: str, paths: Collection[str], seeded: SeededEntries, skip: Container[str]) -> None:
+    def _one_seeded(self, entry: str, paths: Collection[str], seeded: SeededEntries) -> None:
         """Copy a seeded entry that the job changed; one that it removed is only listed."""
         given = seeded.files(entry)
         if not given:
             raise _EntryRejected(entry, BASE_GONE)
         taken = self._whole(self._given, entry, sorted({*given, *paths}), given)
         if taken and not seeded.is_changed(entry, taken):
-            if entry in skip:
-                self._stage.discard(list(taken))
-            else:  # it was taken while the job ran, and did not come into the store, or went
-                self._add(entry, taken)
+            self._stage.discard(list(taken))
             return
         if seeded.has_lost(entry, taken) and (taken or self._given.has_directory(entry)):
             self._stage.discard(list(taken))

@@ -11,7 +11,7 @@ import stat
 
 from warmstart.host.deadline import Deadline
 from warmstart.host.untrusted import LINK, SPECIAL, UNREADABLE, TurnedAway, open_directory
-from warmstart.lean import Callable, Container, Iterator, NamedTuple, suppress
+from warmstart.lean import Callable, Container, Iterable, Iterator, Mapping, NamedTuple, suppress
 from warmstart.store.layout import is_plain_path
 
 DEEPEST = 16
@@ -49,6 +49,13 @@ class Tally:
         self.count(reason)
         if len(self.examples) < self._most_examples:
             self.examples.append((ascii(path)[1:-1][:200], reason))
+
+    def take(self, counts: Mapping[str, int], examples: Iterable[tuple[str, str]]) -> None:
+        """Add what was counted elsewhere, with its examples."""
+        for reason, count in counts.items():
+            if count:
+                self.counts[reason] = self.counts.get(reason, 0) + count
+        self.examples = [*self.examples, *examples][: self._most_examples]
 
     def count(self, reason: str) -> None:
         """Count one path without keeping it."""

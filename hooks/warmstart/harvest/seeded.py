@@ -3,15 +3,15 @@
 An entry counts as changed if its content differs from that of its bundle. Names and times only tell which entries to
 look at: an overlay also copies up files that were merely touched.
 
-What was taken of the job itself while it ran (`harvest.live`) counts as seeded with, by a bundle without an id: it is
-always looked at, for no layer has it, and it may not have come into the store.
+What was published of the job itself while it ran (`harvest.live`) counts as seeded with. It is always looked at, for no
+layer of its overlay has it.
 """
 
 from __future__ import annotations
 
 import errno
 
-from warmstart.lean import Callable, Collection, Iterator, Sequence
+from warmstart.lean import Callable, Collection, Container, Iterable, Iterator, Sequence
 from warmstart.run.state import SeededBundle
 from warmstart.store.manifest import Base, Entries, File, content_digest
 
@@ -67,11 +67,11 @@ class SeededEntries:
 
     def has_lost(self, entry: str, files: dict[str, File]) -> bool:
         """Return whether these files of the entry are but some of those that the job was given, or none of them."""
-        return not self._is_own(entry) and _content(files) < _content(self.files(entry))
+        return _content(files) < _content(self.files(entry))
 
     def given(self) -> set[str]:
         """Return the names of all that the prolog gave the job, as `names`."""
-        return {entry for bundle in self._bundles if bundle.bundle for entry in self._names_of(bundle)}
+        return {entry for bundle in self._bundles if not bundle.own for entry in self._names_of(bundle)}
 
     def with_other_times(self, present: dict[str, dict[str, tuple[int, int]]]) -> list[str]:
         """Return the entries that look changed in a whole tree: entry → path → size and mtime in nanoseconds."""
@@ -79,24 +79,46 @@ class SeededEntries:
         return [
             entry
             for entry, files in given.items()
-            if self._is_own(entry)
-            or (files and present.get(entry, {}) != {path: (file.size, file.mtime_ns) for path, file in files.items()})
+            if files and present.get(entry, {}) != {path: (file.size, file.mtime_ns) for path, file in files.items()}
         ]
 
     def below(self, touched: set[str], entry_of: Callable[[str], str | None]) -> list[str]:
         """Return the entries that look changed in an overlay, by the names that its upper layer has."""
-        if not touched and all(bundle.bundle for bundle in self._bundles):
+        if not touched and not any(bundle.own for bundle in self._bundles):
             return []
         named = {entry_of(path) for path in touched}
         named.update(folder for path in touched for folder in _with_parents(path))
         return [
             entry
             for entry in self.names
-            if entry in named or self._is_own(entry) or not touched.isdisjoint(_with_parents(entry))
+            if entry in named or self._bundle_of[entry].own or not touched.isdisjoint(_with_parents(entry))
         ]
 
-    def _is_own(self, entry: str) -> bool:
-        return not self._bundle_of[entry].bundle
+
+class KnownEntries:
+    """The entries to skip: those that the job was seeded with, those in the store, and what other nodes handed in.
+
+    The store is asked at the first entry that was not seeded. Its answer takes longer the more it has, and the epilog
+    of a warm job does not wait for it. Seeded entries that the job changed are collected all the same.
+    """
+
+    def __init__(self, seeded: Container[str], ask: Callable[[], Iterable[str]]) -> None:
+        """`ask` returns the entries in the store."""
+        self._seeded = seeded
+        self._ask = ask
+        self._stored: frozenset[str] | None = None
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether there was an entry that was not seeded."""
+        return self._stored is not None
+
+    def __contains__(self, entry: object) -> bool:
+        if entry in self._seeded:
+            return True
+        if self._stored is None:
+            self._stored = frozenset(self._ask())
+        return entry in self._stored
 
 
 def _content(files: dict[str, File]) -> set[tuple[str, int, str]]:

@@ -1,7 +1,7 @@
 """Asking a node to unpack an image, and waiting for it. Runs as root.
 
-An errand (`errand`) for each image; `errands.unpacks` does them. It stays while it fails, so that no later job waits in
-vain, and says why. Whoever waits holds a lock on a file beside the tree's place: while one does, the image is unpacked
+An item of the queue for each image (`attempts.unpacks`). It stays while it fails, so that no later job waits in vain,
+and says why. Whoever waits holds a lock on a file beside the tree's place: while one does, the image is unpacked
 at full speed, otherwise idly.
 
     <shelf>/<name>.waiting              0600; a shared flock of each who waits
@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from warmstart import shelf as shelves
-from warmstart.errand import Asker, Errands, Kind, is_at_work
 from warmstart.errors import ResourceError
 from warmstart.host import files, namespaces
 from warmstart.host.deadline import Deadline
@@ -24,9 +23,10 @@ from warmstart.host.files import opened_dir
 from warmstart.images.unpacked import FOLDER, ImageKey, Unpacked, find, shelf_of, take
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy
+from warmstart.queue import Asker, Kind, Queue, is_at_work
 from warmstart.run.state import Run
 
-UNPACKS = Kind("unpacks", most=16, backoff_s=60.0)
+UNPACKS = Kind("unpacks", most=16, parallel=2, hook="unpack", is_idle=False)  # each uses all processors
 WAITING = ".waiting"
 PAUSE_S = 0.02
 START_S = 2.0  # after which a program that was started is at work
@@ -43,7 +43,7 @@ class ImageNotUnpacked(ResourceError):
 
 
 class UnpackRequest(NamedTuple):
-    """An image that a node is to unpack. The key of its errand is the tree's name."""
+    """An image that a node is to unpack. The key of its item is the tree's name."""
 
     reference: str  # canonical, for people
     image: str
@@ -57,7 +57,7 @@ def ask(policy: Policy, paths: NodePaths, reference: str, key: ImageKey, job: As
 
     Raises `OSError`, `Untrusted` if others could change what lies on the shelf.
     """
-    errands, node = Errands(paths, UNPACKS), os.path.basename(paths.root)
+    queue, node = Queue(paths, UNPACKS), os.path.basename(paths.root)
     shelf, rules = shelf_of(policy, node), policy.images.unpack
     if not shelf:
         return "the policy names no shelf (paths.shelf)"
@@ -65,11 +65,11 @@ def ask(policy: Policy, paths: NodePaths, reference: str, key: ImageKey, job: As
     kind = namespaces.mount_of(os.path.realpath(shelf)).kind
     if kind in NO_DISKS and not rules.any_disk:
         return f"{policy.paths.shelf} is on {kind}, and images.unpack.any_disk is not set"
-    errand = errands.find(key.tree)
-    known = errands.read(errand, UnpackRequest) if errand else None
-    if known is None and not errands.add(str(job.uid), key.tree, UnpackRequest(reference, *key, job)):
-        return f"{errands.count(str(job.uid))} images of {job.user or 'the policy'} wait on node {node} already"
-    errands.start_due()
+    item = queue.find(key.tree)
+    known = queue.read(item, UnpackRequest) if item else None
+    if known is None and not queue.add(str(job.uid), key.tree, UnpackRequest(reference, *key, job)):
+        return f"{queue.count(str(job.uid))} images of {job.user or 'the policy'} wait on node {node} already"
+    queue.start_due()
     return known.problem if known else ""
 
 
@@ -90,23 +90,23 @@ def obtain(  # noqa: PLR0917 - which image, for whom, where
 
 def wait(shelf: str, paths: NodePaths, key: ImageKey, deadline: Deadline) -> str:
     """Wait until an image that was asked for is unpacked: return "", or why it is not. Raises `OSError`."""
-    errands, start_at = Errands(paths, UNPACKS), time.monotonic() + START_S
+    queue, start_at = Queue(paths, UNPACKS), time.monotonic() + START_S
     with opened_dir(shelf) as fd, _waiting(fd, key.tree, deadline):
         while not deadline.expired():
-            errand = errands.find(key.tree)
-            request = errands.read(errand, UnpackRequest) if errand else None
-            if find(fd, key.tree):  # before its errand goes
+            item = queue.find(key.tree)
+            request = queue.read(item, UnpackRequest) if item else None
+            if find(fd, key.tree):  # before its item goes
                 return ""
-            if errand and request is None and errands.find(key.tree) != errand:
+            if item and request is None and queue.find(key.tree) != item:
                 continue  # its attempt began meanwhile, or it is done
-            if errand is None or request is None:
+            if item is None or request is None:
                 return "nobody is at it any more"
             if request.problem:
                 return request.problem
             if time.monotonic() >= start_at and not is_at_work(paths, UNPACKS.name):
-                if not errand.is_due(UNPACKS):
+                if not item.is_due():
                     return "its process has died"
-                errands.start_due()
+                queue.start_due()
                 start_at = time.monotonic() + START_S
             time.sleep(PAUSE_S)
     return TOO_LONG

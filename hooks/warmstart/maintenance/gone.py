@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 
-from warmstart import run_end
-from warmstart.errand import waiting
+from warmstart.ending import release
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, remove_tree
 from warmstart.images.unpacked import shelf_of
 from warmstart.paths import Installation, NodePaths
+from warmstart.queue import waiting
 from warmstart.session import Session, open_session
 from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import QUERY_S, Slurmctld
@@ -39,7 +39,7 @@ def remove_gone(installation: Installation, slurm_conf: str) -> list[WarmstartEr
 
 def _is_idle(paths: NodePaths) -> bool:
     """Return whether a node's hooks left nothing to do, and made and removed no run for a month."""
-    if any(map(names_in, (paths.state, paths.stage, paths.spool))) or any(waiting(paths).values()):
+    if any(map(names_in, (paths.state, paths.stage))) or any(waiting(paths).values()):
         return False
     last = max(os.stat(path).st_mtime for path in (paths.began, paths.state) if os.path.exists(path))
     return last < time.time() - GONE_S
@@ -50,9 +50,9 @@ def _remove(session: Session, node: str) -> None:
     paths, shelf = session.installation.node(node), os.path.dirname(shelf_of(session.policy, node))
     for directory in (shelf, paths.runtime):
         if os.path.isdir(directory):
-            run_end.remove_orphan(*os.path.split(directory))
+            release.remove_orphan(*os.path.split(directory))
     with opened_dir(paths.root) as fd:
         for name in os.listdir(fd):
             if name != os.path.basename(paths.began):
-                remove_tree(fd, name, after(run_end.MAINTENANCE_SECONDS))
-    run_end.remove_orphan(*os.path.split(paths.root))
+                remove_tree(fd, name, after(release.MAINTENANCE_SECONDS))
+    release.remove_orphan(*os.path.split(paths.root))

@@ -21,15 +21,14 @@ from prometheus_client.registry import Collector
 
 from warmstart.audit.line import decoded
 from warmstart.audit.query import AuditLog, LineFilter, Position
-from warmstart.errand import Errands
-from warmstart.harvest import spool
-from warmstart.harvest.deferred import HARVESTS
+from warmstart.ending.waiting import ENDINGS
 from warmstart.host import files, wire
 from warmstart.images.store import eviction
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.bundles import audited_survey
 from warmstart.paths import Installation
 from warmstart.policy.current import CurrentPolicy
+from warmstart.queue import Queue
 from warmstart.report.lines import Hooks
 from warmstart.report.metrics import CATALOGUE, Counters, Sample
 from warmstart.session import Session
@@ -143,10 +142,8 @@ def _of_host(installation: Installation, current: CurrentPolicy) -> Iterator[Met
     successes = {node: at for node, paths in nodes.items() if (at := _modified(paths.maintained))}
     name = "warmstart_maintenance_last_success_timestamp_seconds"
     yield _gauge(name, "When maintenance of the node last got to its end.", "node", successes)
-    waiting = {node: len(Errands(paths, HARVESTS).all()) for node, paths in nodes.items()}
-    yield _gauge("warmstart_deferred_harvests", "Deferred harvests on the node.", "node", waiting)
-    spooled = {node: len(spool.held(paths.spool)) for node, paths in nodes.items()}
-    yield _gauge("warmstart_spooled_bundles", "Bundles in the node's spool.", "node", spooled)
+    waiting = {node: len(Queue(paths, ENDINGS).all()) for node, paths in nodes.items()}
+    yield _gauge("warmstart_waiting_runs", "Runs on the node that wait to be harvested or removed.", "node", waiting)
 
 
 def _sizes(bundles: Iterable[Bundle]) -> dict[str, int]:

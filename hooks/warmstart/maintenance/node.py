@@ -1,4 +1,4 @@
-"""Maintenance of one node: what its hooks deferred, and leftovers of dead ones (docs/operations/maintenance.md).
+"""Maintenance of one node: what its hooks left, and leftovers of dead ones (docs/operations/maintenance.md).
 
 One run per node at a time, under a lock that only root can open. If a part fails, the other parts still run.
 
@@ -7,8 +7,8 @@ controller (`slurm.slurmctld`) decide whether the job is over, never its user or
 file names is of an earlier boot or pod, and is removed unless the job has a step daemon. Every removal is by descriptor
 and ends at a mount. It holds the lock of the job's state directory, so no hook of the job runs at the same time.
 
-It runs at idle priority, and may be killed at any point: the next run skips entries that are published, and an errand
-(`errands`) goes only when nothing of it is left.
+It runs at idle priority, and may be killed at any point: the next run skips entries that are published, and an item
+(`queue`) goes only when nothing of it is left.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
-from warmstart import errand, plan, run_end
+from warmstart import plan
+from warmstart.attempts import endings, merges
 from warmstart.audit import events
-from warmstart.errands import loop, registry
+from warmstart.ending import release
+from warmstart.ending.release import Orphan
+from warmstart.ending.waiting import ENDINGS
+from warmstart.entry import background
 from warmstart.host import files
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, replace_file
@@ -33,10 +37,9 @@ from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.wings import of_wings
 from warmstart.paths import Installation
 from warmstart.policy import trust
+from warmstart.queue import DONE, MORE, Queue, at_work
 from warmstart.run import state
 from warmstart.run.state import JobBusy, Run, RunOfOtherRelease, RunUnreadable
-from warmstart.run_end import Orphan
-from warmstart.runner import run_epilog
 from warmstart.seed import node_cache
 from warmstart.seed.node_cache import Keep
 from warmstart.session import (
@@ -49,13 +52,12 @@ from warmstart.session import (
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access
 from warmstart.slurm.slurmctld import QUERY_S, LookUpFailed, Slurmctld
-from warmstart.steps import spool
 from warmstart.steps.contract import Context
 from warmstart.store import board, maintenance
 
-SPOOL_SECONDS = 600.0
 FAILURES_KEPT_S = 3600.0  # of imports, for the hooks that wait for them
 ABANDONED_S = 3600.0  # longer than any file takes to be written
+PATIENCE_S = 600.0  # with a process that is at the runs that wait
 MOST_QUERIES = 200  # to the controller, for one node
 _LONGEST_PID = 20
 _RUN = re.compile(r"(?P<run>(?P<job>\d{1,10})\.[0-9a-f]{8})")
@@ -66,10 +68,9 @@ class Report(NamedTuple):
     """Counts of what maintenance did on one node."""
 
     node: str
-    spooled: int = 0  # bundles that left the spool
     finished: int = 0  # runs without an epilog
-    harvested: int = 0  # deferred harvests that were finished
-    removed: int = 0  # runs that hooks left, and orphans: stages, workspaces and views
+    ended: int = 0  # runs that waited to be harvested or removed
+    removed: int = 0  # orphans: stages, workspaces and views
     pruned: int = 0  # bytes of bundle copies, and of unpacked images
     noted: int = 0  # uses recorded in the store: of bundles, and of images that steps got without a hook
     failed: tuple[str, ...] = ()  # the session's failures
@@ -137,7 +138,6 @@ class _NodeMaintenance:
         """Run every part."""
         orphans = self._orphans
         self._part("trust", self._trust)
-        spooled = self._part("spool", self._spool)
         self._part("runs", orphans.finish_runs)
         self._part("boards", self._boards)
         self._part("leftovers", orphans.remove_leftovers)
@@ -149,16 +149,15 @@ class _NodeMaintenance:
             for name, act in wing.node.items():
                 self._part(name, partial(act, self._session))
         # These last: users decide how long they take.
-        done = {kind: self._part(kind, partial(self._errands, kind)) for kind in registry.kinds()}
-        self._part("unknown errands", self._unknown)
+        ended = self._part("endings", self._endings)
+        self._part("queue", self._queue)
         if self._is_complete:
             self._record_success()
         return Report(
             self._session.node,
-            spooled=spooled,
             finished=orphans.finished,
-            harvested=done["harvests"],
-            removed=orphans.removed + done["removals"],
+            ended=ended,
+            removed=orphans.removed,
             pruned=pruned,
             noted=noted,
             failed=tuple(map(str, self._session.failures)),
@@ -186,23 +185,28 @@ class _NodeMaintenance:
         if problem := trust.problem(trust.proven(session.policy, enforcement)):
             raise problem
 
-    def _spool(self) -> int:
+    def _endings(self) -> int:
+        """End the runs that wait, whenever their next attempts would begin; return how many are ended."""
+        session, done = self._session, 0
+        queue = Queue(session.paths, ENDINGS)
+        with at_work(session.paths, ENDINGS.name, PATIENCE_S) as is_ours:
+            for item in queue.all() if is_ours else ():
+                with session.isolated(f"run {item.key}", step=release.STEP):
+                    while (outcome := background.attempt(session, endings, item.key)) == MORE:
+                        continue
+                    if outcome == DONE:
+                        queue.drop(item.key)
+                        done += 1
+        return done
+
+    def _queue(self) -> None:
+        """Start the programs for what else is due, which takes longer than maintenance may."""
         session = self._session
-        return spool.publish(
-            session.paths.spool, session.store, session.policy.maintenance, session.audit, after(SPOOL_SECONDS)
-        )
-
-    def _errands(self, kind: str) -> int:
-        """Do what is due of a kind, or start the program for what takes longer than maintenance may."""
-        session, work = self._session, registry.load(kind)
-        if work.by_maintenance:
-            return loop.run(session, work, work.patience_s)
-        if work.due(session, work.kind):
-            errand.start(session.paths, kind, work.kind.unit)
-        return 0
-
-    def _unknown(self) -> None:
-        registry.drop_unknown(self._session)
+        merges.run(session)
+        for kind in background.kinds():
+            if hasattr(module := background.load(kind), "KIND"):
+                Queue(session.paths, module.KIND).start_due()
+        background.drop_unknown(session)
 
     def _scratch(self) -> None:
         """Remove what dead imports left on the disk, and old notes of how imports failed."""
@@ -256,7 +260,7 @@ class _NodeMaintenance:
             paths.root,
             paths.bundles,
             paths.imports,
-            *(f"{top}/{kind}" for top in (paths.errands, paths.errands_of_runs) for kind in names_in(top)),
+            *(f"{top}/{kind}" for top in (paths.queue, paths.queue_of_runs) for kind in names_in(top)),
         ):
             files.remove_temporaries(directory, time.time() - ABANDONED_S)
 
@@ -301,9 +305,9 @@ class Orphans:
             audit.emit(events.RUN_ABANDONED)
             deadline = after(plan.epilog_budget(session.policy))
             context = Context(session.policy, session.paths, run, audit, deadline, session.store)
-            failure = run_epilog(context, plan.epilog(session.policy, run, self._slurm_conf)).failure
+            failure = release.release(context, plan.to_harvest(session.policy, run, self._slurm_conf)).failure
             audit.finish(outcome="failed" if failure else "ok", run=run.name)
-            if failure and state.load(session.paths.state, job_id):  # something of the run is left on the node
+            if failure and state.load(session.paths.state, job_id):  # the run is not even in the queue
                 session.failures.append(failure)
             else:
                 self.finished += 1
@@ -329,8 +333,8 @@ class Orphans:
         except RunUnreadable as error:
             audit = session.audit.for_job(job_id=job_id)
             audit.emit(events.RUN_DAMAGED, error=error.as_audit())
-            job, deadline = run_end.JobOnNode(session.node, job_id, []), after(run_end.LEDGER_SECONDS)
-            run_end.end_wings(session.policy, session.paths, job, audit, deadline)
+            job, deadline = release.JobOnNode(session.node, job_id, []), after(release.LEDGER_SECONDS)
+            release.end_wings(session.policy, session.paths, job, audit, deadline)
             state.forget(session.paths.state, job_id)
             return None
 
@@ -355,7 +359,7 @@ class Orphans:
         with session.isolated(orphan.path), suppress(JobBusy):
             # A run that no file names is of an earlier boot or pod, unless its job still has a step here.
             is_over = self._has_no_step if orphan.run_name else self._is_over
-            self.removed += run_end.end_orphan(session.paths, orphan, is_over)
+            self.removed += release.end_orphan(session.paths, orphan, is_over)
 
     def _has_no_step(self, job_id: int) -> bool:
         return job_id not in self._daemons
@@ -366,7 +370,7 @@ class Orphans:
             view_id = name if name.isdigit() else name.removeprefix(".new-").partition(".")[0]
             with self._session.isolated(f"{directory}/{name}"):
                 if view_id.isdigit() and self._is_over(int(view_id)) and int(view_id) not in self._view_ids():
-                    run_end.remove_orphan(directory, name)
+                    release.remove_orphan(directory, name)
                     self.removed += 1
 
     def _view_ids(self) -> set[int]:

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import NamedTuple
 
+from warmstart.attempts import merges
 from warmstart.audit import events
 from warmstart.audit.line import Event
-from warmstart.errands import loop, registry
 from warmstart.errors import WarmstartError
 from warmstart.images.store import eviction, published
 from warmstart.images.store.client import ImageStoreClient
@@ -36,7 +36,6 @@ from warmstart.store import maintenance, reports
 from warmstart.store.bundles import BundleDamaged
 from warmstart.store.layout import Namespace
 from warmstart.store.maintenance import Bundle, Merger
-from warmstart.store.parts import PARTS
 
 REPLACED = "replaced by a compacted bundle"
 
@@ -139,7 +138,7 @@ class StoreMaintenance:
         """Run every part; scrub only the bundles that are due today."""
         self._sweep_top()
         with self._session.isolated("parts"):
-            self._count(merged=loop.run(self._session, registry.load(PARTS)))
+            self._count(merged=merges.run(self._session))
         for where in self.namespaces():
             with self.isolated():
                 self.sweep(where)

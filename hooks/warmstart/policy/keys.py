@@ -206,12 +206,9 @@ class Harvest(NamedTuple):
     """How long an epilog may hold the node for the harvest."""
     max_size: Size = 5 * GIB
     """Bytes harvested from one job; from one profile at most 8 GiB. Later jobs bring what was left out."""
-    spool: Size = 5 * GIB
-    """Bytes that a node keeps of [bundles that the store did not take](../operations/maintenance.md); those of the user
-    who has most go first."""
-    deferred: Count = 8
-    """Runs on a node whose epilogs had no time, and whose caches wait for `warmstart maintain`. 0: what is not done
-    within `budget` is lost."""
+    waiting: Count = 64
+    """Runs on a node [that wait to be harvested](../operations/maintenance.md#runs-that-wait), as their epilogs had no
+    time or no store; those of the user who has most go first. 0: what is not done within `budget` is lost."""
     only_successful: bool = False
     """Harvest only jobs that [ended well](#which-jobs-count-as-successful). Each epilog then asks the controller
     once."""

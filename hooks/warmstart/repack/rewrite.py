@@ -74,14 +74,6 @@ class BundleSelection(NamedTuple):
     entries: list[str]
 
 
-class Absorbed(NamedTuple):
-    """What `absorb` has made; as in the event `bundle.compacted`."""
-
-    bundle: str  # "": nothing was to do
-    replaces: list[str]
-    entries: int
-
-
 def compact(settings: RepackSettings, where: Namespace, merger: Merger, deadline: Deadline) -> Published:
     """Merge several bundles into one and publish it.
 
@@ -98,16 +90,6 @@ def compact(settings: RepackSettings, where: Namespace, merger: Merger, deadline
     draft = draft._replace(replaces=merger.sources, supersedes=merger.supersedes)
     with unpacked(settings, selections, deadline) as stage:
         return publish_stage(settings, stage, where, draft, deadline)
-
-
-def absorb(settings: RepackSettings, where: Namespace, sources: list[str], most: int, deadline: Deadline) -> Absorbed:
-    """Make one bundle of what a run has published, as far as `most` bytes have room for it. Errors as of `compact`."""
-    from warmstart.store import maintenance
-
-    for merger in settings.store.run_in(deadline, maintenance.plan_compaction, where, 2, most, sources):
-        if made := compact(settings, where, merger, deadline).bundle:
-            return Absorbed(made, merger.sources, sum(map(len, merger.entries.values())))
-    return Absorbed("", [], 0)
 
 
 def _fitting(merger: Merger, manifests: dict[str, Manifest]) -> Merger:

@@ -37,7 +37,6 @@ _GOT = {
 _NEW = {
     "entries": "published",
     "handed_in": "handed in, to be published with those of the job's other nodes",
-    "spooled": "on the node, until the store takes them",
 }
 _NOTHING_NEW = {
     contract.HIT: ": the entries that it was given were used",

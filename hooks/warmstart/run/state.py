@@ -32,7 +32,7 @@ from warmstart.host.files import (
     unlink_if_there,
     wait_flock,
 )
-from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, suppress
+from warmstart.lean import Iterator, Mapping, NamedTuple, contextmanager, dumps, suppress
 from warmstart.paths import CACHES
 from warmstart.slurm.nodes import first
 
@@ -98,6 +98,7 @@ class SeededBundle(NamedTuple):
     sha256: str  # of the squashfs file
     entries: list[str]  # empty if they are all of a large bundle's: its manifest names them
     number: int = 0  # of entries, where their names are left out
+    own: bool = False  # whether it was published of the job itself, while it ran
 
 
 class Seeded(NamedTuple):
@@ -114,7 +115,7 @@ class Seeded(NamedTuple):
     @property
     def number(self) -> int:
         """The number of entries that the job found."""
-        return len(self.entries) + sum(bundle.number for bundle in self.bundles)
+        return sum(len(bundle.entries) + bundle.number for bundle in self.bundles if not bundle.own)
 
 
 class Caches(NamedTuple):
@@ -129,8 +130,7 @@ class Caches(NamedTuple):
     facts: dict[str, str] = {}  # noqa: RUF012 - from which the namespaces were computed
     seeded: dict[str, Seeded] = {}  # noqa: RUF012 - by profile; empty while they are being made: then nobody uses them
     topics: list[str] = []  # noqa: RUF012 - of the board, as in `Run`
-    left: list[str] = []  # noqa: RUF012 - profiles that the epilog had no time to harvest
-    judged: dict[str, str] = {}  # noqa: RUF012 - of those: up to which place (`harvest.collect`) all is judged
+    left: list[str] = []  # noqa: RUF012 - profiles that are to be harvested, once the run has ended
 
 
 class Run(NamedTuple):
@@ -160,11 +160,17 @@ class Run(NamedTuple):
     began: float = 0.0  # when its caches were shown, in seconds since the epoch
     own: Caches = Caches()  # of the job's own image, or of the host
     others: list[Caches] = []  # noqa: RUF012 - of images that only steps name
+    moved: bool = False  # whether its directory has its last name: it waits to be harvested, or is removed
 
     @property
     def caches(self) -> list[Caches]:
         """The caches of all images."""
         return [self.own, *self.others]
+
+    def with_caches(self, caches: Mapping[str, Caches]) -> Run:
+        """Return the run with other caches in place of those with these keys."""
+        own, *others = [caches.get(one.key, one) for one in self.caches]
+        return self._replace(own=own, others=others)
 
     @property
     def head(self) -> bool:
@@ -198,6 +204,8 @@ class Run(NamedTuple):
     @property
     def place(self) -> str:
         """Name of the run's directory, the same on all nodes of the job: the id that its tasks see, and which run."""
+        if self.moved:
+            return self.going
         return self.name if self.apart else f"{self.view_id}.{self.restarts:08x}"
 
     @property
@@ -207,7 +215,7 @@ class Run(NamedTuple):
 
     @property
     def going(self) -> str:
-        """Name of the run's directory while it is removed, beside the others."""
+        """Name of the run's directory when it has ended, beside the others."""
         return f".{self.name}"
 
     @property

@@ -137,7 +137,6 @@ def run(context: Context, options: Options) -> Outcome:
         watched = live.watch(context.policy, context.paths, run)
         context.audit.say(**watched)
         run = run._replace(live="look" in watched)
-        topics += (live.meeting(run).path,) if run.live and run.nodelist and run.head else ()
     return Outcome(run=run._replace(began=time.time()), degraded=filled.degraded, topics=topics)
 
 

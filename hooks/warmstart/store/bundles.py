@@ -285,27 +285,6 @@ def known_entries(
         return [] if fresh else sorted(index.providers(listing.bundles))
 
 
-def of_job(where: Namespace, job: Producer) -> list[str]:
-    """Return the bundles of a namespace that a job has made, whichever its node. Raises `StoreFailed`."""
-    found = []
-    with store_errors("read the index"), opened_dir(where.path) as dir_fd:
-        users = [listed.bundle for listed in index.read(where.path, "").bundles if listed.uid == job.uid]
-        for bundle in users:
-            with suppress(FileNotFoundError, ManifestUnreadable):
-                if index.read_manifest(dir_fd, bundle).producer._replace(node=job.node) == job:
-                    found.append(bundle)
-    return found
-
-
-def provided(where: Namespace, digests: dict[str, str]) -> list[str]:
-    """Return which entries readers of the scope have with this `content_digest`. Raises `StoreFailed`."""
-    with store_errors("read the index"), suppress(FileNotFoundError), opened_dir(where.path) as dir_fd:
-        providers, published = index.providers(index.read(where.path, "").bundles), index.Content(dir_fd)
-        there = digests.keys() & providers
-        return [entry for entry in there if published.digest(providers[entry], entry) == digests[entry]]
-    return []
-
-
 def fetch(where: Namespace, offer: Offer, fd: int) -> Entries:
     """Copy a bundle into the inherited descriptor `fd`; return its entries with their files.
 

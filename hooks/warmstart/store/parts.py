@@ -5,12 +5,10 @@
             <bundle>.sqsh  <bundle>.json          0444, a part: as a bundle, with what else a publisher knows of it
             <node>.done                           0444, says that this node hands in nothing more
             locks/merge                           held by who merges the parts (`repack.parts`)
-        <uid>.<cluster>.<jobid>.<restarts>-<n>/   … a round of a run that goes on (docs/adr/0061)
 
 A node hands in as many parts as it has profiles, or more if its harvest was interrupted. It may come late, or twice:
 what is handed in after the others were merged is merged by itself. So nothing depends on the count of the nodes but
-when a run is merged. A run whose job id comes again shares the directory; both are the same user's. A round that
-lacks a node is not merged: what it has comes with the next one, or with the run's end.
+when a run is merged. A run whose job id comes again shares the directory; both are the same user's.
 
 A part is there when its manifest is. Parts go when they are published, each with its manifest first, and only those
 that were merged; the last one's remover takes the directory along. Runs as the store's owner.
@@ -26,7 +24,6 @@ from warmstart.host.files import (
     changed,
     closing,
     ensure_dir,
-    names_in,
     open_regular,
     opened_dir,
     unlink_if_there,
@@ -39,7 +36,7 @@ from warmstart.store import board, bundles, index, layout, manifest
 from warmstart.store.atomic import TEMP_PREFIX
 from warmstart.store.bundles import BundleGone
 from warmstart.store.layout import BUNDLE, LOCKS, MANIFEST, Namespace, is_bundle_id, is_component, store_errors
-from warmstart.store.locks import HeldLock, lock_or_proceed, try_lock
+from warmstart.store.locks import HeldLock, try_lock
 from warmstart.store.manifest import Base, Draft, Manifest, ManifestUnreadable, Producer
 
 PARTS = "parts"
@@ -103,14 +100,9 @@ class Listing(NamedTuple):
     damaged: dict[str, str]  # id → problem, for parts whose manifests are unusable
 
 
-def name_of(uid: int, cluster: str, job_id: int, restarts: int, number: int = 0) -> str:
-    """Return the name of a run's directory, which begins with the user's uid; `number` is a round's, 0 at the end."""
-    return f"{uid}.{board.run_of(cluster, job_id, restarts)}{f'-{number}' if number else ''}"
-
-
-def is_round(name: str) -> bool:
-    """Return whether a run's directory is that of a round."""
-    return "-" in name.rpartition(".")[2]
+def name_of(uid: int, cluster: str, job_id: int, restarts: int) -> str:
+    """Return the name of a run's directory, which begins with the user's uid."""
+    return f"{uid}.{board.run_of(cluster, job_id, restarts)}"
 
 
 def hand_in(  # noqa: PLR0917 - as `bundles.publish_bundle`, and where to
@@ -285,19 +277,6 @@ def remove(place: RunParts, merged: list[str]) -> None:
                 if name.endswith(_DONE) or _is_left_over(dir_fd, name):
                     unlink_if_there(name, dir_fd)
         unlock(place)
-
-
-def end_rounds(store: str, run: str) -> None:
-    """Remove what rounds of a run have handed in: its end brings it. Waits for who merges one, but not for long."""
-    with store_errors("end rounds"):
-        for name in names_in(os.path.join(store, PARTS)):
-            if is_round(name) and name.rpartition("-")[0] == run:
-                place = RunParts(store, name)
-                with suppress(FileNotFoundError), lock_or_proceed(os.path.join(place.path, LOCKS), _LOCK, 5.0):
-                    with opened_dir(place.path) as dir_fd:
-                        handed = _bundles(_names(dir_fd))
-                    remove(place, handed)
-                unlock(place)
 
 
 def unlock(place: RunParts) -> None:

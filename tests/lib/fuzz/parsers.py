@@ -31,11 +31,9 @@ from tests.lib.superblocks import image
 from warmstart import request, wing
 from warmstart.audit import line
 from warmstart.doctor import installed, slurm_files
-from warmstart.errand import Errand
+from warmstart.ending import waiting
+from warmstart.ending.waiting import ENDINGS
 from warmstart.errors import WarmstartError
-from warmstart.harvest import deferred, spool
-from warmstart.harvest.deferred import HARVESTS
-from warmstart.harvest.spool import Spooled
 from warmstart.host import wire, worker
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
@@ -53,6 +51,7 @@ from warmstart.profiles import checks, elf, facts, naming
 from warmstart.profiles import registry as profiles
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import FORMATS
+from warmstart.queue import Item, Queue
 from warmstart.run import state as record
 from warmstart.seed import together
 from warmstart.slurm import commands, nodes
@@ -242,8 +241,8 @@ def _refusable(parse: Callable[[str], object], text: str) -> object:
 
 def _left(path: str) -> object:
     """Read a run that is to be harvested."""
-    root, _, name = path.partition("/errands/harvests/")
-    return deferred.read(NodePaths(root, root, ""), HARVESTS, Errand("0", 1, 0, name.rpartition(",")[2]))
+    root, _, name = path.partition("/queue/endings/")
+    return waiting.read(Queue(NodePaths(root, root, ""), ENDINGS), Item("0", 1, 0, name.rpartition(",")[2]))
 
 
 _REFUSED = (WarmstartError,)
@@ -256,7 +255,6 @@ _ROW = {
 _REQUEST = requests.ImportRequest("reg/a:1", "x86_64.oci1", "", "a", 1, "c", 7, 1.0)
 _PRODUCER = {"host": "n1", "job": 7, "since": "now", "phase": "fetching", "done": 1}
 _FAILURE = {"code": "image-not-found", "fields": {"image": "reg/a:1"}, "at": 1.5, "uid": 1}
-_SPOOLED = Spooled("user-1", "numba", "ns", draft("a"), "7.0a1b2c3d.numba", SHA256)
 _LAYERS = {"layers": [{"digest": f"sha256:{SHA256}", "size": 9}]}
 _PLATFORMS = {"manifests": [{"digest": f"sha256:{SHA256}", "platform": {"os": "linux", "architecture": "amd64"}}]}
 _NUMBA = numba_entry(1)[1]
@@ -302,11 +300,11 @@ PARSERS: dict[str, Parser] = {
         ("profiles/facts.py:cpu",),
         (b"vendor_id\t: x\nmodel name\t: y\nflags\t: avx2\n",),
     ),
-    "deferred": Parser(
-        _file(_left, "errands/harvests/0,1,0,7.0a1b2c3d"),
+    "waiting": Parser(
+        _file(_left, "queue/endings/0,1,0,7.0a1b2c3d"),
         (),
-        ("errand.py:Errands.read",),
-        (_json({"since": 1.5, "record": record.encode(a_run()).decode()}),),
+        ("queue.py:Queue.read",),
+        (_json({"since": 1.5, "is_done": False, "run": record.encode(a_run()).decode()}),),
     ),
     "driver": Parser(
         _file(lambda path: facts.driver(os.path.dirname(path)), "nvidia/version"),
@@ -350,7 +348,7 @@ PARSERS: dict[str, Parser] = {
         (_json(_FAILURE),),
     ),
     "import-request": Parser(
-        _file(lambda _: requests.waiting(NodePaths(str(STAGE), str(STAGE), "")), "errands/imports/1,1,0,0"),
+        _file(lambda _: requests.waiting(NodePaths(str(STAGE), str(STAGE), "")), "queue/imports/1,1,0,0"),
         (),
         ("images/imports/requests.py:waiting",),
         (_json(_REQUEST._asdict()),),
@@ -434,7 +432,6 @@ PARSERS: dict[str, Parser] = {
         (b"BasePath=/c \\\n Dirs=/tmp # two\nNodeName=a BasePath=none\n", b"required x.so a=b\ninclude *.conf\n"),
     ),
     "slurm-plugin": Parser(_file(installed.built_for), (OSError,), ("doctor/installed.py:built_for",), (_SHARED,)),
-    "spool": Parser(spool._decode, (ValueError,), ("harvest/spool.py:_decode",), (spool._encode(_SPOOLED),)),
     "squeue": Parser(
         _text(lambda text: commands.parse_job(text, 7)),
         (ValueError,),

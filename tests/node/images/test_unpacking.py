@@ -48,7 +48,7 @@ def test_an_image_is_unpacked_once(site: ShelfSite) -> None:
     greeting = Path(tree.path, "usr/greeting")
     assert greeting.read_text() == "hello from app\n"
     assert {(path.stat().st_uid, path.stat().st_gid) for path in Path(tree.path).rglob("*")} == {account[1:]}
-    assert not os.listdir(site.paths.errands + "/unpacks")
+    assert not os.listdir(site.paths.queue + "/unpacks")
     (event,) = site.events("image.unpacked")
     assert (event["tree"], event["user"], event["done_by"]) == (key.tree, "u5001", {"hook": "unpack"})
     assert site.left() == []
@@ -247,6 +247,6 @@ def test_a_full_disk_ends_it_and_nothing_is_left(site: ShelfSite) -> None:
     assert "has no room" in site.problem()
     assert ([tree.name for tree in site.trees()], site.left()) == ([first.tree], [])
     os.unlink(f"{site.paths.state}/7/tree-{first.tree}")
-    os.unlink(f"{site.paths.errands}/unpacks/{os.listdir(site.paths.errands + '/unpacks')[0]}")
+    os.unlink(f"{site.paths.queue}/unpacks/{os.listdir(site.paths.queue + '/unpacks')[0]}")
     assert (site.ask(second), site.unpack(second)) == ("", 0)
     assert [tree.name for tree in site.trees()] == [second.tree]

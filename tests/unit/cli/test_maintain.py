@@ -27,7 +27,7 @@ def nodes(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(node)
         if node == "n3":
             raise MaintenanceBusy(what="on node n3")
-        return Report(node, spooled=2, pruned=7, failed=("copies: x",) if node == "n4" else ())
+        return Report(node, ended=2, pruned=7, failed=("copies: x",) if node == "n4" else ())
 
     node.environ(SLURM_CONF="/etc/slurm.conf")
     monkeypatch.setattr(maintain, "be_idle", lambda: None)
@@ -38,7 +38,7 @@ def nodes(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_all_nodes_that_have_had_hooks(node: Node, nodes: list[str]) -> None:
-    assert [report["spooled"] for report in node.json("maintain")] == [2, 2]
+    assert [report["ended"] for report in node.json("maintain")] == [2, 2]
     assert nodes == [NODE, "n2"]
     shown = node.command("maintain", "--node", "n2")
     assert (shown.exit_code, "7B" in shown.stdout, nodes[2:]) == (0, True, ["n2"])

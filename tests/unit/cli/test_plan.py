@@ -41,7 +41,7 @@ def test_a_job_is_shown_all_that_it_gets(site: Installation) -> None:
     assert found["scopes"] == {"read": ["user-65534-nobody"], "publish": "user-65534-nobody"}
     assert found["environment"] == {"CUDA_MODULE_LOADING": "EAGER"}
     assert found["steps"]["prolog"] == ["workspace", "image", "seed", "environment"]
-    assert found["steps"]["epilog"] == ["harvest", "release", "spool"]
+    assert found["steps"]["epilog"] == ["harvest", "release"]
     assert (found["verdict"], found["off"], found["nothing_because"]) == (None, False, "")
 
 

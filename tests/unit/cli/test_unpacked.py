@@ -12,12 +12,12 @@ from tests.lib.bundles import ASKER
 from tests.lib.node import NODE, Node
 from tests.lib.superblocks import image
 from warmstart.cli import unpacked as command
-from warmstart.errand import Errands
 from warmstart.images import unpacks
 from warmstart.images.choice import recipe
 from warmstart.images.unpacked import ImageKey, shelf_of
 from warmstart.images.unpacking import About
 from warmstart.images.unpacks import UNPACKS, UnpackRequest
+from warmstart.queue import Queue
 from warmstart.run import state as runs
 
 HEX = "ab" * 32
@@ -33,7 +33,7 @@ def site(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
     paths = node.policy.paths._replace(shelf=str(node.base / "shelf"))
     node.write(node.policy._replace(paths=paths))
     os.makedirs(f"{node.paths.state}/7", mode=0o700)
-    monkeypatch.setattr(Errands, "start_due", lambda _: None)
+    monkeypatch.setattr(Queue, "start_due", lambda _: None)
     monkeypatch.setattr(command, "require_root", lambda _: None)
     return node
 
@@ -53,9 +53,9 @@ def make(site: Node) -> None:
 def test_what_lies_on_the_node_is_listed(site: Node) -> None:
     assert site.json("images", "unpacked") == []
     make(site)
-    errands = Errands(site.paths, UNPACKS)
-    errands.add("5001", "waiting", UnpackRequest("reg.io/b:1", "b", "", ASKER))
-    errands.add("5001", "failed", UnpackRequest("reg.io/c:1", "c", "team", ASKER, "too large"))
+    queue = Queue(site.paths, UNPACKS)
+    queue.add("5001", "waiting", UnpackRequest("reg.io/b:1", "b", "", ASKER))
+    queue.add("5001", "failed", UnpackRequest("reg.io/c:1", "c", "team", ASKER, "too large"))
     there, waiting, failed = sorted(site.json("images", "unpacked"), key=lambda row: str(row["reference"]))
     assert (there["state"], there["user"], there["bytes"], there["jobs"]) == ("unpacked", "ws-alice", 99, "")
     runs.note_held(site.paths.state, 7, key(site).tree)
@@ -67,12 +67,12 @@ def test_what_lies_on_the_node_is_listed(site: Node) -> None:
 
 def test_an_image_is_unpacked_by_command(site: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacks, "PAUSE_S", 0.0)
-    Errands(site.paths, UNPACKS).add("5001", key(site).tree, UnpackRequest("reg.io/a:1", *key(site), ASKER, "no room"))
-    monkeypatch.setattr(Errands, "start_due", lambda _: make(site))
+    Queue(site.paths, UNPACKS).add("5001", key(site).tree, UnpackRequest("reg.io/a:1", *key(site), ASKER, "no room"))
+    monkeypatch.setattr(Queue, "start_due", lambda _: make(site))
     done = site.command("images", "unpack", HEX)
     assert (done.exit_code, done.stdout) == (0, f"{key(site).image}: unpacked\n")
-    (errand,) = Errands(site.paths, UNPACKS).all()
-    assert errand.owner == "0"
+    (item,) = Queue(site.paths, UNPACKS).all()
+    assert item.owner == "0"
 
 
 @pytest.mark.real_time

@@ -18,8 +18,7 @@ from warmstart.doctor import node, permissions, store, trials, units
 from warmstart.doctor.finding import SKIP, Check, Finding, Result, check
 from warmstart.doctor.finding import run as run_checks
 from warmstart.doctor.node import Node
-from warmstart.errand import Errand, Errands, at_work
-from warmstart.harvest.live import ROUNDS, Watched
+from warmstart.harvest.live import LIVE, Watched
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.host.namespaces import Mount
 from warmstart.images import choice
@@ -27,6 +26,7 @@ from warmstart.images.importers import layer_reader
 from warmstart.images.imports.requests import IMPORTS, ImportRequest
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
+from warmstart.queue import Item, Queue, at_work
 
 
 @pytest.fixture
@@ -244,14 +244,14 @@ def test_every_program_has_a_package() -> None:
 
 
 def test_what_is_at_work_is_not_late(here: Node) -> None:
-    """Nobody has started an import and a round for hours, because others are being made."""
+    """Nobody has started an import and a harvest for hours, because others are being made."""
     place = here.installation.node("n1")
     os.makedirs(place.state)
     request = ImportRequest(reference="a:1", kind="k", private="", user="a", uid=1, cluster="c", job_id=7, asked=0.0)
-    Errands(place, IMPORTS).put(Errand("1", int(time.time()) - 7200, 0, request.key), request)
-    Errands(place, ROUNDS).put(Errand("1", int(time.time()) - 7200, 0, "7.0a1b2c3d"), Watched("/none", 0.0))
+    Queue(place, IMPORTS).put(Item("1", int(time.time()) - 7200, 0, request.key), request)
+    Queue(place, LIVE).put(Item("1", int(time.time()) - 7200, 0, "7.0a1b2c3d"), Watched("/none"))
     assert statuses(node.backlog, here) == ["wrong", "wrong"]
-    with at_work(place, IMPORTS.name), at_work(place, ROUNDS.name):
+    with at_work(place, IMPORTS.name), at_work(place, LIVE.name):
         assert statuses(node.backlog, here) == ["ok"]
 
 

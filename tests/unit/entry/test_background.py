@@ -10,9 +10,9 @@ import pytest
 from tests.lib.bundles import ASKER
 from tests.lib.node import NODE, Node
 from warmstart.entry import background
-from warmstart.errand import Errands
 from warmstart.host import process
 from warmstart.images.unpacks import UNPACKS, UnpackRequest
+from warmstart.queue import Queue
 
 
 @pytest.fixture(autouse=True)
@@ -33,10 +33,10 @@ def run(site: Node, what: str = UNPACKS.name, node: str = NODE) -> int:
 
 
 def test_it_does_nothing_that_nobody_asked_for(site: Node, capsys: pytest.CaptureFixture[str]) -> None:
-    errands = Errands(site.paths, UNPACKS)
-    errands.add("1", "ab", UnpackRequest("reg.io/b:1", "b", "", ASKER))
+    queue = Queue(site.paths, UNPACKS)
+    queue.add("1", "ab", UnpackRequest("reg.io/b:1", "b", "", ASKER))
     assert [run(site, "all"), run(site, node="n2"), run(site, node="../n1")] == [background.WRONG_USAGE] * 3
     assert "usage: background" in capsys.readouterr().err
     Path(site.installation.off_switch).touch()
     assert run(site) == 0
-    assert [item.attempts for item in errands.all()] == [0]
+    assert [item.attempts for item in queue.all()] == [0]

@@ -12,12 +12,14 @@ from tests.lib.cache_files import numba_files
 from tests.lib.node import SCOPE, Node
 from tests.lib.privileges import make_removable
 from warmstart.cli import own
+from warmstart.ending import waiting
 from warmstart.entry import epilog, prolog
+from warmstart.host import detached
 from warmstart.host.files import FileSystemBroken
+from warmstart.queue import Queue
 from warmstart.run import state as runs
 from warmstart.run.state import Run
 from warmstart.slurm import commands
-from warmstart.steps import release
 
 
 @pytest.fixture
@@ -32,6 +34,13 @@ def record(node: Node) -> Run:
         path.write_bytes(content)
     make_removable(f"{node.paths.view}/7")
     return found
+
+
+@pytest.fixture(autouse=True)
+def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a disk with space, and start no program."""
+    monkeypatch.setattr(waiting, "is_short_of_space", lambda _workspace: False)
+    monkeypatch.setattr(detached, "start", lambda *_, **__: None)
 
 
 def left(site: Node) -> list[str]:
@@ -56,9 +65,12 @@ def test_slurm_may_run_it_twice(node: Node, record: Run) -> None:
 def test_a_store_that_is_away_keeps_the_work_on_the_node(node: Node, record: Run) -> None:
     shutil.rmtree(node.store)
     assert epilog.main(node.installation.prefix) == 0
-    assert (left(node), len(os.listdir(node.paths.spool))) == ([], 1)
-    assert record.name in os.listdir(node.paths.spool)[0]
-    assert ["the report for the job's user is lost" in remark for remark in node.remarks(7)] == [True]
+    assert (left(node), runs.load(node.paths.state, 7)) == ([record.going], None)
+    assert [item.key for item in Queue(node.paths, waiting.ENDINGS).all()] == [record.name]
+    assert [remark.partition(" for ")[0] for remark in node.remarks(7)] == [
+        "numba: the epilog had no time, no space or no store",
+        ": the report",
+    ]
 
 
 def test_the_environment_is_not_believed(node: Node, record: Run) -> None:
@@ -89,7 +101,7 @@ def test_only_a_broken_node_drains(node: Node, record: Run, monkeypatch: pytest.
     def broken(*_: object, **__: object) -> None:
         raise FileSystemBroken(path="/var", problem="read-only")
 
-    monkeypatch.setattr(release, "run", broken)
+    monkeypatch.setattr(runs, "forget", broken)
     monkeypatch.setattr(commands, "drain_node", lambda *_: True)
     assert epilog.main(node.installation.prefix) == 1
     assert len(node.offered(SCOPE, record.own.seeded["numba"].namespace)) == 1

@@ -78,7 +78,7 @@ def test_a_job_that_began_before_is_ended(node: Node) -> None:
     assert record
     node.write(node.policy._replace(mode="observe"))
     assert epilog.main(node.installation.prefix) == 0
-    assert [*node.result("epilog")["steps"]] == ["harvest", "release", "spool"]
+    assert [*node.result("epilog")["steps"]] == ["harvest", "release"]
     assert not Path(record.directory).exists()
     assert (os.listdir(node.paths.view), os.listdir(node.paths.state)) == ([], [])
     before = files(node)

@@ -12,8 +12,9 @@ import pytest
 
 from tests.lib import packed
 from tests.lib.node import NUMBA, SCOPE, Node
-from warmstart import plan, run_end, runner, wing
+from warmstart import plan, runner, wing
 from warmstart.audit import syslog
+from warmstart.ending import release
 from warmstart.entry import epilog, prolog
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import FileSystemBroken
@@ -23,7 +24,6 @@ from warmstart.policy.keys import Match, Policy, Wing
 from warmstart.profiles import facts, registry
 from warmstart.run import state as runs
 from warmstart.run.state import Run, StateFull
-from warmstart.run_end import Ending
 from warmstart.runner import Prepared
 from warmstart.slurm import commands
 from warmstart.steps import image, seed
@@ -254,16 +254,16 @@ def test_all_parts_share_one_budget(node: Node, monkeypatch: pytest.MonkeyPatch)
     now, limits = [1000.0], {}
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
-    def supersede(_ending: Ending, deadline: Deadline) -> None:
-        limits["supersede"] = deadline.at
+    def release_run(context: Context, options: None, *, with_wings: bool = True) -> None:
+        assert options is None
+        limits["supersede" if with_wings else "undo"] = context.deadline.at
         now[0] += 7.0
 
     def steps(context: Context, _steps: object) -> Prepared:
         limits["steps"] = context.deadline.at
         raise CacheFailed(profile="numba", problem="x")
 
-    monkeypatch.setattr(run_end, "supersede", supersede)
-    monkeypatch.setattr(run_end, "undo", lambda _ending, deadline: limits.update(undo=deadline.at))
+    monkeypatch.setattr(release, "release", release_run)
     monkeypatch.setattr(runner, "run_prolog", steps)
     assert prolog.main(node.installation.prefix) == 0
     end = 1000.0 + budget

@@ -68,17 +68,17 @@ def test_it_does_what_timers_do_and_hands_on_what_it_can(site: Path, capfd: pyte
         wait_until("maintenance", has(site, "maintained"), 20)
     assert process.returncode == 0
     assert done(site)[-1] == "maintained"
-    assert "node n1 leaves 1 runs without an epilog, 0 bundles for the store, 0 errands" in capfd.readouterr().err
+    assert "node n1 leaves 1 runs without an epilog, and 0 items of its queue" in capfd.readouterr().err
 
 
 def test_it_looks_after_jobs_that_run(site: Path) -> None:
     with started(site):
         wait_until("maintenance", has(site, "maintained"), 20)
-        assert "rounds" not in done(site)
-        rounds = Path(Installation(str(site)).node("n1").errands_of_runs, "rounds")
-        rounds.mkdir(parents=True)
-        (rounds / "1,2,0,7.0a1b2c3d").touch()
-        wait_until("a round", has(site, "rounds"), 20)
+        assert "live" not in done(site)
+        live = Path(Installation(str(site)).node("n1").queue_of_runs, "live")
+        live.mkdir(parents=True)
+        (live / "1,2,1,7.0a1b2c3d").touch()
+        wait_until("a harvest", has(site, "live"), 20)
 
 
 def test_of_two_pods_over_one_state_the_living_one_keeps_it(site: Path) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.lib.faults import dies
-from warmstart.errand import Errand, Errands, is_at_work
 from warmstart.host import detached
 from warmstart.images.imports import requests
 from warmstart.images.imports.requests import IMPORTS, ImportRequest
 from warmstart.images.store.layout import IMPORT_S
 from warmstart.images.store.published import RememberedFailure
 from warmstart.paths import NodePaths
+from warmstart.queue import Item, Queue, is_at_work
 
 ASKED = ImportRequest(
     reference="reg.io/a:1", kind="x86_64.oci1", private="", user="alice", uid=2001,
@@ -46,7 +46,7 @@ def test_a_request_is_roots_alone_and_written_once(paths: NodePaths) -> None:
     assert requests.submit(paths, request) == ""
     assert requests.submit(paths, request._replace(job_id=8)) == ""
     assert asked(paths) == [request]
-    (path,) = Path(paths.errands, IMPORTS.name).iterdir()
+    (path,) = Path(paths.queue, IMPORTS.name).iterdir()
     modes = [each.stat().st_mode & 0o777 for each in (path, path.parent, path.parent.parent)]
     assert modes == [0o600, 0o700, 0o700]
 
@@ -60,31 +60,31 @@ def test_one_user_has_a_bounded_number(paths: NodePaths) -> None:
 
 
 def test_a_failed_import_may_be_tried_at_once_and_one_that_died_waits(paths: NodePaths) -> None:
-    request, errands = asked_for("a"), Errands(paths, IMPORTS)
+    request, queue = asked_for("a"), Queue(paths, IMPORTS)
     requests.submit(paths, request)
-    assert errands.begin(errands.all()[0])
+    assert queue.begin(queue.all()[0])
     requests.submit(paths, request)
-    assert errands.due() == []
+    assert queue.due() == []
     requests.remember_failure(paths, request.image, FAILURE)
     requests.submit(paths, request)
-    (again,) = errands.due()
+    (again,) = queue.due()
     assert again.attempts == 1
-    errands.begin(again)
+    queue.begin(again)
     note = Path(paths.imports, f"{request.image}.failed")
     note.write_text(note.read_text().replace('"at": ', '"at": 1.0, "x": '))  # it is older than the attempt
     requests.submit(paths, request)
-    assert errands.due() == []
+    assert queue.due() == []
 
 
 @pytest.mark.parametrize("content", ["", "{"])
 def test_a_request_whose_time_is_over_is_made_anew(paths: NodePaths, content: str) -> None:
-    old, new, errands = asked_for("a", ago_s=IMPORT_S + 1), asked_for("a"), Errands(paths, IMPORTS)
-    errands.put(Errand("2001", int(old.asked), 3, old.key), old)
+    old, new, queue = asked_for("a", ago_s=IMPORT_S + 1), asked_for("a"), Queue(paths, IMPORTS)
+    queue.put(Item("2001", int(old.asked), 3, old.key), old)
     if content:
-        Path(errands.directory, errands.all()[0].name).write_text(content)
+        Path(queue.directory, queue.all()[0].name).write_text(content)
     assert requests.submit(paths, new) == ""
     assert asked(paths) == [new]
-    assert errands.all()[0].attempts == 0
+    assert queue.all()[0].attempts == 0
 
 
 def test_notes_of_failures_go(paths: NodePaths) -> None:
@@ -111,7 +111,7 @@ def test_a_hook_that_dies_at_any_point(tmp_path: Path, monkeypatch: pytest.Monke
 
         def ask(paths: NodePaths = paths, request: ImportRequest = request) -> None:
             requests.submit(paths, request)
-            Errands(paths, IMPORTS).start_due()
+            Queue(paths, IMPORTS).start_due()
 
         died = dies(ask, turn, root)
         ask()

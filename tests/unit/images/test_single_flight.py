@@ -14,8 +14,7 @@ import pytest
 
 from tests.lib import image_site
 from tests.lib.image_site import HEX, put_image
-from warmstart import errand
-from warmstart.errand import Errands
+from warmstart import queue as queues
 from warmstart.errors import WarmstartError
 from warmstart.host import detached
 from warmstart.host.deadline import Deadline, after
@@ -40,6 +39,7 @@ from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.eviction import ImageQuotaExceeded
 from warmstart.images.store.layout import Charged, Found, ImageQuery, key_of
 from warmstart.images.store.published import ImageProducer, RememberedFailure
+from warmstart.queue import Queue
 from warmstart.run.state import StateFull
 from warmstart.store.layout import StoreFailed, StoreFull
 
@@ -127,7 +127,7 @@ def test_a_warm_image_costs_one_call(site: Site) -> None:
     assert site.store.worker.calls == ["find", "record", "find"]  # type: ignore[attr-defined]
     single_flight.obtain(WANTED, site, after(5))
     assert site.store.worker.calls[3:] == ["find"]  # type: ignore[attr-defined]
-    assert not Path(site.paths.errands).exists()
+    assert not Path(site.paths.queue).exists()
 
 
 def test_an_image_that_is_evicted_while_its_use_is_recorded_is_asked_for(
@@ -250,16 +250,16 @@ def test_only_roots_own_word_breaks_a_node(site: Site, started: Deeds) -> None:
 def test_the_deadline_says_what_a_request_that_was_there_waits_for(site: Site, waits: bool, said: str) -> None:
     """No producer has been elected: its process has just begun, or it is another one's turn."""
     requests.submit(site.paths, ImportRequest.of(query_of(site), site))
-    errands = Errands(site.paths, IMPORTS)
+    queue = Queue(site.paths, IMPORTS)
     if not waits:
-        errands.begin(errands.all()[0])
+        queue.begin(queue.all()[0])
     assert said in expired(site)
 
 
 def test_who_is_in_line_starts_nothing(site: Site, started: Deeds) -> None:
     """As long as the process is at work that begins one import after the other."""
     started.append(never)
-    with errand.at_work(site.paths, IMPORTS.name):
+    with queues.at_work(site.paths, IMPORTS.name):
         expired(site)
         assert len(asked(site)) == 1
 
@@ -283,7 +283,7 @@ def test_requests_that_cannot_be_written_or_read(
     site: Site, monkeypatch: pytest.MonkeyPatch, function: str, number: int, error: type[WarmstartError]
 ) -> None:
     """A broken file system of the node's state is the node's fault, a full one is not, as for the record."""
-    monkeypatch.setattr(errand, function, refusing(number))
+    monkeypatch.setattr(queues, function, refusing(number))
     with pytest.raises(error, match=os.strerror(number)):
         single_flight.obtain(WANTED, site, after(5))
 

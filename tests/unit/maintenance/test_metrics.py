@@ -107,13 +107,12 @@ def test_what_a_host_is_like(host: Host) -> None:
     Path(host.site.paths.maintained).touch()
     os.utime(host.site.paths.maintained, (1000, 1000))
     Path(host.site.installation.off_switch).touch()
-    spooled = Path(host.site.paths.spool, "00000001769851800250.2001.7.0a1b2c3d.numba")
-    spooled.mkdir(parents=True)
-    (spooled / "bundle.sqsh").write_bytes(b"x" * 70)
+    Path(host.site.paths.queue_of_runs, "endings").mkdir(parents=True)
+    Path(host.site.paths.queue_of_runs, "endings", "2001,1769851800,1,7.0a1b2c3d").touch()
     found = host.write(problem=True)
     assert (found["warmstart_policy_valid"], found["warmstart_switched_off"]) == (0, 1)
     assert found[f"warmstart_maintenance_last_success_timestamp_seconds {NODE}"] == 1000
-    assert (found[f"warmstart_spooled_bundles {NODE}"], found[f"warmstart_deferred_harvests {NODE}"]) == (1, 0)
+    assert found[f"warmstart_waiting_runs {NODE}"] == 1
 
 
 def of_store(host: Host) -> dict[str, float]:

@@ -5,28 +5,25 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from tests.lib.bundles import draft
 from tests.lib.cache_files import numba_files
-from tests.lib.left_runs import damage, runs_left
 from tests.lib.node import NODE, SCOPE, Node
 from tests.lib.runs import a_run, changed
-from warmstart import run_end
-from warmstart.errands import harvests, registry
-from warmstart.harvest import deferred, spool
-from warmstart.harvest.deferred import HARVESTS
-from warmstart.harvest.spool import Spooled
+from warmstart.ending import release, waiting
+from warmstart.ending.waiting import ENDINGS
 from warmstart.host.deadline import Deadline, after
 from warmstart.maintenance.node import Report, maintain_node
+from warmstart.queue import Queue
 from warmstart.run import state as runs
 from warmstart.run.state import Caches, Run, Seeded
 from warmstart.seed import node_cache
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access, JobFacts
 from warmstart.steps import harvest
-from warmstart.steps.contract import Context, Outcome
+from warmstart.steps.contract import Context
 from warmstart.store import board
 from warmstart.store.board import Topic, Whose
 from warmstart.store.layout import StoreFailed
@@ -81,7 +78,7 @@ class Host:
 @pytest.fixture
 def node(node: Node, monkeypatch: pytest.MonkeyPatch) -> Host:
     """Give a node without anything to do, on a disk with space."""
-    monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: False)
+    monkeypatch.setattr(waiting, "is_short_of_space", lambda _workspace: False)
     return Host(node, monkeypatch)
 
 
@@ -170,26 +167,25 @@ def test_trees_that_nothing_names_go(node: Host, monkeypatch: pytest.MonkeyPatch
     assert sorted(os.listdir(node.site.paths.view)) == ["9", "lost+found"]
 
 
-@pytest.mark.parametrize("case", ["done", "old", "damaged", "fails"])
-def test_deferred_harvests_are_finished_or_dropped(node: Host, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    """What can't be finished any more is dropped with its reason; what fails is tried again."""
-    record = node.run(left=["numba"])
-    since = time.time() - (deferred.LONGEST_SECONDS + 60 if case == "old" else 0)
-    deferred.defer(node.site.paths, HARVESTS, record, since)
-    if case == "damaged":
-        damage(node.site.paths, HARVESTS, record.name)
+@pytest.mark.parametrize("case", ["done", "old", "fails"])
+def test_runs_that_wait_are_ended(node: Host, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    """Whenever their next attempt would begin. What cannot be harvested any more is told; what fails is tried again."""
+    run = node.run(left=["numba"])
+    queue = Queue(node.site.paths, ENDINGS)
+    item = waiting.leave(queue, run, is_done=False)
+    if case == "old":
+        waiting.put(queue, item, run, 0, is_done=False)
     if case == "fails":
 
         def fail(*_: object, **__: object) -> None:
             raise StoreFailed(what="harvest", problem="x")
 
-        monkeypatch.setattr(harvest, "run", fail)
+        monkeypatch.setattr(harvest, "harvest", fail)
     report = node.maintain()
-    assert (report.harvested, bool(report.failed)) == (int(case != "fails"), case == "fails")
+    assert (report.ended, bool(report.failed)) == (int(case != "fails"), case == "fails")
     assert len(node.site.offered()) == (case == "done")
-    left = [item.name for item in runs_left(node.site.paths, HARVESTS)]
-    assert left == ([record.name] if case == "fails" else [])
-    reasons = {"old": deferred.TOO_OLD, "damaged": deferred.DAMAGED}
+    assert [item.key for item in queue.all()] == ([run.name] if case == "fails" else [])
+    reasons = {"old": waiting.TOO_OLD}
     dropped = [event["reason"] for event in node.site.events("harvest.dropped")]
     assert dropped == ([reasons[case]] if case in reasons else [])
     told = [event for name in ("harvest.dropped", "harvest.finished") for event in node.site.events(name)]
@@ -198,53 +194,21 @@ def test_deferred_harvests_are_finished_or_dropped(node: Host, monkeypatch: pyte
 
 
 @pytest.mark.threat(30)
-def test_no_users_harvests_keep_other_work_waiting(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_users_runs_keep_other_work_waiting(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     node.over[20] = True
     orphan = node.run(20)
-    kept = {"numba": "1a"}
-    runs = [
-        *(
-            node.run(1, left=["numba"], judged=kept),
-            node.run(2, left=["numba"]),
-            node.run(3, left=["numba"]),
-        ),
-        node.run(4, uid=64299, left=["numba"]), node.run(5, uid=64298, left=["numba"]),
-    ]  # fmt: skip
-    for age, record in enumerate(runs):
-        deferred.defer(node.site.paths, HARVESTS, record, time.time() - 100 + age)
+    for number in (1, 2):
+        waiting.leave(Queue(node.site.paths, ENDINGS), node.run(number, left=["numba"]), is_done=False)
     tried = []
 
-    def slow(context: Context, options: harvest.Options) -> Outcome:
+    def fails(context: Context, *_: object) -> NoReturn:
         tried.append(context.run.job_id)
         assert not os.path.exists(orphan.directory)
-        if context.run.uid == os.getuid():
-            time.sleep(options.budget)
-        return Outcome(run=changed(context.run, left=["numba"], judged=kept))
+        raise ZeroDivisionError
 
-    monkeypatch.setattr(harvest, "run", slow)
-    work = registry.load(HARVESTS.name)
-    monkeypatch.setitem(harvests.WORK, HARVESTS.name, work._replace(owner_s=0.3))
+    monkeypatch.setattr(harvest, "harvest", fails)
     report = node.maintain()
-    assert (tried, report.harvested, report.removed, report.failed) == ([2, 4, 5], 0, 1, ())
-    left = runs_left(node.site.paths, HARVESTS)
-    assert [(item.name, item.run and item.run.own.judged) for item in left] == [
-        (record.name, {} if record.job_id == 3 else kept) for record in runs
-    ]
-    tried.clear()
-    node.maintain()
-    assert tried == [3, 4, 5]
-
-
-def test_what_was_spooled_is_published(node: Host, tmp_path: Path) -> None:
-    stage = tmp_path / "stage-of-spool"
-    stage.mkdir()
-    (stage / spool.BUNDLE).write_bytes(b"x")
-    spool.add(node.site.paths.spool, str(stage), Spooled(SCOPE, "numba", "ns", draft("a"), "7.x.numba"), 1 << 20)
-    assert node.maintain().spooled == 1
-    (told,) = node.site.events("harvest.finished")
-    assert (told["job_id"], told["user"], told["done_by"]) == (7, "a", {"hook": "maintain"})
-    assert told["caches"]["numba"]["entries"] == 1
-    assert node.site.offered() == ["a"]
+    assert (tried, report.ended, report.removed, len(report.failed)) == ([1, 2], 0, 1, 2)
 
 
 @pytest.mark.parametrize("bug", [False, True])
@@ -264,15 +228,15 @@ def test_a_part_that_fails_keeps_no_other(node: Host, monkeypatch: pytest.Monkey
 
 
 def test_a_damaged_record_of_a_job_that_is_over_is_forgotten(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended: list[run_end.JobOnNode] = []
-    monkeypatch.setattr(run_end, "end_wings", lambda _policy, _paths, job, *_: ended.append(job))
+    ended: list[release.JobOnNode] = []
+    monkeypatch.setattr(release, "end_wings", lambda _policy, _paths, job, *_: ended.append(job))
     os.makedirs(f"{node.site.paths.state}/7", mode=0o700)
     Path(node.site.paths.state, "7", "run.json").write_text("{")
     node.maintain()
     assert (node.site.events("run.damaged"), ended) == ([], [])
     node.over[7] = True
     node.maintain()
-    assert ended == [run_end.JobOnNode(NODE, 7, [])]
+    assert ended == [release.JobOnNode(NODE, 7, [])]
     assert [event["job_id"] for event in node.site.events("run.damaged")] == [7]
 
 

@@ -26,7 +26,7 @@ def test_the_least_policy_has_the_documented_defaults(compiled_of: Compile) -> N
     assert images.registries == ()
     assert (images.proxy, images.credentials) == (None, None)
     assert (images.keep.high, images.keep.lease) == (85, 7 * 86400)
-    assert (harvest.budget, harvest.max_size, harvest.deferred, harvest.only_successful) == (30, 5 << 30, 8, False)
+    assert (harvest.budget, harvest.max_size, harvest.waiting, harvest.only_successful) == (30, 5 << 30, 64, False)
     assert (policy.limits.min_uid, policy.trust.account) == (1000, "claimed")
     assert policy.on_error.image == "fail-job"
     assert (policy.site_label, policy.constant_path, policy.constant_cache, policy.rules) == ("bare", "none", "", ())

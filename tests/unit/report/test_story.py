@@ -138,7 +138,6 @@ PAIR = [["v2/a/x.bin", "no file of an entry"]]
         ({"entries": 2, "changed": 1}, "2 new entries published; 1 of them in place of seeded ones"),
         ({"entries": 1, "running": True}, "1 new entry published while the job ran"),
         ({"handed_in": 3}, "3 new entries handed in, to be published with those of the job's other nodes"),
-        ({"spooled": 1}, "1 new entry on the node, until the store takes them"),
         ({"left_out": "the job failed"}, "not harvested, or not all: the job failed"),
         (
             {"ignored": LOST, "ignored_examples": PAIR, "truncated": "out of time"},

@@ -8,14 +8,14 @@ from typing import NoReturn
 
 import pytest
 
-from tests.lib.left_runs import damage, runs_left
 from tests.lib.runs import a_run, changed
+from warmstart.ending import waiting
+from warmstart.ending.waiting import ENDINGS
 from warmstart.errors import WarmstartError
-from warmstart.harvest import deferred
-from warmstart.harvest.deferred import HARVESTS, DeferredHarvest
 from warmstart.host.deadline import after
 from warmstart.host.files import FileSystemBroken
 from warmstart.paths import NodePaths
+from warmstart.queue import Queue
 from warmstart.run import state as runs
 from warmstart.run.state import Caches, JobBusy, RunUnreadable, Seeded, SeededBundle, StateFull
 
@@ -133,10 +133,10 @@ def test_the_longest_run_can_be_deferred(tmp_path: Path, monkeypatch: pytest.Mon
     long = a_run(seeded={"numba": Seeded("ab12", [SeededBundle("site", "b", "ab", ['"'] * 1000)])})
     monkeypatch.setattr(runs, "LONGEST", len(runs.encode(long)))
     node = NodePaths(str(tmp_path), str(tmp_path), "")
-    deferred.defer(node, HARVESTS, long, 1.5)
-    assert runs_left(node, HARVESTS) == [DeferredHarvest(long.name, 1.5, long)]
-    os.truncate(damage(node, HARVESTS, "8.0a1b2c3d"), runs.LONGEST * 3)
-    assert runs_left(node, HARVESTS) == [
-        DeferredHarvest("8.0a1b2c3d", 0.0, None),
-        DeferredHarvest(long.name, 1.5, long),
-    ]
+    queue = Queue(node, ENDINGS)
+    item = waiting.leave(queue, long, is_done=False)
+    found = waiting.read(queue, item)
+    assert found
+    assert found[1] == long
+    os.truncate(f"{queue.directory}/{item.name}", runs.LONGEST * 3)
+    assert waiting.read(queue, item) is None

@@ -1,4 +1,4 @@
-"""The harvest of one run into a real store, as whoever runs the tests: what is taken, told, spooled and put off."""
+"""The harvest of one run into a real store, as whoever runs the tests: what is taken, told and left."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.lib.bundles import draft
 from tests.lib.cache_files import numba_files
 from tests.lib.numba_entries import numba_entry
-from tests.lib.runs import a_context, changed, events, result
+from tests.lib.runs import a_context, changed, result
 from tests.lib.worker_calls import answer_here
 from warmstart.audit.log import Log
-from warmstart.harvest import collect, spool
+from warmstart.harvest import collect
 from warmstart.harvest.scan import OUT_OF_TIME
-from warmstart.harvest.spool import Spooled
 from warmstart.host import detached, space
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DiskFailed, remove_tree
@@ -29,16 +27,15 @@ from warmstart.host.process import ProgramTooSlow
 from warmstart.profiles.client import Validator
 from warmstart.run.state import Caches, Seeded, SeededBundle
 from warmstart.steps import harvest
-from warmstart.steps.contract import CacheFailed, Context, Outcome
-from warmstart.steps.harvest import Options
+from warmstart.steps.contract import CacheFailed, Context
+from warmstart.steps.harvest import Harvested, Limits, Options
 from warmstart.store import bundles, parts
 from warmstart.store.bundles import Offers
-from warmstart.store.client import StoreClient
 from warmstart.store.layout import Namespace, StoreFailed, bundle_id
 from warmstart.store.parts import Listing, RunParts
 
 SCOPE = "user-64201-ws-alice"
-PLENTY = Options(30, 1 << 30)
+PLENTY = Options(30)
 RTX = {"runtime_cache.bin": b"kernel"}
 ENTRY = next(iter(numba_files())).removesuffix(".nbi")
 SECOND = numba_entry(1)[0]
@@ -68,7 +65,7 @@ class Job:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
 
-    def harvest(self, options: Options = PLENTY) -> Outcome:
+    def harvest(self, options: Options = PLENTY) -> Harvested:
         outcome = harvest.run(self.context, options)
         assert os.listdir(self.context.paths.stage) == []
         return outcome
@@ -100,7 +97,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 def test_new_entries_reach_the_store(job: Job) -> None:
     job.write("numba", numba_files() | {"tmp.lock": b"", "readme": b""})
     outcome = job.harvest()
-    assert outcome == Outcome(run=job.context.run)
+    assert (outcome.run, outcome.is_done, outcome.degraded, outcome.entries) == (job.context.run, True, [], 1)
     assert job.offered() == [ENTRY]
     told = job.logged()["numba"]
     assert (told["entries"], told["scope"], told["known"], "truncated" in told) == (1, SCOPE, 0, False)
@@ -121,22 +118,24 @@ def test_what_the_validator_refuses_goes_nowhere(job: Job) -> None:
     assert [(told["entries"], told["rejected"]) for told in job.logged().values()] == [(1, {"incomplete": 1})]
 
 
-@pytest.mark.parametrize("failure", [StoreFailed(what="x", problem="y"), "full disk"])
-def test_what_the_store_does_not_take_is_spooled(
-    job: Job, monkeypatch: pytest.MonkeyPatch, failure: StoreFailed | str
+@pytest.mark.parametrize("failure", [StoreFailed(what="x", problem="y"), WorkerSilent(what="f", problem="p")])
+@pytest.mark.parametrize("call", [bundles.publish_bundle, bundles.known_entries])
+def test_what_the_store_does_not_take_is_left(
+    job: Job, monkeypatch: pytest.MonkeyPatch, failure: StoreFailed | WorkerSilent, call: Callable[..., object]
 ) -> None:
     job.write("numba", numba_files())
 
     def refuse(*_args: object, **_kwargs: object) -> NoReturn:
-        raise failure if isinstance(failure, StoreFailed) else WorkerSilent(what="f", problem="p")
+        raise failure
 
-    for call in (bundles.publish_bundle, bundles.known_entries):
-        answer_here(monkeypatch, call, refuse)
-    outcome = job.harvest()
-    assert [type(error) for error in outcome.degraded] in ([StoreFailed], [WorkerSilent])
-    (spooled,) = os.listdir(job.context.paths.spool)
-    assert spooled.endswith(".7.0a1b2c3d.numba")
-    assert job.logged()["numba"]["spooled"] == 1
+    with monkeypatch.context() as patch:
+        answer_here(patch, call, refuse)
+        outcome = job.harvest()
+    assert ([type(error) for error in outcome.degraded], outcome.lost) == ([type(failure)], False)
+    assert (outcome.run.left, outcome.is_done, job.offered()) == (["numba"], False, [])
+    job.context = job.context._replace(run=outcome.run)
+    outcome = harvest.harvest(job.context, Limits(1 << 30, after(30), 10))
+    assert (outcome.run.left, outcome.is_done, job.offered()) == ([], True, [ENTRY])
 
 
 def with_another_set(job: Job) -> Caches:
@@ -159,7 +158,7 @@ def test_each_set_is_published_in_its_own_namespace(job: Job) -> None:
 
 
 @pytest.mark.parametrize("late", ["validator", "mksquashfs"])
-def test_a_program_at_the_deadline_defers_and_else_fails(job: Job, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
+def test_a_program_at_the_deadline_leaves_and_else_fails(job: Job, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
     job.write("numba", numba_files())
     error = WorkerSilent(what="judge", problem="p") if late == "validator" else ProgramTooSlow(program=late)
     budget_ends_now = False
@@ -175,8 +174,8 @@ def test_a_program_at_the_deadline_defers_and_else_fails(job: Job, monkeypatch: 
     else:
         monkeypatch.setattr(harvest, "pack", refuse)
     outcome = job.harvest()
-    assert outcome.run == job.context.run
-    assert outcome.degraded == [error]
+    assert (outcome.run, outcome.lost) == (job.context.run, True)
+    assert [str(error) in str(found) for found in outcome.degraded] == [True]
     budget_ends_now = True
     outcome = job.harvest()
     assert (outcome.run, outcome.degraded) == (changed(job.context.run, left=["numba"]), [])
@@ -190,17 +189,32 @@ def test_what_was_not_looked_at_is_late(job: Job, monkeypatch: pytest.MonkeyPatc
         return real(*args, **kwargs)._replace(truncated=OUT_OF_TIME)  # type: ignore[arg-type]
 
     monkeypatch.setattr(harvest, "collect", slow)
-    outcome = job.harvest()
-    left = changed(job.context.run, left=["numba"], judged={"numba": collect.place_of(ENTRY, ())})
-    assert (outcome.run, job.logged()["numba"]["entries"]) == (left, 1)
-    # The next one has nothing more to judge, and forgets no place while it is late.
-    job.context = job.context._replace(run=left)
-    outcome = job.harvest()
-    assert (outcome.run, job.logged()["numba"]["entries"]) == (left, 0)
+    outcome, left = job.harvest(), changed(job.context.run, left=["numba"])
+    assert (outcome.run, outcome.is_done, job.logged()["numba"]["entries"]) == (left, False, 1)
+    outcome = job.harvest()  # what is published is known
+    assert (outcome.run, outcome.is_done, job.logged()["numba"]["entries"]) == (left, False, 0)
+
+
+def test_what_there_was_time_for_is_published(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a part of the harvest takes too long, what it has done goes on; the rest is left."""
+    job.write("numba", numba_files() | numba_entry(1)[1])
+    real = Validator.judge
+
+    def slow(*args: Any, **kwargs: Any) -> Iterator[tuple[str, str | None]]:  # noqa: ANN401
+        yield next(real(*args, **kwargs))
+        monkeypatch.setattr(Deadline, "expired", lambda one: one.left() < 20)
+        raise WorkerSilent(what="judge", problem="p")
+
+    monkeypatch.setattr(Validator, "judge", slow)
+    job.change(left=["numba"])
+    outcome = harvest.harvest(job.context, Limits(1 << 30, after(30), 10))
+    assert (outcome.run.left, outcome.is_done, len(job.offered())) == (["numba"], False, 1)
+    told = job.logged()["numba"]
+    assert (told["entries"], told["truncated"], "rejected" in told) == (1, OUT_OF_TIME, False)
 
 
 @pytest.mark.parametrize("why", ["no room", "no place for a stage", "a killed epilog left much"])
-def test_a_node_whose_disk_takes_no_stage_defers(job: Job, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+def test_a_node_whose_disk_takes_no_stage_leaves_it(job: Job, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     job.write("numba", numba_files())
 
     def fails(number: int) -> Callable[..., NoReturn]:
@@ -258,7 +272,7 @@ def test_only_what_a_success_left_where_that_matters(job: Job) -> None:
     assert (job.offered("trt-rtx"), job.offered()) == ([], [ENTRY])
     told = job.logged()
     assert (told["trt-rtx"], told["numba"]["entries"]) == ({"left_out": "the job failed"}, 1)
-    assert job.harvest(failed._replace(after_success=None)) == Outcome()
+    assert job.harvest(failed._replace(after_success=None)) == Harvested(job.context.run, is_done=True, degraded=[])
     job.logged()
     assert job.entries(failed._replace(failure=lambda _deadline: "")) == 1
 
@@ -310,13 +324,13 @@ def test_what_a_job_removed_is_retired(job: Job) -> None:
 
 @pytest.mark.report
 @pytest.mark.parametrize("cut_short", [False, True])
-def test_who_removes_most_of_it_cleans_up(job: Job, monkeypatch: pytest.MonkeyPatch, cut_short: bool) -> None:
+def test_who_removes_most_of_it_cleans_up(job: Job, cut_short: bool) -> None:
     job.seeded(numba=Seeded("ns", [two_given(job)]))
     remove(job, ENTRY)
     if cut_short:
         job.write("numba", {f"a/{number}.lock": b"" for number in range(20)})
-        monkeypatch.setattr(harvest, "MOST_ENTRIES", 1)
-        job.harvest()
+        job.change(left=["numba"])
+        harvest.harvest(job.context, Limits(1 << 30, after(30), 10, entries=1))
     else:
         remove(job, SECOND)
         job.harvest()
@@ -380,12 +394,13 @@ def listing(job: Job) -> Listing:
 def test_a_node_of_several_hands_in(job: Job, started: list[list[str]]) -> None:
     on(job, "n1")
     job.write("numba", numba_files())
-    assert job.harvest().degraded == []
+    outcome = job.harvest()
+    assert (outcome.entries, outcome.degraded) == (1, [])
     assert (job.offered(), listing(job).standing.missing, started) == ([], ["n2"], [])
     told = job.logged()["numba"]
     assert ("bundle" in told, told["entries"], told["handed_in"]) == (False, 0, 1)
     on(job, "n2")
-    assert job.harvest().degraded == []
+    assert job.harvest().entries == 0
     assert (listing(job).standing.missing, len(listing(job).parts)) == ([], 1)
     assert [arguments[:2] for arguments in started] == [["background", "parts"]]
 
@@ -408,21 +423,6 @@ def test_only_the_head_node_says_what_is_stale(job: Job, started: list[list[str]
     job.harvest()
     found = {base for part in listing(job).parts for base in parts.read(run_parts(job), part.bundle).based_on}
     assert (found, started) == (based, [])
-
-
-def test_a_part_that_the_store_does_not_take_is_spooled(job: Job, started: list[list[str]]) -> None:
-    on(job, "n1")
-    job.write("numba", numba_files())
-    os.rename(job.store, f"{job.store}.away")
-    outcome = job.harvest()
-    assert [error.code for error in outcome.degraded] == ["store-failed"]
-    assert len(os.listdir(job.context.paths.spool)) == 2
-    os.rename(f"{job.store}.away", job.store)
-    rules = job.context.policy.maintenance
-    delivered = list(spool.deliver(job.context.paths.spool, job.context.store, rules, after(20)))
-    assert [one.reason for one in delivered] == ["", ""]
-    assert (listing(job).standing.missing, len(listing(job).parts)) == (["n2"], 1)
-    assert (os.listdir(job.context.paths.spool), job.offered(), started) == ([], [], [])
 
 
 @pytest.mark.parametrize(
@@ -463,39 +463,5 @@ def test_what_an_overlay_tells_of_its_use(  # noqa: PLR0917 - a row
     monkeypatch.setattr(harvest, "collect_overlay", lambda *_, **__: found)
     given = SeededBundle("site", bundle_id(1, "ab" * 32), "ab" * 32, [ENTRY])
     job.seeded(**{profile: Seeded("ns", [given])})
-    job.harvest()
+    assert job.harvest().entries == 0
     assert [cache["use"] for cache in job.logged().values()] == [use]
-
-
-def test_a_spool_without_room_drops_what_is_in_it(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage, theirs = Path(job.store, "stage"), draft("a")
-    stage.mkdir()
-    (stage / spool.BUNDLE).write_bytes(b"x" * 100_000)
-    item = Spooled(SCOPE, "numba", "ns", theirs, "6.0a1b2c3d.numba")
-    assert spool.add(job.context.paths.spool, str(stage), item, 1 << 20) == []
-    policy = job.context.policy
-    job.context = job.context._replace(policy=policy._replace(harvest=policy.harvest._replace(spool=1)))
-    job.write("numba", numba_files())
-
-    def refuse(*_args: object, **_kwargs: object) -> None:
-        raise StoreFailed(what="x", problem="y")
-
-    monkeypatch.setattr(StoreClient, "publish", refuse)
-    job.harvest()
-    assert os.listdir(job.context.paths.spool) == []
-    told = [(event["user"], event["job_id"], event["run"]) for event in events(job.context, "bundle.dropped")]
-    assert told == [("a", theirs.producer.job, "6.0a1b2c3d"), ("ws-alice", 7, "7.0a1b2c3d")]
-
-
-def test_a_nodes_last_word_is_spooled_also_without_a_part(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-
-    def refuse(*_: object) -> NoReturn:
-        raise StoreFailed(what="finish handing in", problem="away")
-
-    on(job, "n2")
-    with monkeypatch.context() as patch:
-        answer_here(patch, parts.finish, refuse)
-        outcome = job.harvest()
-    assert [error.code for error in outcome.degraded] == ["store-failed"]
-    (_,) = spool.deliver(job.context.paths.spool, job.context.store, job.context.policy.maintenance, after(20))
-    assert listing(job).standing.missing == ["n1"]

@@ -17,12 +17,12 @@ from tests.lib import packed
 from tests.lib.alone import run_alone
 from tests.lib.packed import MTIME_NS
 from tests.lib.runs import a_context, changed, ran, result
-from warmstart.errand import Errands
-from warmstart.harvest.live import ROUNDS
+from warmstart.harvest.live import LIVE
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import DiskFailed
 from warmstart.profiles import facts, registry
+from warmstart.queue import Queue
 from warmstart.run.state import Run, Seeded
 from warmstart.seed import overlay
 from warmstart.seed.node_cache import Copy
@@ -124,17 +124,16 @@ def watching(on: Node, **changes: object) -> Outcome:
 
 
 def test_a_job_is_harvested_while_it_runs(node: Node) -> None:
-    assert (ran(node.run()).live, os.path.lexists(node.context.paths.errands)) == (False, False)
+    assert (ran(node.run()).live, os.path.lexists(node.context.paths.queue)) == (False, False)
     outcome, now = watching(node), int(time.time())
-    (errand,) = Errands(node.context.paths, ROUNDS).all()
-    assert (errand.key, errand.attempts, 0 <= errand.due - now - 900 < 20) == (node.context.run.name, 0, True)
-    assert (ran(outcome).live, result(node.context)["look"]) == (True, errand.due)
+    (item,) = Queue(node.context.paths, LIVE).all()
+    assert (item.key, item.attempts, 0 <= item.due - now - 900 < 20) == (node.context.run.name, 1, True)
+    assert (ran(outcome).live, result(node.context)["look"]) == (True, item.due)
 
 
-@pytest.mark.parametrize("head", [True, False])
-def test_the_head_node_takes_down_what_the_nodes_of_a_job_say_meanwhile(node: Node, head: bool) -> None:
-    outcome = watching(node, nodelist="n[1-2]", node="n1" if head else "n2")
-    assert (ran(outcome).live, outcome.topics) == (True, ("test.7.0/rounds",) if head else ())
+def test_a_job_on_several_nodes_is_harvested_at_its_end(node: Node) -> None:
+    outcome = watching(node, nodelist="n[1-2]")
+    assert (ran(outcome).live, result(node.context)["at_end"]) == (False, "it has several nodes")
 
 
 def test_an_empty_store_leaves_the_job_cold(node: Node) -> None:

@@ -13,7 +13,6 @@ import pytest
 from tests.lib.bundles import ASKER
 from tests.lib.runs import a_context, changed
 from warmstart import plan
-from warmstart.errand import Errand, Errands
 from warmstart.host import files
 from warmstart.images import unpacks
 from warmstart.images.choice import recipe
@@ -22,6 +21,7 @@ from warmstart.images.store.layout import UNPACK_S, image_name
 from warmstart.images.unpacked import ImageKey, shelf_of
 from warmstart.images.unpacks import UNPACKS, UnpackRequest
 from warmstart.paths import NodePaths
+from warmstart.queue import Item, Queue
 from warmstart.run import state as runs
 from warmstart.steps import unpack
 from warmstart.steps.contract import Outcome
@@ -39,7 +39,7 @@ class Place:
         os.makedirs(f"{paths.state}/7", mode=0o700)
         (root / "shelf").mkdir()
         self.context = context._replace(paths=paths, run=changed(context.run, image=DIGEST))
-        self.errands = Errands(paths, UNPACKS)
+        self.queue = Queue(paths, UNPACKS)
         self.policy(shelf=f"{root}/shelf")
 
     def policy(self, **paths: Any) -> None:  # noqa: ANN401 - fields of Paths
@@ -68,14 +68,14 @@ class Place:
 
     def fail(self) -> None:
         """Have an attempt fail."""
-        begun = self.errands.begin(self.errands.all()[0])
+        begun = self.queue.begin(self.queue.all()[0])
         assert begun
-        self.errands.put(begun, UnpackRequest("reg.io/a:1", *self.key, ASKER, "too large"))
+        self.queue.put(begun, UnpackRequest("reg.io/a:1", *self.key, ASKER, "too large"))
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setattr(Errands, "start_due", lambda _: None)
+    monkeypatch.setattr(Queue, "start_due", lambda _: None)
     monkeypatch.setattr(unpacks, "START_S", 0.0)
     return Place(tmp_path)
 
@@ -94,7 +94,7 @@ def test_a_tree_that_is_there_is_taken_and_noted_until_the_run_ends(place: Place
     state = place.context.paths.state
     assert runs.held(state) == {place.key.tree: [7]}
     assert os.stat(f"{place.shelf}/{place.key.tree}").st_mtime > 1  # it is a use
-    assert not os.path.exists(place.context.paths.errands)
+    assert not os.path.exists(place.context.paths.queue)
     runs.forget(state, 7)
     assert runs.held(state) == {}
 
@@ -128,17 +128,17 @@ def test_a_prolog_waits_until_its_tree_is_there(place: Place, monkeypatch: pytes
     with files.opened_dir(place.shelf) as fd:
         assert not unpacks.is_awaited(fd, place.key.tree)
         assert not unpacks.is_awaited(fd, "nobody's")
-    (errand,) = place.errands.all()
+    (item,) = place.queue.all()
     asked = ("reg.io/a:1", *place.key, (7, os.getuid(), "ws-alice", "test"), "")
-    assert place.errands.read(errand, UnpackRequest) == asked
+    assert place.queue.read(item, UnpackRequest) == asked
 
 
 @pytest.mark.parametrize(
     ("happens", "told"),
     [
         (Place.fail, "too large"),
-        (lambda place: place.errands.drop(place.key.tree), "nobody is at it any more"),
-        (lambda place: place.errands.begin(place.errands.all()[0]), "its process has died"),
+        (lambda place: place.queue.drop(place.key.tree), "nobody is at it any more"),
+        (lambda place: place.queue.begin(place.queue.all()[0]), "its process has died"),
     ],
 )
 def test_a_job_waits_no_longer_than_somebody_is_at_it(
@@ -152,33 +152,33 @@ def test_an_attempt_that_begins_while_it_is_looked_at_is_waited_for(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gets another name between its being found and being read."""
-    read = Errands.read
+    read = Queue.read
 
-    def read_late(errands: Errands, errand: Errand, form: type[UnpackRequest]) -> UnpackRequest | None:
-        if not errand.attempts:
-            assert errands.begin(errand)
+    def read_late(queue: Queue, item: Item, form: type[UnpackRequest]) -> UnpackRequest | None:
+        if not item.attempts:
+            assert queue.begin(item)
         else:
             place.make()
-        return read(errands, errand, form)
+        return read(queue, item, form)
 
     monkeypatch.setattr(unpacks, "START_S", 60.0)
-    monkeypatch.setattr(Errands, "read", read_late)
+    monkeypatch.setattr(Queue, "read", read_late)
     assert "tree" in place.run().detail
 
 
 def test_an_attempt_that_is_due_is_begun(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """By whoever waits, if its program has gone."""
-    started: list[Errand] = []
-    monkeypatch.setattr(Errands, "start_due", lambda errands: started.extend(errands.due()))
+    started: list[Item] = []
+    monkeypatch.setattr(Queue, "start_due", lambda queue: started.extend(queue.due()))
     during(monkeypatch, lambda: place.make() if len(started) > 1 else None)
     assert "tree" in place.run().detail
-    assert {errand.key for errand in started} == {place.key.tree}
+    assert {item.key for item in started} == {place.key.tree}
 
 
 def test_nobody_waits_longer_than_the_policy_says(place: Place) -> None:
-    """The errand goes on."""
+    """The item goes on."""
     assert place.skipped(later=1e9) == unpacks.TOO_LONG
-    assert len(place.errands.all()) == 1
+    assert len(place.queue.all()) == 1
 
 
 @pytest.mark.report
@@ -192,7 +192,7 @@ def test_nobody_makes_the_shelf(place: Place, tmp_path: Path, shelf: str) -> Non
         unpacks.ask(place.context.policy, place.context.paths, "reg.io/a:1", place.key, ASKER)
     assert "its disk may not be mounted" in place.skipped()
     assert sorted(tmp_path.iterdir()) == before
-    assert place.errands.all() == []
+    assert place.queue.all() == []
 
 
 def test_without_a_shelf_nothing_is_asked_for(place: Place) -> None:
@@ -200,7 +200,7 @@ def test_without_a_shelf_nothing_is_asked_for(place: Place) -> None:
     assert unpacks.ask(place.context.policy, place.context.paths, "reg.io/a:1", place.key, ASKER) == (
         "the policy names no shelf (paths.shelf)"
     )
-    assert place.errands.all() == []
+    assert place.queue.all() == []
 
 
 def test_a_shelf_that_others_can_change_is_not_used(place: Place, tmp_path: Path) -> None:

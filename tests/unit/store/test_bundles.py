@@ -21,7 +21,6 @@ from warmstart.store import atomic as publishing
 from warmstart.store import bundles, index
 from warmstart.store.bundles import BundleDamaged, Offer, Offers, Published, QuotaExceeded
 from warmstart.store.layout import StoreFailed
-from warmstart.store.manifest import content_digest
 
 pytestmark = pytest.mark.threat(15)
 
@@ -184,14 +183,6 @@ def test_an_index_and_a_manifest_that_disagree(tmp_path: Path) -> None:
         fetch(tmp_path, offer._replace(sha256="00" * 32))
     with pytest.raises(ValueError, match="not a bundle's id"):
         fetch(tmp_path, offer._replace(bundle="../../x"))
-
-
-def test_what_readers_have_is_told_by_its_content(tmp_path: Path) -> None:
-    digests = {name: content_digest(draft(name).entries[name]) for name in ("a", "b", "c")}
-    assert bundles.provided(namespace(tmp_path), digests) == []
-    publish(tmp_path, "a", "b")
-    assert sorted(bundles.provided(namespace(tmp_path), digests)) == ["a", "b"]
-    assert bundles.provided(namespace(tmp_path), {"a": "0" * 64}) == []
 
 
 def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Making an image: everything between taking the lock and the published image. Runs as root.
 
-In no hook: the background import (`errands.imports`) and the command line run it. Whoever gets the lock looks up the
+In no hook: the background import (`queue.imports`) and the command line run it. Whoever gets the lock looks up the
 image again, because the previous holder may just have published it. A failure is recorded before the lock is released,
 so that waiters find it.
 

@@ -1,11 +1,11 @@
-"""Requests for background imports on one node: errands, one for each image and user. Runs as root.
+"""Requests for background imports on one node: queue, one for each image and user. Runs as root.
 
-    <node state>/errands/imports/       root, 0700 (`errand`)
+    <node state>/queue/imports/       root, 0700 (`warmstart.queue`)
         UID,DUE,ATTEMPTS,KEY            an `ImportRequest`; KEY is IMAGE.UID
     <node state>/imports/               root, 0700
         IMAGE.failed                    how its last import on this node failed, for the hooks that wait here
 
-Hooks write requests, and start the program that does them (`errands.imports`) where it is not at work. A request goes
+Hooks write requests, and start the program that does them (`queue.imports`) where it is not at work. A request goes
 when its image is published, when trying again is useless, when it is cancelled, or when it is tried
 `IMPORT_S` after it was made.
 
@@ -22,7 +22,6 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from warmstart.errand import Errand, Errands, Kind
 from warmstart.host import files, wire
 from warmstart.host.files import ensure_path, names_in, opened_dir, read_small, replace_file
 from warmstart.images.importers.base import ImportFailed
@@ -30,10 +29,12 @@ from warmstart.images.query import Site
 from warmstart.images.store.layout import CLOCK_SKEW, IMPORT_S, ImageQuery
 from warmstart.images.store.published import RememberedFailure
 from warmstart.paths import NodePaths
+from warmstart.queue import Item, Kind, Queue
 
-IMPORTS = Kind("imports", most=16, backoff_s=10.0, unit="warmstart-import@{}.service")
+IMPORTS = Kind(
+    "imports", most=16, backoff_s=10.0, parallel=2, hook="import", is_idle=False, unit="warmstart-import@{}.service"
+)
 MOST_ATTEMPTS = 5
-PARALLEL = 2  # imports at a time on a node, and one more while all are one user's and another one waits
 EXPIRED = "its time is over"
 FAILED = ".failed"
 _LONGEST = 16384
@@ -77,7 +78,7 @@ class ImportRequest(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The errand's."""
+        """The item's."""
         return f"{self.image}.{self.uid}"
 
     def is_expired(self) -> bool:
@@ -86,7 +87,7 @@ class ImportRequest(NamedTuple):
 
 
 def image_of(key: str) -> str:
-    """Return the image of an errand's key (`ImportRequest.image`)."""
+    """Return the image of an item's key (`ImportRequest.image`)."""
     return key.partition(".")[0]
 
 
@@ -95,34 +96,34 @@ def submit(paths: NodePaths, request: ImportRequest) -> str:
 
     One whose time is over is made anew; one whose last attempt has failed is tried at once.
     """
-    errands, owner = Errands(paths, IMPORTS), str(request.uid)
-    errand = errands.find(request.key)
-    known = errands.read(errand, ImportRequest) if errand else None
-    if errand is None or known is None:
-        if errands.add(owner, request.key, request):
+    queue, owner = Queue(paths, IMPORTS), str(request.uid)
+    item = queue.find(request.key)
+    known = queue.read(item, ImportRequest) if item else None
+    if item is None or known is None:
+        if queue.add(owner, request.key, request):
             return ""
         whose = f"user {request.user}" if request.user else "the policy"
-        return f"{errands.count(owner)} imports of {whose} wait on node {os.path.basename(paths.root)} already"
+        return f"{queue.count(owner)} imports of {whose} wait on node {os.path.basename(paths.root)} already"
     if known.is_expired():
-        errands.put(Errand(owner, int(time.time()), 0, request.key), request)
-    elif errand.attempts and (failure := last_failure(paths, request.image)) and failure.at >= errand.tried(IMPORTS):
-        errands.hasten(errand)
+        queue.put(Item(owner, int(time.time()), 0, request.key), request)
+    elif item.attempts and (failure := last_failure(paths, request.image)) and failure.at >= item.tried(IMPORTS):
+        queue.hasten(item)
     return ""
 
 
-def waiting(paths: NodePaths) -> list[tuple[Errand, ImportRequest]]:
+def waiting(paths: NodePaths) -> list[tuple[Item, ImportRequest]]:
     """Return all requests of a node, those at work included."""
-    errands = Errands(paths, IMPORTS)
-    found = ((errand, errands.read(errand, ImportRequest)) for errand in errands.all())
-    return [(errand, request) for errand, request in found if request]
+    queue = Queue(paths, IMPORTS)
+    found = ((item, queue.read(item, ImportRequest)) for item in queue.all())
+    return [(item, request) for item, request in found if request]
 
 
-def drop_others(paths: NodePaths, errand: Errand) -> None:
-    """Remove all other users' requests for the image of an errand. Raises `OSError`."""
-    errands = Errands(paths, IMPORTS)
-    for other in errands.all():
-        if other.key != errand.key and image_of(other.key) == image_of(errand.key):
-            errands.drop(other.key)
+def drop_others(paths: NodePaths, item: Item) -> None:
+    """Remove all other users' requests for the image of an item. Raises `OSError`."""
+    queue = Queue(paths, IMPORTS)
+    for other in queue.all():
+        if other.key != item.key and image_of(other.key) == image_of(item.key):
+            queue.drop(other.key)
 
 
 def remember_failure(paths: NodePaths, image: str, failure: RememberedFailure) -> None:

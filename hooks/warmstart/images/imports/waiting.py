@@ -23,7 +23,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-from warmstart.errand import Errands, is_at_work
 from warmstart.errors import StoreError, UserError, WarmstartError, by_code
 from warmstart.host import deadline as deadlines
 from warmstart.host.deadline import Deadline, after
@@ -36,6 +35,7 @@ from warmstart.images.store import published
 from warmstart.images.store.layout import ImageQuery
 from warmstart.images.store.published import RememberedFailure
 from warmstart.policy.units import format_duration, format_size
+from warmstart.queue import Queue, is_at_work
 from warmstart.run.state import using_state
 
 ANSWER_S = 1.0  # reserved for the last look into the store
@@ -111,16 +111,16 @@ class Wait:
         return True
 
     def _is_at_work(self, deadline: Deadline) -> bool:
-        with using_state(self._paths.errands):
-            errand = Errands(self._paths, IMPORTS).find(self._request.key)
-            if self._has_asked and errand is not None and is_at_work(self._paths, IMPORTS.name):
+        with using_state(self._paths.queue):
+            item = Queue(self._paths, IMPORTS).find(self._request.key)
+            if self._has_asked and item is not None and is_at_work(self._paths, IMPORTS.name):
                 return True
         return self._site.store.look(deadline, published.is_at_work, self._query.lock)
 
     def _ask(self) -> None:
-        with using_state(self._paths.errands):
+        with using_state(self._paths.queue):
             self._problem = requests.submit(self._paths, self._request)
-            Errands(self._paths, IMPORTS).start_due()
+            Queue(self._paths, IMPORTS).start_due()
         self._has_asked = True
 
     def _raise_failure(self, deadline: Deadline) -> None:
@@ -166,10 +166,10 @@ class Wait:
             return known
         if self._problem:
             return self._problem
-        with using_state(self._paths.errands):
-            errand = Errands(self._paths, IMPORTS).find(self._request.key)
-        text = STARTS if errand is not None and errand.attempts else WAITS
-        return text.format(node=self._site.requester.node, parallel=requests.PARALLEL)
+        with using_state(self._paths.queue):
+            item = Queue(self._paths, IMPORTS).find(self._request.key)
+        text = STARTS if item is not None and item.attempts else WAITS
+        return text.format(node=self._site.requester.node, parallel=IMPORTS.parallel)
 
 
 def as_error(failure: RememberedFailure) -> WarmstartError | None:

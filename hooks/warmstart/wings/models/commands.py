@@ -9,14 +9,14 @@ import click
 
 from warmstart.cli.cache import NO, admin_session
 from warmstart.cli.output import Column, json_option, rfc3339, say, show_json, show_rows, size, warn
-from warmstart.errand import Errand, Errands
 from warmstart.job import Job
 from warmstart.paths import Installation
 from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant
 from warmstart.policy.shared import granted, is_below
+from warmstart.queue import Item, Queue
 from warmstart.request import Request
-from warmstart.wings.models import errands, shelf, step
+from warmstart.wings.models import attempts, shelf, step
 from warmstart.wings.models.offered import KEY, WAYS, WORD, offered
 from warmstart.wings.models.requests import COPIES, ModelRequest
 
@@ -76,11 +76,11 @@ def remove(installation: Installation, path: str, as_json: bool) -> None:
     model = os.path.normpath(os.path.join(os.getcwd(), path))
     with admin_session(installation, "models") as session:
         waiting = [item for item in _waiting(installation) if item[2].model == model]
-        for node, errand, _ in waiting:
-            Errands(installation.node(node), COPIES).drop(errand.key)
+        for node, item, _ in waiting:
+            Queue(installation.node(node), COPIES).drop(item.key)
         gone, kept = 0, list[int]()
         for node in installation.nodes():
-            went, jobs = errands.remove(session.policy, installation.node(node), session.audit, model)
+            went, jobs = attempts.remove(session.policy, installation.node(node), session.audit, model)
             gone, kept = gone + went, [*kept, *jobs]
     if as_json:
         show_json({"removed": gone, "withdrawn": len(waiting), "jobs": kept})
@@ -106,10 +106,10 @@ def remarks(policy: Policy, job: Job, grant: Grant, requested: Request) -> Itera
         yield f"Models at {shared.path}, of {owners}: one copy, in {shared.scope} (rule {shared.rule})."
 
 
-def _waiting(installation: Installation) -> Iterator[tuple[str, Errand, ModelRequest]]:
+def _waiting(installation: Installation) -> Iterator[tuple[str, Item, ModelRequest]]:
     """Yield what waits on this host's nodes to be copied, also while it is being copied."""
     for node in installation.nodes():
-        kind = Errands(installation.node(node), COPIES)
-        for errand in kind.all():
-            if request := kind.read(errand, ModelRequest):
-                yield node, errand, request
+        kind = Queue(installation.node(node), COPIES)
+        for item in kind.all():
+            if request := kind.read(item, ModelRequest):
+                yield node, item, request

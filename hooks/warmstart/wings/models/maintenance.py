@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from warmstart.maintenance.wings import Parts
 from warmstart.session import Session
-from warmstart.wings.models.errands import prune
+from warmstart.wings.models.attempts import prune
 
 
 def remove_copies(session: Session) -> int:

@@ -1,10 +1,10 @@
-"""Models that this node is to copy off the clock of jobs. Prologs ask; `errands` has them copied."""
+"""Models that this node is to copy off the clock of jobs. Prologs ask; `attempts` has them copied."""
 
 from __future__ import annotations
 
-from warmstart.errand import Asker, Errands, Kind
 from warmstart.lean import TYPE_CHECKING, NamedTuple, sha256
 from warmstart.policy.shared import SharedPath
+from warmstart.queue import Asker, Kind, Queue
 
 if TYPE_CHECKING:
     from warmstart.paths import NodePaths
@@ -27,18 +27,18 @@ class ModelRequest(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The errand's."""
+        """The item's."""
         text = f"{self.shared.scope if self.shared else ''}\0{self.asker.uid}\0{self.model}"
         return str(sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32])
 
 
 def ask(paths: NodePaths, request: ModelRequest) -> str:
     """Have a model copied; return why it will not be soon, "" if it will. Raises `OSError`."""
-    errands = Errands(paths, COPIES)
-    errands.forget_old()
-    errand = errands.find(request.key)
-    known = errands.read(errand, ModelRequest) if errand else None
-    if known is None and not errands.add(str(request.asker.uid), request.key, request):
+    queue = Queue(paths, COPIES)
+    queue.forget_old()
+    item = queue.find(request.key)
+    known = queue.read(item, ModelRequest) if item else None
+    if known is None and not queue.add(str(request.asker.uid), request.key, request):
         return TOO_MANY
-    errands.start_due()
+    queue.start_due()
     return known.problem if known else ""

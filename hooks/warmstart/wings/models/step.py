@@ -12,7 +12,6 @@ import os
 import time
 
 from warmstart import view
-from warmstart.errand import Asker
 from warmstart.errors import WarmstartError
 from warmstart.host import linux
 from warmstart.host.files import opened_dir
@@ -20,6 +19,7 @@ from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.lean import TYPE_CHECKING, NamedTuple, partial
 from warmstart.paths import NOTHING, Shown
 from warmstart.policy.shared import granted
+from warmstart.queue import Asker
 from warmstart.request import COMMENT, NO_PATH, RequestInvalid
 from warmstart.runner import Step
 from warmstart.steps.contract import Context, Outcome

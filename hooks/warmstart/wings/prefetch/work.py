@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from warmstart.errand import Errands
 from warmstart.host import wire
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_path, touch
@@ -23,6 +22,7 @@ from warmstart.images.store import published
 from warmstart.paths import Installation
 from warmstart.policy.keys import Policy
 from warmstart.policy.match import including
+from warmstart.queue import Queue
 from warmstart.run.state import using_state
 
 KEY = "prefetch"  # of the policy
@@ -72,7 +72,7 @@ def run(policy: Policy, site: Site, installation: Installation) -> list[Prefetch
         for reference, name in wanted(policy):
             of_image = private.site_of(site, name, deadline) if name else site
             done.append(Prefetched(reference.canonical(), _ask(reference, of_image, deadline)))
-        Errands(paths, IMPORTS).start_due()
+        Queue(paths, IMPORTS).start_due()
     return done
 
 

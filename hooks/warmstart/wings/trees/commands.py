@@ -26,13 +26,13 @@ from warmstart.cli.output import (
     warn,
 )
 from warmstart.cli.own import OwnLog
-from warmstart.errand import Errands
 from warmstart.errors import WarmstartError
 from warmstart.job import Job
 from warmstart.paths import Installation
 from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant
 from warmstart.policy.shared import granted, is_below
+from warmstart.queue import Queue
 from warmstart.request import Request
 from warmstart.seed import node_cache
 from warmstart.session import is_root
@@ -122,8 +122,8 @@ def remove(installation: Installation, path: str, user: str | None, as_json: boo
             raise click.exceptions.Exit(NO)
         for copy in chosen:
             copies.take_out(session.store, session.audit, copy, f"removed by {administrator()}")
-        for node, item in waiting:
-            Errands(installation.node(node), PACKS).drop(item.errand.key)
+        for node, one in waiting:
+            Queue(installation.node(node), PACKS).drop(one.item.key)
     if as_json:
         show_json({"removed": [copy.bundle for copy in chosen], "withdrawn": len(waiting)})
     else:

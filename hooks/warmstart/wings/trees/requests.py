@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 
-from warmstart.errand import Asker, Errand, Errands, Kind, start
 from warmstart.lean import TYPE_CHECKING, NamedTuple, sha256
 from warmstart.policy.shared import SharedPath
+from warmstart.queue import Asker, Item, Kind, Queue, start
 
 if TYPE_CHECKING:
     from warmstart.paths import NodePaths
@@ -40,7 +40,7 @@ class TreeRequest(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The errand's."""
+        """The item's."""
         text = f"{self.scope}\0{self.uid}\0{self.tree}\0{self.marker}"
         return str(sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32])
 
@@ -53,7 +53,7 @@ class TreeRequest(NamedTuple):
 class Waiting(NamedTuple):
     """A request that waits, also while an attempt is under way."""
 
-    errand: Errand
+    item: Item
     request: TreeRequest
     next: int  # when the next attempt may begin, in seconds since the epoch; 0 for now
 
@@ -64,7 +64,7 @@ class Waiting(NamedTuple):
         again = f"after {clock(self.next)}"
         if self.request.problem:
             return f"it was not packed: {self.request.problem}; it is tried again {again}"
-        return f"a pack of it began at {clock(self.errand.tried(PACKS))}; another one may begin {again}"
+        return f"a pack of it began at {clock(self.item.tried(PACKS))}; another one may begin {again}"
 
 
 def ask(paths: NodePaths, request: TreeRequest) -> Waiting | None:
@@ -72,23 +72,23 @@ def ask(paths: NodePaths, request: TreeRequest) -> Waiting | None:
 
     None: its user has too many. Raises `OSError`.
     """
-    errands = Errands(paths, PACKS)
-    errands.forget_old()
-    if not errands.find(request.key) and not errands.add(str(request.uid), request.key, request):
+    queue = Queue(paths, PACKS)
+    queue.forget_old()
+    if not queue.find(request.key) and not queue.add(str(request.uid), request.key, request):
         return None
     known = waiting(paths)
-    refused = [item for item in known if item.request.refused and item.next and item.request.is_like(request)]
-    return next(iter(refused or [item for item in known if item.errand.key == request.key]), None)
+    refused = [one for one in known if one.request.refused and one.next and one.request.is_like(request)]
+    return next(iter(refused or [one for one in known if one.item.key == request.key]), None)
 
 
 def waiting(paths: NodePaths) -> list[Waiting]:
     """Return all requests of a node; drop damaged ones. Raises `OSError`."""
-    errands, found = Errands(paths, PACKS), []
-    for errand in errands.all():
-        if request := errands.read(errand, TreeRequest):
-            found.append(Waiting(errand, request, 0 if errand.is_due(PACKS) else errand.due))
+    queue, found = Queue(paths, PACKS), []
+    for item in queue.all():
+        if request := queue.read(item, TreeRequest):
+            found.append(Waiting(item, request, 0 if item.is_due() else item.due))
         else:
-            errands.drop(errand.key)
+            queue.drop(item.key)
     return found
 
 
@@ -98,8 +98,14 @@ def due(paths: NodePaths) -> list[Waiting]:
     Raises `OSError`.
     """
     known = waiting(paths)
-    refused = [item.request for item in known if item.request.refused and item.next]
-    return [item for item in known if not item.next and not any(map(item.request.is_like, refused))]
+    refused = [one.request for one in known if one.request.refused and one.next]
+    return [one for one in known if not one.next and not any(map(one.request.is_like, refused))]
+
+
+def is_refused(paths: NodePaths, request: TreeRequest) -> bool:
+    """Return whether one like it was just refused. Raises `OSError`."""
+    others = (one for one in waiting(paths) if one.item.key != request.key)
+    return any(one.request.refused and one.next and one.request.is_like(request) for one in others)
 
 
 def start_due(paths: NodePaths) -> None:

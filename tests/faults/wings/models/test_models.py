@@ -15,10 +15,10 @@ from tests.faults.hooks import SweptNode
 from tests.lib.faults import Done, Fault
 from tests.lib.wings.models.values import ALICE, SMALL, ModelSite
 from warmstart.entry import background
-from warmstart.errand import Asker
 from warmstart.host import process
+from warmstart.queue import Asker
 from warmstart.run import state as runs
-from warmstart.wings.models import errands, look, requests
+from warmstart.wings.models import attempts, look, requests
 from warmstart.wings.models.requests import COPIES, ModelRequest
 
 WEIGHTS = b"weights of a model"
@@ -33,7 +33,7 @@ def test_the_job_of_the_sweeps_names_a_model(swept: SweptNode) -> None:
 def site(base: Path, capable_host: None, monkeypatch: pytest.MonkeyPatch) -> ModelSite:
     """Return a node that copies models, where files of a few bytes count as large."""
     monkeypatch.setattr(look, "LEAST", SMALL)
-    monkeypatch.setattr(errands, "TURN_S", 0.0)  # each file has a turn of its own
+    monkeypatch.setattr(attempts, "TURN_S", 0.0)  # each file has a turn of its own
     monkeypatch.setattr(process, "be_idle", lambda: None)
     return ModelSite(base)
 
@@ -77,7 +77,7 @@ class Copying(ModelAct):
     def prepare(self) -> None:
         shutil.rmtree(self.site.shelf, ignore_errors=True)
         Path(self.site.policy.paths.audit).unlink(missing_ok=True)
-        shutil.rmtree(f"{self.site.paths.errands}/{COPIES.name}", ignore_errors=True)
+        shutil.rmtree(f"{self.site.paths.queue}/{COPIES.name}", ignore_errors=True)
         assert self._ask() == ""
 
     def act(self) -> int:

@@ -11,7 +11,8 @@ import pytest
 from tests.faults.acts import ONE, WHOLE, Act, deaths
 from tests.lib.faults import Done, Fault, Faults
 from tests.lib.wings.step_images.step_caches import Run
-from warmstart import run_end, view
+from warmstart import view
+from warmstart.ending.release import release
 from warmstart.host.deadline import after
 from warmstart.run import state as runs
 
@@ -45,8 +46,8 @@ class Providing(Act):
         assert record is not None
         context = run.context
         with runs.job_lock(run.state, 7, after(1)):
-            ending = run_end.Ending(context.policy, context.paths, record, context.audit, context.store)
-            wrong += map(str, run_end.release(ending, after(10)))
+            failure = release(context._replace(run=record, deadline=after(10)), None).failure
+            wrong += [str(failure)] if failure else []
         context.store.close()
         places = (run.state, context.paths.view, record.workspace)
         return wrong + [f"{place}/{name} is left" for place in places for name in os.listdir(place)]

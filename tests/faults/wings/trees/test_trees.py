@@ -46,7 +46,7 @@ class Packing(Act):
         shutil.rmtree(self._site.store / "artifacts", ignore_errors=True)
         Path(self._site.policy.paths.audit).unlink(missing_ok=True)
         shutil.rmtree(self._site.paths.work, ignore_errors=True)
-        shutil.rmtree(f"{self._site.paths.errands}/{requests.PACKS.name}", ignore_errors=True)
+        shutil.rmtree(f"{self._site.paths.queue}/{requests.PACKS.name}", ignore_errors=True)
         assert self._site.ask(self._site.trees / "env")
 
     def run(self, fault: Fault | None = None, stop_at: int = 0) -> Done:

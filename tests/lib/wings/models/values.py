@@ -12,13 +12,13 @@ from tests.lib.node import NODE, POLICY, Node
 from tests.lib.runs import a_run
 from warmstart.audit.log import Log
 from warmstart.entry import background
-from warmstart.errand import Asker, Errand, Errands
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.policy.shared import SharedPath
+from warmstart.queue import Asker, Item, Queue
 from warmstart.run import state as runs
 from warmstart.wings.models import requests
-from warmstart.wings.models.errands import prune
+from warmstart.wings.models.attempts import prune
 from warmstart.wings.models.requests import COPIES, ModelRequest
 from warmstart.wings.models.shelf import Set, on_node, path_of, take
 
@@ -79,7 +79,7 @@ class ModelSite(Node):
     def copy(self, model: Path, user: Identity = ALICE, job: int = 7, shared: SharedPath | None = None) -> str:
         """Ask for copies as a prolog does, and run the program that makes them; return its problem, "" if none."""
         self.ask(model, user, job, shared)
-        self.run_errands()
+        self.run_queue()
         failed = [event for event in self.events("model.copy-failed") if event["model"] == str(model)]
         return str(failed[-1]["error"]["reason"]) if failed and not self.sets(str(model)) else ""
 
@@ -88,11 +88,14 @@ class ModelSite(Node):
         asker = Asker(job, user.uid, user.name, "test")
         requests.ask(self.paths, ModelRequest(str(model), user.gid, asker, shared))
 
-    def run_errands(self) -> None:
-        background.main(str(self.base), [COPIES.name, NODE])
+    def run_queue(self) -> None:
+        """Make the attempts that are due, in this process."""
+        queue = Queue(self.paths, COPIES)
+        while due := queue.due():
+            background.main(str(self.base), [COPIES.name, NODE, due[0].key])
 
-    def waiting(self) -> list[Errand]:
-        return Errands(self.paths, COPIES).all()
+    def waiting(self) -> list[Item]:
+        return Queue(self.paths, COPIES).all()
 
     def prune(self) -> int:
         """Do what maintenance does; return how many sets went."""
@@ -100,9 +103,9 @@ class ModelSite(Node):
 
     def due(self) -> None:
         """Let the next attempts begin at once."""
-        errands = Errands(self.paths, COPIES)
-        for errand in errands.all():
-            errands.hasten(errand)
+        queue = Queue(self.paths, COPIES)
+        for item in queue.all():
+            queue.hasten(item)
 
     def sets(self, model: str = "") -> list[Set]:
         return [item for item in on_node(self.policy, self.paths) if model in ("", item.about.model)]

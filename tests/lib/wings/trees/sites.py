@@ -20,6 +20,7 @@ from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.policy.shared import SharedPath
+from warmstart.queue import Queue
 from warmstart.store import maintenance
 from warmstart.store.bundles import Offer
 from warmstart.wings.trees import packing, requests
@@ -88,7 +89,8 @@ class TreeSite(Node):
         return requests.ask(self.paths, asked) is not None
 
     def pack(self) -> None:
-        assert background.main(str(self.base), [requests.PACKS.name, NODE]) == 0
+        for item in Queue(self.paths, requests.PACKS).due():
+            assert background.main(str(self.base), [requests.PACKS.name, NODE, item.key]) == 0
 
     def offers_of(self, user: Identity | None = None) -> list[Offer]:
         with self.client() as store:

@@ -12,7 +12,7 @@ from tests.lib.node import NODE
 from tests.lib.wings.models.values import ALICE, ModelSite
 from warmstart.host import detached
 from warmstart.run import state as runs
-from warmstart.wings.models import errands
+from warmstart.wings.models import attempts
 from warmstart.wings.models.commands import models
 
 WEIGHTS = b"weights of a model"
@@ -38,7 +38,7 @@ def test_copies_and_what_waits_are_listed(here: ModelSite, monkeypatch: pytest.M
     def fails(*_: object) -> str:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(errands, "copy_in_child", fails)
+    monkeypatch.setattr(attempts, "copy_in_child", fails)
     second = here.model("two", WEIGHTS)
     here.copy(second)
     done = run(here, "list")

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.lib.wings.models.values import ALICE, BOB, ModelSite, snapshot
-from warmstart.errand import Errands
 from warmstart.host.files import opened_dir
 from warmstart.policy.keys import User
 from warmstart.policy.shared import SharedPath
+from warmstart.queue import Queue
 from warmstart.run import state as runs
-from warmstart.wings.models import client, errands, shelf
+from warmstart.wings.models import attempts, client, shelf
 from warmstart.wings.models.client import copy_in_child
 from warmstart.wings.models.requests import COPIES, ModelRequest
 
@@ -76,19 +76,19 @@ def during(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], object], *, bef
             act(size)
         return digest
 
-    monkeypatch.setattr(errands, "copy_in_child", copy)
+    monkeypatch.setattr(attempts, "copy_in_child", copy)
 
 
 def test_users_take_turns(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two files: who has a small model does not wait for a large one, which goes on where it was."""
-    monkeypatch.setattr(errands, "TURN_S", 0.0)
+    monkeypatch.setattr(attempts, "TURN_S", 0.0)
     copied: list[int] = []
     during(monkeypatch, copied.append)
     large = here.model("large", *[WEIGHTS] * 4)
     small = here.model("small", WEIGHTS * 2, user=BOB)
     here.ask(large)
     here.ask(small, BOB, 8)
-    here.run_errands()
+    here.run_queue()
     assert (len(copied), copied.index(2 * len(WEIGHTS)) <= 1) == (5, True)
     assert [(event["model"], event["fetched_bytes"]) for event in here.events("model.copied")] == [
         (str(small), 2 * len(WEIGHTS)),
@@ -99,15 +99,15 @@ def test_users_take_turns(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_is_withdrawn_meanwhile_is_not_gone_on_with(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no other turn, and the room that it had is given back."""
-    monkeypatch.setattr(errands, "TURN_S", 0.0)
+    monkeypatch.setattr(attempts, "TURN_S", 0.0)
 
     def withdraw(_: int) -> None:
-        for errand in here.waiting():
-            Errands(here.paths, COPIES).drop(errand.key)
+        for item in here.waiting():
+            Queue(here.paths, COPIES).drop(item.key)
 
     during(monkeypatch, withdraw)
     here.ask(here.model("one", WEIGHTS, WEIGHTS))
-    here.run_errands()
+    here.run_queue()
     assert (here.waiting(), here.sets()) == ([], [])
     (file,) = here.files()
     assert not file.endswith(".copying")
@@ -115,11 +115,11 @@ def test_what_is_withdrawn_meanwhile_is_not_gone_on_with(here: ModelSite, monkey
 
 def test_a_model_has_its_room_before_another_begins(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two that together have none would otherwise both be copied in part, and neither whole."""
-    monkeypatch.setattr(errands, "TURN_S", 0.0)
+    monkeypatch.setattr(attempts, "TURN_S", 0.0)
     here.policy_of(keep=f"{3 * len(WEIGHTS)}B")
     for name, job in (("first", 7), ("second", 8)):
         here.ask(here.model(name, WEIGHTS, WEIGHTS), ALICE, job, rule_of(here))  # by a rule there is no user's share
-    here.run_errands()
+    here.run_queue()
     assert len(here.sets()) == 1  # whichever came first
     (failed,) = here.events("model.copy-failed")
     assert "what jobs have used within a day stays" in failed["error"]["reason"]
@@ -150,8 +150,8 @@ def test_an_attempt_goes_on_where_the_last_one_failed(here: ModelSite, monkeypat
     problems = []
 
     def look(_: int) -> None:
-        (errand,) = here.waiting()
-        request = Errands(here.paths, COPIES).read(errand, ModelRequest)
+        (item,) = here.waiting()
+        request = Queue(here.paths, COPIES).read(item, ModelRequest)
         problems.append(request.problem if request else "")
 
     during(monkeypatch, look)
@@ -196,7 +196,7 @@ def test_the_oldest_of_whoever_has_most_goes_first(here: ModelSite) -> None:
 
 
 def test_nothing_is_begun_that_has_no_room_on_the_disk(here: ModelSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errands, "room", lambda _: 1)
+    monkeypatch.setattr(attempts, "room", lambda _: 1)
     assert "has no room for" in here.copy(here.model("one", WEIGHTS))
     assert here.files() == []
 

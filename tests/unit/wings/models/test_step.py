@@ -10,12 +10,12 @@ import pytest
 from tests.lib.policy_site import offering
 from tests.lib.runs import a_context, changed, result
 from warmstart import view
-from warmstart.errand import Errands
 from warmstart.host import detached, linux
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import WorkerSilent
 from warmstart.policy.keys import User
 from warmstart.policy.shared import SharedPath
+from warmstart.queue import Queue
 from warmstart.request import Request, RequestInvalid
 from warmstart.steps.contract import Context, Outcome
 from warmstart.wings.models import look as looking
@@ -82,7 +82,7 @@ def test_copies_are_listed_over_their_files(context: Context, model: Path) -> No
     assert (ways, outcome.notices, outcome.degraded) == ([("copy", "")], (), [])
     assert outcome.detail == {str(model): "read from copies of 1 files, 18 bytes"}
     assert (Path(context.paths.state, "7", f"tree-model-{name}")).exists()
-    assert not Errands(context.paths, COPIES).all()
+    assert not Queue(context.paths, COPIES).all()
 
 
 def test_many_have_one_copy_of_what_trusted_users_own(context: Context, model: Path) -> None:
@@ -91,9 +91,9 @@ def test_many_have_one_copy_of_what_trusted_users_own(context: Context, model: P
     rules = tuple(SharedPath(f"{model.parent}/*", owners, "site", "all") for owners in ((User("x", 1),), mine))
     for _ in range(2):
         shown(context, model, shared=rules)
-    errands = Errands(context.paths, COPIES)
-    (errand,) = errands.all()
-    request = errands.read(errand, ModelRequest)
+    queue = Queue(context.paths, COPIES)
+    (item,) = queue.all()
+    request = queue.read(item, ModelRequest)
     assert request
     assert request.shared == rules[-1]
     assert [(event["reason"], event["rule"]) for event in result(context).get("models", [])] == [
@@ -119,7 +119,7 @@ def test_a_second_job_has_it_copied(context: Context, model: Path) -> None:
     told = f"model {model} is read from the shared file system: it is"
     assert first.notices == (f"{told} copied to this node when a job names it here again within a day",)
     assert second.notices == (f"{told} being copied to this node for later jobs",)
-    assert [errand.owner for errand in Errands(context.paths, COPIES).all()] == [str(context.run.uid)]
+    assert [item.owner for item in Queue(context.paths, COPIES).all()] == [str(context.run.uid)]
     os.utime(model / "model.bin", (1, 1))
     assert shown(context, model)[1][-1] == ("itself", "first")
     assert view.shown(context.run.directory) == []

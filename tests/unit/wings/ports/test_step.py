@@ -13,7 +13,8 @@ import pytest
 
 from tests.lib.runs import a_context, a_job, a_policy
 from tests.lib.wings.ports.values import a_rendezvous
-from warmstart import plan, run_end
+from warmstart import plan
+from warmstart.ending import release
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.job import Job
@@ -22,9 +23,7 @@ from warmstart.plan import NotOffered
 from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant
 from warmstart.run import state as runs
-from warmstart.run_end import Ending
 from warmstart.runner import Refused, Step
-from warmstart.steps import release
 from warmstart.steps.contract import Context
 from warmstart.store.board import DIRECTORY, Whose
 from warmstart.store.layout import StoreFailed
@@ -90,7 +89,7 @@ class Nodes:
         context = self.context(job)
         record = runs.load(context.paths.state, job.id)
         assert record is not None
-        release.run(context._replace(run=record._replace(workspace="")), release.Options())
+        release.release(context._replace(run=record._replace(workspace="")), None)
 
     @property
     def ledger(self) -> list[str]:
@@ -232,11 +231,10 @@ def test_the_ports_outlive_a_prolog_that_was_undone(nodes: Nodes) -> None:
     context = nodes.context(TWO)
     record = runs.load(context.paths.state, 7)
     assert record is not None
-    ending = Ending(context.policy, context.paths, record._replace(workspace=""), context.audit, context.store)
-    run_end.undo(ending, after(5))
+    release.release(context._replace(run=record._replace(workspace="")), None, with_wings=False)
     assert (len(nodes.ledger), nodes.answers) == (1, [])
-    job = run_end.JobOnNode("n1", 7, [])
-    run_end.end_wings(with_ports(context.policy), context.paths, job, context.audit, after(5))
+    job = release.JobOnNode("n1", 7, [])
+    release.end_wings(with_ports(context.policy), context.paths, job, context.audit, after(5))
     assert nodes.ledger == []
 
 

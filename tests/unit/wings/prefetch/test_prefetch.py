@@ -12,7 +12,6 @@ import pytest
 from tests.lib.node import Node
 from tests.lib.policy_site import MINIMAL, Compile
 from tests.lib.superblocks import image
-from warmstart.errand import Errands
 from warmstart.host import detached
 from warmstart.host.deadline import after
 from warmstart.images import choice
@@ -28,6 +27,7 @@ from warmstart.paths import NodePaths
 from warmstart.policy import load
 from warmstart.policy.document import PolicyInvalid
 from warmstart.policy.keys import Credentials, Match, PrivateRepository
+from warmstart.queue import Queue
 from warmstart.wings.prefetch import work
 from warmstart.wings.prefetch.work import FAILED, PRESENT, REQUESTED
 
@@ -104,7 +104,7 @@ def test_what_has_failed_waits_an_hour(kept: Node, age: float, uid: int, result:
     """So that no registry is asked in vain each time; a user's own failure does not count."""
     assert run(kept) == [REQUESTED]
     (request,) = written(kept)
-    Errands(here(kept), IMPORTS).drop(request.key)
+    Queue(here(kept), IMPORTS).drop(request.key)
     failure = RememberedFailure.of(ImageNotFound(image=IMAGE))._replace(uid=uid)
     requests.remember_failure(here(kept), request.image, failure)
     note = os.path.join(here(kept).imports, f"{request.image}.failed")

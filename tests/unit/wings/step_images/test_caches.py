@@ -16,7 +16,8 @@ import pytest
 
 from tests.lib.runs import changed, result
 from tests.lib.wings.step_images.step_caches import FIRST, IMAGE, OTHER, Run
-from warmstart import run_end, view, wing
+from warmstart import view, wing
+from warmstart.ending.release import release
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DiskFailed
@@ -153,8 +154,7 @@ def test_the_end_of_a_run_ends_who_makes_caches(run: Run, monkeypatch: pytest.Mo
     record = runs.load(run.state, 7)
     assert record
     context = run.context
-    ending = run_end.Ending(context.policy, context.paths, record, context.audit, context.store)
-    assert run_end.release(ending, after(10)) == []
+    assert release(context._replace(run=record), None).failure is None
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
     assert not os.path.exists(record.directory)
 

@@ -15,11 +15,11 @@ from tests.lib.policy_site import defaults, offering
 from tests.lib.runs import a_context, a_job, a_run, result
 from tests.lib.wings.trees.sites import NOT_ROOT, TreeSite
 from warmstart import plan, view
-from warmstart.errand import Errands
 from warmstart.paths import NOTHING
 from warmstart.policy.keys import User
 from warmstart.policy.match import Grant
 from warmstart.policy.shared import SharedPath
+from warmstart.queue import Queue
 from warmstart.request import Request, RequestInvalid
 from warmstart.runner import Prepared
 from warmstart.seed import node_cache, together
@@ -134,8 +134,8 @@ def rewrite(site: Shown, ago_s: float, **changes: str) -> str:
     """Have the one attempt at a request begun so long ago; return when the next one may begin, as clocks show it."""
     (item,) = requests.waiting(site.context.paths)
     due = int(time.time() - ago_s + requests.PACKS.backoff_s)
-    tried = item.errand._replace(attempts=1, due=due)
-    Errands(site.context.paths, requests.PACKS).put(tried, item.request._replace(**changes))  # type: ignore[arg-type]
+    tried = item.item._replace(attempts=1, due=due)
+    Queue(site.context.paths, requests.PACKS).put(tried, item.request._replace(**changes))  # type: ignore[arg-type]
     return time.strftime("%H:%M", time.gmtime(due))
 
 
@@ -148,7 +148,7 @@ def test_a_pack_that_never_ended_is_not_called_one_that_runs(site: Shown, monkey
     again = rewrite(site, 60)
     (notice,) = site.run()
     (item,) = requests.waiting(site.context.paths)
-    since = time.strftime("%H:%M", time.gmtime(item.errand.tried(requests.PACKS)))
+    since = time.strftime("%H:%M", time.gmtime(item.item.tried(requests.PACKS)))
     assert notice.endswith(f"; a pack of it began at {since} UTC; another one may begin after {again} UTC")
 
 

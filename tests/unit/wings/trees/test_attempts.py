@@ -12,10 +12,10 @@ import pytest
 from tests.lib.node import SCOPE
 from tests.lib.policy_site import offering
 from tests.lib.wings.trees.sites import ME, TreeSite
-from warmstart.errand import KEPT_S, Errand, Errands
 from warmstart.host.deadline import after
 from warmstart.policy.keys import User
 from warmstart.policy.shared import SharedPath
+from warmstart.queue import KEPT_S, Item, Queue
 from warmstart.wings.trees import current, packing, place, requests
 from warmstart.wings.trees.offered import directory
 from warmstart.wings.trees.requests import PACKS, TreeRequest
@@ -60,7 +60,7 @@ def test_what_cannot_be_packed_waits(node: TreeSite, monkeypatch: pytest.MonkeyP
     (failed,) = node.events("tree.pack-failed")
     assert (failed["error"]["code"], failed["attempt"]) == ("tree-refused", 1)
     (item,) = requests.waiting(node.paths)
-    assert (item.errand.attempts, item.request.refused) == (1, True)
+    assert (item.item.attempts, item.request.refused) == (1, True)
     assert (node.left(), stored(node)) == ([], [])
 
 
@@ -95,7 +95,7 @@ def test_what_cannot_be_shared_is_told_to_whoever_asks(node: TreeSite) -> None:
     assert other is not None
     assert (problem in other.request.problem, other.next > time.time()) == (True, True)
     assert requests.due(node.paths) == []
-    Errands(node.paths, PACKS).put(waiting.errand._replace(due=int(time.time())), waiting.request)
+    Queue(node.paths, PACKS).put(waiting.item._replace(due=int(time.time())), waiting.request)
     other = requests.ask(node.paths, carols)
     assert other is not None
     assert (other.request.problem, other.next) == ("", 0)  # its cause may be gone
@@ -125,7 +125,7 @@ def test_a_pack_makes_room_in_the_quota_of_its_scope(node: TreeSite) -> None:
     assert [event["error"]["code"] for event in node.events("tree.pack-failed")] == ["cache-quota-exceeded"]
     os.utime(first, (time.time() - 4 * 3600, time.time() - 4 * 3600))
     (item,) = requests.waiting(node.paths)
-    Errands(node.paths, PACKS).put(item.errand._replace(due=int(time.time()), attempts=0), item.request)
+    Queue(node.paths, PACKS).put(item.item._replace(due=int(time.time()), attempts=0), item.request)
     node.pack()
     (removed,) = node.events("bundle.removed")
     assert (removed["bundle"], removed["tree"]) == (first.stem, str(tree))
@@ -172,7 +172,7 @@ def request(tree: str = "/t", uid: int = 1) -> TreeRequest:
 
 def tried(node: TreeSite, item: TreeRequest, ago_s: float = 0.0) -> None:
     due = int(time.time() - ago_s + PACKS.backoff_s)
-    Errands(node.paths, PACKS).put(Errand(str(item.uid), due, 1, item.key), item)
+    Queue(node.paths, PACKS).put(Item(str(item.uid), due, 1, item.key), item)
 
 
 def due(node: TreeSite) -> set[tuple[str, int]]:
@@ -201,7 +201,7 @@ def test_a_request_that_is_about_to_be_forgotten_is_made_anew(node: TreeSite) ->
 
 def test_a_damaged_request_goes(node: TreeSite) -> None:
     requests.ask(node.paths, request())
-    errands = Errands(node.paths, PACKS)
-    Path(errands.directory, errands.all()[0].name).write_text("{")
+    queue = Queue(node.paths, PACKS)
+    Path(queue.directory, queue.all()[0].name).write_text("{")
     assert requests.due(node.paths) == []
-    assert errands.all() == []
+    assert queue.all() == []

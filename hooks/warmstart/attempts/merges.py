@@ -5,47 +5,44 @@ from __future__ import annotations
 import time
 
 from warmstart.audit import events
-from warmstart.errand import Errand, Kind
-from warmstart.errands.loop import DONE, LATER, Outcome, Turn, Work
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
+from warmstart.queue import at_work
 from warmstart.repack import parts as merge
 from warmstart.repack.parts import Merged
-from warmstart.repack.rewrite import RepackSettings, absorb, clear_stage
+from warmstart.repack.rewrite import RepackSettings, clear_stage
 from warmstart.session import Session
 from warmstart.slurm.nodes import first
 from warmstart.steps import harvest
-from warmstart.store import bundles, parts
+from warmstart.store import parts
 from warmstart.store.bundles import BundleDamaged
 from warmstart.store.layout import Namespace
-from warmstart.store.manifest import ManifestUnreadable, Producer
+from warmstart.store.manifest import ManifestUnreadable
 from warmstart.store.parts import PARTS, Listing, Part, RunParts
 
-USER_S = 600.0  # for the runs of one user; the next process does the rest
 MERGE_S = 900.0  # for reading, unpacking, packing and publishing what a run has in one namespace
 MOST_NAMED = 20  # nodes or entries in an event
 
 
-def in_store(session: Session, _: Kind) -> list[Errand]:
-    """Return the runs that are due; their names begin with the user's uid."""
-    names = session.store.run(session.store_deadline(), parts.due, time.time())
-    return [Errand(name.partition(".")[0], 0, 0, name) for name in names]
+def run(session: Session) -> int:
+    """Publish what is due, unless another process of this node does; return how many runs that was."""
+    done = 0
+    with at_work(session.paths, PARTS) as is_ours:
+        names = session.store.run(session.store_deadline(), parts.due, time.time()) if is_ours else []
+        for name in names:
+            clear_stage(session.paths.merging)  # what a process has left that died
+            with session.isolated(f"parts of {name}"):
+                done += _publish(session, RunParts(session.store.path, name))
+    return done
 
 
-def enter(session: Session) -> bool:
-    """Remove what a process has left that died."""
-    clear_stage(session.paths.merging)
-    return True
-
-
-def publish(turn: Turn) -> Outcome:
-    """Publish one run, if it is still due and no other node does."""
-    session, run = turn.session, RunParts(turn.session.store.path, turn.errand.key)
+def _publish(session: Session, run: RunParts) -> bool:
+    """Publish one run, if it is still due and no other node does; return whether nothing of it is left."""
     with session.store.locked_parts(run, session.store_deadline()) as is_ours:
         listing = session.store.parts(run, session.store_deadline()) if is_ours else None
         if listing is None or not parts.is_due(listing.standing, time.time()):
-            return LATER
-        return DONE if _Merge(session, run, listing).all() else LATER
+            return False
+        return _Merge(session, run, listing).all()
 
 
 class _Merge:
@@ -56,7 +53,6 @@ class _Merge:
         self._run = run
         self._listing = listing
         self._is_old = listing.standing.since < time.time() - parts.KEPT_S
-        self._is_round = parts.is_round(run.name)
         self._merged: list[Merged] = []
         producers = [part.producer for part in listing.parts]
         labels = parts.labels(run.name)
@@ -71,11 +67,6 @@ class _Merge:
         for bundle, problem in self._listing.damaged.items():
             self._drop(bundle, problem)
         missing = self._listing.standing.missing
-        if self._is_round and missing:  # half a union makes the next job half warm
-            for part in self._listing.parts:
-                self._drop(part.bundle, f"its round lacks {', '.join(missing[:MOST_NAMED])}")
-            self._remove([])
-            return True
         is_whole = True
         for where, group in merge.by_namespace(self._listing).items():
             done = False
@@ -122,30 +113,18 @@ class _Merge:
             else:
                 self._tell(where, merged)
                 self._remove([*left])
-                if self._is_round and merged.published.bundle:
-                    self._absorb(settings, where, merged.draft.producer)
                 return
 
     def _tell(self, where: Namespace, merged: Merged) -> None:
         published, draft = merged.published, merged.draft
         if published.bundle:
             self._merged.append(merged)
-            running = {"running": True} if self._is_round else {}
-            fields = {**published._asdict(), "superseding": len(published.superseding), **running}
+            fields = {**published._asdict(), "superseding": len(published.superseding)}
             self._put(where, **fields, entries=len(draft.entries))
         if late := sorted(draft.based_on.keys() - {*published.superseding}):
             examples = [(entry, harvest.SUPERSEDED) for entry in late[:MOST_NAMED]]
             reasons = {harvest.SUPERSEDED: len(late)}
             self._put(where, rejected=reasons, rejected_examples=examples)
-
-    def _absorb(self, settings: RepackSettings, where: Namespace, job: Producer) -> None:
-        """Make one bundle of what the job's rounds have published: an overlay has few layers."""
-        with self._session.isolated(f"bundles of {self._run.name}"):
-            made_by = self._session.store.worker.run(self._session.store_deadline(), bundles.of_job, where, job)
-            absorbed = absorb(settings, where, made_by, bundles.MOST_BYTES, after(MERGE_S))
-            if absorbed.bundle:
-                told = {"profile": where.profile, "namespace": where.name, "scope": where.scope}
-                self._audit.emit(events.BUNDLE_COMPACTED, **told, **absorbed._asdict())
 
     def _put(self, where: Namespace, **fields: object) -> None:
         """Add to what the log says of a cache; a run has several of a profile if its steps have images."""
@@ -159,6 +138,3 @@ class _Merge:
 
     def _remove(self, bundles: list[str]) -> None:
         self._session.store.worker.run(self._session.store_deadline(), parts.remove, self._run, bundles)
-
-
-WORK = {PARTS: Work(Kind(PARTS), publish, due=in_store, enter=enter, owner_s=USER_S)}

@@ -1,4 +1,4 @@
-"""Deferred harvests: maintenance finishes what an epilog had no time for, within bounds; losses have a reason."""
+"""Runs that wait: what an epilog had no time for is harvested and removed, within bounds; losses are told."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pytest
 
 from tests.lib import mounts
 from tests.lib.late_node import LateNode
-from tests.lib.left_runs import damage, runs_left
 from tests.lib.node import Node
 from tests.lib.numba_entries import FOLDER, numba_entries
 from tests.lib.runs import a_job
-from warmstart.errand import at_work
-from warmstart.errands import harvests
-from warmstart.harvest import deferred
-from warmstart.harvest.deferred import HARVESTS
+from warmstart.attempts import endings
+from warmstart.ending import waiting
+from warmstart.ending.release import WAITS
+from warmstart.ending.waiting import ENDINGS
 from warmstart.profiles import judge
 from warmstart.profiles.contract import Profile
+from warmstart.queue import at_work
 from warmstart.store import bundles
 
 pytestmark = [pytest.mark.threat(15), pytest.mark.usefixtures("capable_host", "busy")]
@@ -28,8 +28,8 @@ MANY = 100
 COPIED_S = 12  # what all of them take to copy; half of the budget of 3 s is for that
 
 
-def test_what_there_is_no_time_for_is_finished_by_maintenance(base: Path) -> None:
-    """The epilog ends in time and reports the rest; maintenance publishes it, and nothing remains.
+def test_what_there_is_no_time_for_is_finished_off_the_clock(base: Path) -> None:
+    """The epilog ends in time and says so; the rest is published later, and nothing remains.
 
     In a cache that a bundle of the store's is mounted in; `LateNode`'s below begin empty.
     """
@@ -47,15 +47,16 @@ def test_what_there_is_no_time_for_is_finished_by_maintenance(base: Path) -> Non
     size = sum(len(data) for files in entries.values() for data in files.values())
     with mounts.slow(base, Path(node.paths.stage), size // COPIED_S):
         assert node.run("epilog", late).status == 0
-    assert "numba: the epilog had no time or no space; maintenance harvests it" in node.remarks(late.id)
-    assert (run.stat().st_mode & 0o7777, (run / "tmp").exists()) == (0o700, False)
+    assert f"numba: {WAITS}" in node.remarks(late.id)
+    (moved,) = node.workspace.glob(".2.*")
+    assert (moved.stat().st_mode & 0o7777, (moved / "tmp").exists(), run.exists()) == (0o700, False, False)
     for hook in ("prolog", "epilog"):  # a requeue of the job is not disturbed by it, nor the other way round
         assert node.run(hook, late).status == 0
-    assert run.exists()
+    assert moved.exists()
     assert node.command("maintain", "--node", "n1").exit_code == 0
-    assert not run.exists()
-    assert str(run) not in Path("/proc/self/mountinfo").read_text()
-    assert os.listdir(f"{node.base}/run/warmstart/n1/errands/harvests") == []
+    assert not moved.exists()
+    assert str(node.workspace) not in Path("/proc/self/mountinfo").read_text()
+    assert os.listdir(f"{node.base}/run/warmstart/n1/queue/endings") == []
     assert sum(bundle["entries"] for bundle in node.json("cache", "list")) == 1 + MANY
     assert node.events("harvest.dropped") == []
 
@@ -63,17 +64,18 @@ def test_what_there_is_no_time_for_is_finished_by_maintenance(base: Path) -> Non
 @pytest.fixture
 def node(base: Path, monkeypatch: pytest.MonkeyPatch) -> LateNode:
     """Yield a node, whose disk counts as empty whatever this machine's."""
-    monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: False)
+    monkeypatch.setattr(waiting, "is_short_of_space", lambda _workspace: False)
     return LateNode(base)
 
 
-def test_orphans_are_told_from_deferred_harvests(node: LateNode) -> None:
+def test_orphans_are_told_from_runs_that_wait(node: LateNode) -> None:
     for number in (1, 2):
         node.epilog(node.run_of(number))
     left = node.left()
-    assert left == node.waiting() == ["1.00000001", "2.00000002"]
-    with at_work(node.paths, HARVESTS.name) as mine:
+    assert (left, node.waiting()) == ([".1.00000001", ".2.00000002"], ["1.00000001", "2.00000002"])
+    with at_work(node.paths, ENDINGS.name) as mine, pytest.MonkeyPatch.context() as patch:
         assert mine
+        patch.setattr("warmstart.maintenance.node.PATIENCE_S", 0.1)
         node.maintain()
         assert node.left() == left
     node.maintain()
@@ -83,46 +85,28 @@ def test_orphans_are_told_from_deferred_harvests(node: LateNode) -> None:
 
 
 def test_too_many_runs_and_the_oldest_go(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: False)
-    node = LateNode(base, "harvest: {deferred: 2}")
+    monkeypatch.setattr(waiting, "is_short_of_space", lambda _workspace: False)
+    node = LateNode(base, "harvest: {waiting: 2}")
     for number in (1, 2, 3):
         node.epilog(node.run_of(number))
-    assert node.left() == node.waiting() == ["2.00000002", "3.00000003"]
+    assert (node.left(), len(node.waiting())) == ([f".{name}" for name in node.waiting()], 2)
     policy = Path(node.installation.policy)
-    policy.write_text(policy.read_text().replace("deferred: 2", "deferred: 0"))
+    policy.write_text(policy.read_text().replace("waiting: 2", "waiting: 0"))
     node.epilog(node.run_of(4))
     assert node.left() == node.waiting() == []
     node.maintain()
-    assert set(node.dropped().values()) == {deferred.NO_ROOM}
+    assert set(node.dropped().values()) == {waiting.NO_ROOM}
     assert len(node.dropped()) == 4
 
 
-def test_a_full_disk_takes_deferred_harvests_first(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_full_disk_runs_that_wait_go_first(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.epilog(node.run_of(1))
+    node.later(-60)
     answers = iter([True, False])
-    monkeypatch.setattr(deferred, "is_short_of_space", lambda _workspace: next(answers))
+    monkeypatch.setattr(waiting, "is_short_of_space", lambda _workspace: next(answers))
     node.epilog(node.run_of(2))
-    assert node.left() == node.waiting() == ["2.00000002"]
-    node.maintain()
-    assert node.dropped() == {"1.00000001": deferred.NO_SPACE}
-
-
-def test_an_age_and_a_damaged_record(node: LateNode) -> None:
-    for number in (1, 3, 4):
-        node.epilog(node.run_of(number))
-    old = runs_left(node.paths, HARVESTS)[0]
-    assert old.run
-    deferred.defer(node.paths, HARVESTS, old.run, time.time() - deferred.LONGEST_SECONDS - 60)
-    damage(node.paths, HARVESTS, "3.00000003")
-    node.maintain()
-    assert node.dropped() == {
-        "1.00000001": deferred.TOO_OLD,
-        "3.00000003": deferred.DAMAGED,
-    }
-    assert (node.left(), node.waiting()) == (["3.00000003"], [])  # an orphan now
-    assert set(node.seen()) == set(numba_entries(4))
-    node.maintain()
-    assert node.left() == []
+    assert (node.left(), node.waiting()) == ([".2.00000002"], ["2.00000002"])
+    assert node.dropped() == {"1.00000001": waiting.NO_SPACE}
 
 
 @pytest.mark.threat(30)
@@ -142,22 +126,25 @@ def test_a_validation_that_is_late_keeps_what_was_judged(node: LateNode, monkeyp
     node.epilog(node.run_of(1, entries=entries))
     with monkeypatch.context() as patch:
         patch.setattr(judge, "_reason", hang)
-        patch.setitem(harvests.WORK, HARVESTS.name, harvests.WORK[HARVESTS.name]._replace(owner_s=12.0))
+        patch.setattr(endings, "PART_S", 6.0)
         node.maintain()
     assert f"{FOLDER}/m.f-2.py311" in node.seen()
     assert node.waiting() == ["1.00000001"]
     node.maintain()
     assert set(node.seen()) == entries.keys() - {f"{FOLDER}/m.f-1.py311"}
-    assert [sum(cache["rejected"].values()) for cache in node.caches() if "rejected" in cache] == [1]
+    assert [sum(cache["rejected"].values()) for cache in node.caches() if "rejected" in cache] == [
+        1,
+        1,
+    ]  # each attempt judges it
     assert (node.left(), node.waiting()) == ([], [])
 
 
-def test_a_scope_that_is_full_takes_nothing_and_nothing_is_spooled(base: Path) -> None:
+def test_a_scope_that_is_full_takes_nothing_and_nothing_waits(base: Path) -> None:
     site = LateNode(base, "maintenance: {per_user: 10KiB}")  # less than its first bundle
     site.publish({f"e{number}": {f"e{number}.nbi": os.urandom(4000)} for number in range(3)})
     site.publish(numba_entries(9), scope="site")
     assert site.epilog(site.run_of(1), budget=30.0) == ["cache-quota-exceeded"]
-    assert not os.path.exists(site.paths.spool)
+    assert site.waiting() == []
     assert set(site.seen()) == {"e0", "e1", "e2"}
     assert site.left() == []
     policy = Path(site.installation.policy)
@@ -171,7 +158,7 @@ def test_what_fails_shows_in_the_report(base: Path) -> None:
     node.publish({f"e{number}": {f"e{number}.nbi": os.urandom(4000)} for number in range(3)})
     node.epilog(node.run_of(1))
     (report,) = node.json("maintain", "--node", "n1")
-    assert (report["harvested"], len(report["failed"])) == (1, 1)
+    assert (report["ended"], len(report["failed"])) == (1, 1)
     assert "user-1-a" in report["failed"][0]
     assert (node.left(), node.waiting()) == ([], [])
     node.epilog(node.run_of(2))
@@ -187,10 +174,10 @@ def test_what_a_prolog_had_no_budget_for_is_not_published_again(node: LateNode, 
     assert node.epilog(record, budget=30.0) == ([] if store_answers else ["store-failed"])
     if not store_answers:
         (node.base / "away").rename(node.store)
-        assert len(os.listdir(node.paths.spool)) == 1
+        assert node.waiting() == [record.name]
     node.maintain()
-    assert not os.path.exists(node.paths.spool) or os.listdir(node.paths.spool) == []
-    assert [event["entries"] for event in node.harvested()] == ([0] if store_answers else [])
+    assert node.waiting() == []
+    assert [event["entries"] for event in node.harvested()] == [0]
     assert node.published() == []
     assert {path.stem for path in node.directory().glob("*.sqsh")} == {first}
     assert set(node.seen().values()) == {first}

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import time
 
-from warmstart.errand import Errand, Errands, Kind
-from warmstart.errands.loop import DONE, LATER, Outcome, Turn, Work
 from warmstart.errors import WarmstartError
+from warmstart.queue import DONE, LATER, Item, Outcome, Queue
 from warmstart.session import Session
 from warmstart.wings.trees import events, packing, requests
 from warmstart.wings.trees.current import TreeUnusable
 from warmstart.wings.trees.requests import PACKS, TreeRequest
 from warmstart.wings.trees.walk import TreeRefused
 
-
-def to_pack(session: Session, kind: Kind) -> list[Errand]:
-    """Return the requests that are due; forget old ones."""
-    Errands(session.paths, kind).forget_old()
-    return [item.errand for item in requests.due(session.paths)]
+KIND = PACKS
 
 
-def pack(turn: Turn) -> Outcome:
+def attempt(session: Session, item: Item) -> Outcome:
     """Make one attempt at a tree, and audit it under the job that asked first."""
-    session, errands, started = turn.session, Errands(turn.session.paths, PACKS), time.monotonic()
-    request = errands.read(turn.errand, TreeRequest)
+    queue, started = Queue(session.paths, PACKS), time.monotonic()
+    request = queue.read(item, TreeRequest)
     if request is None:
         return DONE
+    if requests.is_refused(session.paths, request):  # another user's, of the same tree, until that is tried again
+        return LATER
     audit = session.audit.for_job(**request.asker._asdict())
     if request.problem:  # who asks meanwhile hears that it is tried
         request = request._replace(problem="", refused=False)
-        errands.put(turn.errand, request)
+        queue.put(item, request)
     try:
         packed = packing.pack_tree(request, session.paths, session.policy, session.store, audit)
     except (WarmstartError, OSError) as error:
@@ -40,9 +37,8 @@ def pack(turn: Turn) -> Outcome:
         )
         session.failures.append(failure)
         told, refused = str(failure.fields.get("problem", failure)), isinstance(failure, TreeRefused)
-        errands.put(turn.errand, request._replace(problem=told, refused=refused))
-        attempt = turn.errand.attempts
-        audit.emit(events.TREE_PACK_FAILED, tree=request.tree, attempt=attempt, error=failure.as_audit())
+        queue.put(item, request._replace(problem=told, refused=refused))
+        audit.emit(events.TREE_PACK_FAILED, tree=request.tree, attempt=item.attempts, error=failure.as_audit())
         return LATER
     if packed:
         audit.emit(
@@ -58,6 +54,3 @@ def pack(turn: Turn) -> Outcome:
             duration_ms=round((time.monotonic() - started) * 1000, 3),
         )
     return DONE
-
-
-WORK = {PACKS.name: Work(PACKS, pack, due=to_pack, by_maintenance=False)}

@@ -12,29 +12,28 @@ from functools import partial
 
 from warmstart.audit import events
 from warmstart.audit.log import Log
-from warmstart.errand import Errands
-from warmstart.errands.loop import DONE, LATER, Apart, Outcome, Turn, Work
 from warmstart.errors import WarmstartError
 from warmstart.host import process
 from warmstart.images import unpacking
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.unpacking import Tree
 from warmstart.images.unpacks import UNPACKS, ImageNotUnpacked, UnpackRequest
+from warmstart.queue import DONE, LATER, Item, Outcome, Queue
+from warmstart.session import Session
 
-HOOK = "unpack"  # of its events
-MOST = 2  # at a time on a node: each uses all of its processors
+KIND = UNPACKS
 
 
-def unpack(turn: Turn) -> Outcome:
+def attempt(session: Session, item: Item) -> Outcome:
     """Make one attempt at an image, and audit it under the job that asked first."""
-    session, errands = turn.session, Errands(turn.session.paths, UNPACKS)
-    request = errands.read(turn.errand, UnpackRequest)
+    queue = Queue(session.paths, UNPACKS)
+    request = queue.read(item, UnpackRequest)
     if request is None:
         return DONE
     audit = session.audit.for_job(**request.job._asdict())
     if request.problem:  # who asks meanwhile waits for this attempt
         request = request._replace(problem="")
-        errands.put(turn.errand, request)
+        queue.put(item, request)
     store, started = ImageStoreClient(session.store.worker, session.policy.paths.store), time.monotonic()
     try:
         about = unpacking.unpack(
@@ -52,16 +51,15 @@ def unpack(turn: Turn) -> Outcome:
             else ImageNotUnpacked(image=request.reference, problem=error.strerror or str(error))
         )
         session.failures.append(failure)
-        errands.put(turn.errand, request._replace(problem=str(failure.fields.get("problem", failure))))
-        attempt = turn.errand.attempts
-        audit.emit(events.IMAGE_UNPACK_FAILED, image=request.reference, attempt=attempt, error=failure.as_audit())
+        queue.put(item, request._replace(problem=str(failure.fields.get("problem", failure))))
+        audit.emit(events.IMAGE_UNPACK_FAILED, image=request.reference, attempt=item.attempts, error=failure.as_audit())
         return LATER
     if about:
         took = round((time.monotonic() - started) * 1000, 3)
         audit.emit(
             events.IMAGE_UNPACKED,
             image=request.reference,
-            tree=turn.errand.key,
+            tree=item.key,
             bytes=about.bytes,
             files=about.files,
             fetched_bytes=about.packed,
@@ -87,8 +85,3 @@ class _Priority:
         if self._is_idle != (not is_awaited):
             self._is_idle = not is_awaited
             process.set_idle(self._is_idle)
-
-
-WORK = {
-    UNPACKS.name: Work(UNPACKS, unpack, by_maintenance=False, apart=Apart(HOOK, MOST, str)),
-}

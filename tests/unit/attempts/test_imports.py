@@ -13,9 +13,8 @@ import pytest
 
 from tests.lib.node import NODE, Node
 from tests.lib.superblocks import image
+from warmstart.attempts import imports as imports_attempt
 from warmstart.entry import background
-from warmstart.errand import Errand, Errands
-from warmstart.errands import imports as imports_errand
 from warmstart.errors import WarmstartError
 from warmstart.images import choice
 from warmstart.images.importers.base import ImageNotFound, RegistryUnreachable
@@ -28,6 +27,7 @@ from warmstart.images.store import published
 from warmstart.images.store.eviction import ImageQuotaExceeded
 from warmstart.images.store.layout import image_name
 from warmstart.policy.keys import Credentials, Match, PrivateRepository
+from warmstart.queue import Item, Queue
 
 DIGEST = f"sha256:{'ab' * 32}"
 IMAGE = f"reg.example.com/a@{DIGEST}"
@@ -49,7 +49,7 @@ def ask(site: Node, /, attempts: int = 0, **changes: Any) -> ImportRequest:  # n
         reference=IMAGE, kind=kind, private="", user="ws-alice", uid=os.getuid(),
         cluster="test", job_id=7, asked=time.time(),
     )._replace(**changes)  # fmt: skip
-    Errands(site.paths, IMPORTS).put(Errand(str(request.uid), int(request.asked), attempts, request.key), request)
+    Queue(site.paths, IMPORTS).put(Item(str(request.uid), int(request.asked), attempts, request.key), request)
     return request
 
 
@@ -121,7 +121,7 @@ def test_a_failure_is_told_and_tried_again_if_that_may_help(
     assert failure.code == event["error"]["code"]
     assert left(node) == [request] * stays
     assert requests.submit(node.paths, request._replace(asked=time.time())) == ""
-    assert len(Errands(node.paths, IMPORTS).due()) == 1
+    assert len(Queue(node.paths, IMPORTS).due()) == 1
     notes = list(node.store.glob("images/failed/*.json"))
     assert len(notes) == (not isinstance(error, ZeroDivisionError))
 
@@ -150,7 +150,7 @@ def test_the_last_attempt_ends_the_request(node: Node, monkeypatch: pytest.Monke
 def test_an_import_that_has_died_too_often_is_given_up(
     node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, counted: str | None, why: str
 ) -> None:
-    monkeypatch.setattr(imports_errand, "MEMORY_EVENTS", str(tmp_path / "memory.events"))
+    monkeypatch.setattr(imports_attempt, "MEMORY_EVENTS", str(tmp_path / "memory.events"))
     if counted is not None:
         (tmp_path / "memory.events").write_text(counted)
     flights = imports(monkeypatch, publish)
@@ -255,7 +255,7 @@ def test_a_cancelled_import_says_so(
     request = ask(node)
 
     def cancel(_: Flight) -> NoReturn:
-        Errands(node.paths, IMPORTS).drop(request.key)
+        Queue(node.paths, IMPORTS).drop(request.key)
         handlers[-1](15, None)
 
     imports(monkeypatch, cancel)
@@ -275,10 +275,10 @@ def test_a_host_that_shuts_down_leaves_the_request(
 
 
 def test_a_request_that_is_gone_or_damaged(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    flights, request, errands = imports(monkeypatch, publish), ask(node), Errands(node.paths, IMPORTS)
-    Path(errands.directory, errands.all()[0].name).write_bytes(b"{")
+    flights, request, queue = imports(monkeypatch, publish), ask(node), Queue(node.paths, IMPORTS)
+    Path(queue.directory, queue.all()[0].name).write_bytes(b"{")
     assert (run(node, request), run(node, request)) == (0, 0)
-    assert (flights, errands.all()) == ([], [])
+    assert (flights, queue.all()) == ([], [])
 
 
 def test_nothing_is_imported_while_warmstart_is_off(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,6 @@ from functools import partial
 from typing import NoReturn
 
 from warmstart.audit import events
-from warmstart.errand import Errands
-from warmstart.errands.loop import DONE, LATER, Apart, Outcome, Turn, Work
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import read_small
@@ -26,7 +24,7 @@ from warmstart.images.credentials import CredentialsUnusable, login_at
 from warmstart.images.importers.base import Importer, ImportFailed
 from warmstart.images.imports import making, requests
 from warmstart.images.imports.making import Stopped
-from warmstart.images.imports.requests import IMPORTS, MOST_ATTEMPTS, PARALLEL, ImportAbandoned, ImportRequest
+from warmstart.images.imports.requests import IMPORTS, MOST_ATTEMPTS, ImportAbandoned, ImportRequest
 from warmstart.images.query import Obtained, Requester, Site, query_by_rules
 from warmstart.images.reference import Reference, check_allowed, parse
 from warmstart.images.store.client import ImageStoreClient
@@ -34,29 +32,30 @@ from warmstart.images.store.layout import IMPORT_S, Charged
 from warmstart.images.store.published import RememberedFailure
 from warmstart.policy.keys import Policy
 from warmstart.policy.match import including
+from warmstart.queue import DONE, LATER, Item, Outcome, Queue
+from warmstart.session import Session
 from warmstart.steps.image import tell_import
 
-HOOK = "import"  # of its events
+KIND = IMPORTS
 MEMORY_EVENTS = "/sys/fs/cgroup/memory.events"  # of a container; a whole machine has none there
 _LONGEST_EVENTS = 4096
 OVERTIME_S = 60.0  # after its deadline the process is killed: something hangs
 
 
-def make(turn: Turn) -> Outcome:
+def attempt(session: Session, item: Item) -> Outcome:
     """Make one attempt at an import."""
-    session = turn.session
-    request = Errands(session.paths, IMPORTS).read(turn.errand, ImportRequest)
+    request = Queue(session.paths, IMPORTS).read(item, ImportRequest)
     if request is None:
         return DONE
-    return _Import(turn, request).run()
+    return _Import(session, item, request).run()
 
 
 class _Import:
     """One import of one request."""
 
-    def __init__(self, turn: Turn, request: ImportRequest) -> None:
-        self._session = session = turn.session
-        self._errand = turn.errand
+    def __init__(self, session: Session, item: Item, request: ImportRequest) -> None:
+        self._session = session
+        self._item = item
         self._request = request
         self._audit = session.audit.bind(job_id=request.job_id, cluster=request.cluster)
 
@@ -110,14 +109,14 @@ class _Import:
         The request stays, as when the host shuts down, unless somebody has removed it to cancel the import.
         """
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        is_cancelled = Errands(self._session.paths, IMPORTS).find(self._errand.key) is None
+        is_cancelled = Queue(self._session.paths, IMPORTS).find(self._item.key) is None
         raise Stopped(128 + number, self._abandoned("it was cancelled") if is_cancelled else None)
 
     def _obtain(self, deadline: Deadline) -> Obtained | None:
         """Return the image, or None if another host imports it."""
         if self._request.is_expired():
             raise self._abandoned(requests.EXPIRED)
-        if self._errand.attempts > MOST_ATTEMPTS:
+        if self._item.attempts > MOST_ATTEMPTS:
             raise self._abandoned(f"its process has died {MOST_ATTEMPTS} times{_killed_for_memory()}")
         reference, policy = parse(self._request.reference), self._session.policy
         check_allowed(reference, policy.images.allowed)
@@ -157,11 +156,11 @@ class _Import:
     def _drop_others(self) -> None:
         """Drop the requests of all others who want the image: they have waited for this attempt."""
         with suppress(OSError):
-            requests.drop_others(self._session.paths, self._errand)
+            requests.drop_others(self._session.paths, self._item)
 
     def _failed(self, error: WarmstartError) -> Outcome:
         """Tell the audit and the waiting hooks; the request goes if another attempt would be useless."""
-        session, request, attempts = self._session, self._request, self._errand.attempts
+        session, request, attempts = self._session, self._request, self._item.attempts
         failure = RememberedFailure.of(error, request.uid)
         is_over = isinstance(error, UserError | ImportAbandoned) or attempts >= MOST_ATTEMPTS or request.is_expired()
         session.failures.append(error)
@@ -191,6 +190,3 @@ def _killed_for_memory() -> str:
             if name == b"oom_kill" and int(count):
                 return f"; the kernel has killed {int(count)} processes for want of memory here"
     return ""
-
-
-WORK = {IMPORTS.name: Work(IMPORTS, make, by_maintenance=False, apart=Apart(HOOK, PARALLEL, requests.image_of))}

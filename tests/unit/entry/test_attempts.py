@@ -1,4 +1,4 @@
-"""Errands that a process of its own does each: which begins next, how many at a time, and what ends one."""
+"""Attempts, each in a process of its own: which begins next, how many at a time, and what ends one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from typing import NamedTuple
 import pytest
 
 from tests.lib.node import NODE, Node
-from tests.lib.own_processes import OwnProcesses, apart
-from warmstart.errand import Errand, Errands, Kind, at_work
-from warmstart.errands import processes
-from warmstart.errands.loop import DONE, Work
+from tests.lib.own_processes import KIND, OwnProcesses
+from warmstart.entry.background import make_attempts
 from warmstart.images.imports import requests
 from warmstart.images.imports.requests import ImportRequest
 from warmstart.paths import NodePaths
-from warmstart.session import open_session
+from warmstart.queue import Item, Queue, at_work
 
 LONG_S, SHORT_S = 7200.0, 60.0
 
@@ -37,32 +35,31 @@ def paths(tmp_path: Path) -> NodePaths:
 
 
 def ask(node: OwnProcesses, *keys: str, ago_s: int = 0) -> None:
-    """Ask for errands, each of the owner that its key begins with, one a second."""
+    """Ask for items, each of the owner that its key begins with, one a second."""
     for number, key in enumerate(keys):
-        node.errands.put(Errand(key[0], int(node.now) - ago_s + number, 0, key), Wish())
+        node.queue.put(Item(key[0], int(node.now) - ago_s + number, 0, key), Wish())
 
 
-def all_short(_: Errand) -> float:
+def all_short(_: Item) -> float:
     return SHORT_S
 
 
 def begun(node: OwnProcesses) -> list[str]:
-    return [errand.key for errand in node.begun]
+    return [item.key for item in node.begun]
 
 
 @pytest.mark.threat(38)
 def test_owners_take_turns(paths: NodePaths, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks for many lets those who come later go first with theirs; each owner's come in their order."""
-    node = OwnProcesses(paths, apart(1), all_short, monkeypatch)
+    node = OwnProcesses(paths, all_short, monkeypatch)
     ask(node, "a0", "a1", "a2", "a3", "b0", "b1", "b2", "c0", ago_s=100)
     node.run()
-    # One more begins beside another owner's, so two are at work.
     assert begun(node) == ["a0", "b0", "c0", "a1", "b1", "a2", "b2", "a3"]
 
 
 @pytest.mark.threat(38)
 def test_who_has_the_fewest_at_work_is_next(paths: NodePaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    node = OwnProcesses(paths, apart(3), lambda e: LONG_S if e.owner == "a" else SHORT_S, monkeypatch)
+    node = OwnProcesses(paths, lambda e: LONG_S if e.owner == "a" else SHORT_S, monkeypatch, KIND._replace(parallel=3))
     ask(node, "a0", "a1", "a2", "a3", ago_s=100)
     ask(node, "b0", "b1")
     node.run()
@@ -71,13 +68,13 @@ def test_who_has_the_fewest_at_work_is_next(paths: NodePaths, monkeypatch: pytes
 
 @pytest.mark.threat(38)
 def test_who_asks_for_one_after_the_other_has_no_more_turns(paths: NodePaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    node = OwnProcesses(paths, apart(2), all_short, monkeypatch)
+    node = OwnProcesses(paths, all_short, monkeypatch, KIND._replace(parallel=2))
     ask(node, *(f"{owner}{number}" for owner in "bcd" for number in range(3)), ago_s=50)
     ask(node, "a0")
     asked = iter(["a1", "a2"])
 
     def again() -> None:
-        if not any(errand.owner == "a" for errand in node.errands.all()) and (key := next(asked, "")):
+        if not any(item.owner == "a" for item in node.queue.all()) and (key := next(asked, "")):
             ask(node, key)
 
     node.each = again
@@ -87,12 +84,14 @@ def test_who_asks_for_one_after_the_other_has_no_more_turns(paths: NodePaths, mo
 
 
 @pytest.mark.threat(38)
-@pytest.mark.parametrize("most", [1, 2, 3])
+@pytest.mark.parametrize("most", [2, 3])
 def test_no_owner_holds_the_last_place_while_another_one_waits(
     paths: NodePaths, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """Who comes first may have all; then one more begins for the others, and for nobody else."""
-    node = OwnProcesses(paths, apart(most), lambda e: LONG_S if e.owner == "m" else SHORT_S, monkeypatch)
+    node = OwnProcesses(
+        paths, lambda e: LONG_S if e.owner == "m" else SHORT_S, monkeypatch, KIND._replace(parallel=most)
+    )
     slow = [f"m{number}" for number in range(most + 2)]
     ask(node, *slow, ago_s=100)
     former = node.spawn
@@ -117,7 +116,7 @@ def test_nobody_is_held_back_by_a_stranger_who_wants_the_same(
     paths: NodePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a user with many requests asks for all images of another one, too. One import is made of each."""
-    node = OwnProcesses(paths, apart(1, requests.image_of), all_short, monkeypatch, requests.IMPORTS)
+    node = OwnProcesses(paths, all_short, monkeypatch, requests.IMPORTS._replace(parallel=1))
 
     def asks(uid: int, *names: str) -> None:
         for name in names:
@@ -135,7 +134,7 @@ def test_nobody_is_held_back_by_a_stranger_who_wants_the_same(
 
     def spawn(program: str, argv: list[str], environ: object) -> int:
         at_work.append(images[requests.image_of(argv[-1])])
-        running = [requests.image_of(errand.key) for _, errand in node.ends.values()]
+        running = [requests.image_of(item.key) for _, item in node.ends.values()]
         assert requests.image_of(argv[-1]) not in running
         return former(program, argv, environ)
 
@@ -145,15 +144,15 @@ def test_nobody_is_held_back_by_a_stranger_who_wants_the_same(
 
 
 def test_one_at_a_time_about_the_same(paths: NodePaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    node = OwnProcesses(paths, apart(8, lambda key: key[1]), all_short, monkeypatch)
-    ask(node, "1a", "2a", "3b", ago_s=9)
+    node = OwnProcesses(paths, all_short, monkeypatch, KIND._replace(parallel=8))
+    ask(node, "a.1", "a.2", "b.3", ago_s=9)
     node.run()
-    assert begun(node) == ["1a", "3b", "2a"]
+    assert begun(node) == ["a.1", "b.3", "a.2"]
 
 
-def test_an_errand_whose_process_dies_has_another_turn_later(paths: NodePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_item_whose_process_dies_has_another_turn_later(paths: NodePaths, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if it died before it counted the attempt; nobody else waits for that."""
-    node = OwnProcesses(paths, apart(1), all_short, monkeypatch)
+    node = OwnProcesses(paths, all_short, monkeypatch, KIND._replace(parallel=2))
     ask(node, "a0", "b0")
     tries: list[float] = []
 
@@ -161,26 +160,26 @@ def test_an_errand_whose_process_dies_has_another_turn_later(paths: NodePaths, m
         if argv[-1] != "a0" or len(tries) == 2:
             return node.spawn(program, argv, environ)
         tries.append(node.now)
-        node.ends[99] = node.now, Errand("a", 0, 0, "none")
+        node.ends[99] = node.now, Item("a", 0, 0, "none")
         return 99
 
     monkeypatch.setattr(node.os, "posix_spawn", dies)
     monkeypatch.setattr(node.time, "sleep", lambda _: setattr(node, "now", node.now + 1))
     node.run()
     assert sorted(begun(node)) == ["a0", "b0"]
-    assert tries[1] - tries[0] >= node.errands.kind.backoff_s
+    assert tries[1] - tries[0] >= node.queue.kind.backoff_s
 
 
 def test_what_is_withdrawn_is_ended(paths: NodePaths, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else is."""
-    node = OwnProcesses(paths, apart(2), lambda _: LONG_S, monkeypatch)
+    node = OwnProcesses(paths, lambda _: LONG_S, monkeypatch, KIND._replace(parallel=2))
     ask(node, "a0", "b0")
     start = node.now
 
     def sleep(_: float) -> None:
         node.now += SHORT_S
         if node.now - start > 3 * SHORT_S:
-            node.errands.drop("a0")
+            node.queue.drop("a0")
 
     monkeypatch.setattr(node.time, "sleep", sleep)
     node.run()
@@ -189,11 +188,11 @@ def test_what_is_withdrawn_is_ended(paths: NodePaths, monkeypatch: pytest.Monkey
 
 
 def test_nothing_begins_while_warmstart_is_off(paths: NodePaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    node = OwnProcesses(paths, apart(1), all_short, monkeypatch)
+    node = OwnProcesses(paths, all_short, monkeypatch)
     ask(node, "a0", "a1", ago_s=9)
     node.each = lambda: setattr(node.installation, "is_off", True)
     node.run()
-    assert (list(node.done), [errand.key for errand in node.errands.all()]) == (["a0"], ["a1"])
+    assert (list(node.done), [item.key for item in node.queue.all()]) == (["a0"], ["a1"])
 
 
 PROGRAM = """\
@@ -213,26 +212,24 @@ def test_real_processes(node: Node, tmp_path: Path) -> None:
     program.parent.mkdir(parents=True)
     program.write_text(PROGRAM.format(python=sys.executable, log=log))
     program.chmod(0o755)
-    kind = Kind("wishes", most=9, backoff_s=60.0)
-    work = Work(kind, lambda _: DONE, apart=apart(2))
-    assert work.apart
-    with open_session(node.installation, "background", NODE) as session:
-        errands = Errands(session.paths, kind)
-        for key in ("a0", "b0", "c0"):
-            errands.put(Errand(key[0], int(time.time()), 0, key), Wish())
-        with at_work(session.paths, kind.name):
-            processes.run(session, work, work.apart)
-        pid = os.fork()
-        if not pid:
-            try:
-                processes.run(session, work, work.apart)
-            finally:
-                os._exit(0)
-        until = time.monotonic() + 20
-        while (not log.exists() or log.read_text().count("\n") < 2) and time.monotonic() < until:
-            time.sleep(0.05)
-        os.kill(pid, signal.SIGTERM)
-        os.waitpid(pid, 0)
+    os.makedirs(node.paths.runtime)
+    kind = KIND._replace(parallel=2)
+    queue = Queue(node.paths, kind)
+    for key in ("a0", "b0", "c0"):
+        queue.put(Item(key[0], int(time.time()), 0, key), Wish())
+    with at_work(node.paths, kind.name):
+        make_attempts(node.installation, NODE, kind)
+    pid = os.fork()
+    if not pid:
+        try:
+            make_attempts(node.installation, NODE, kind)
+        finally:
+            os._exit(0)
+    until = time.monotonic() + 20
+    while (not log.exists() or log.read_text().count("\n") < 2) and time.monotonic() < until:
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGTERM)
+    os.waitpid(pid, 0)
     said = log.read_text().splitlines()
     assert sorted(said[:2]) == [f"wishes {NODE} a0", f"wishes {NODE} b0"]
     assert sorted(said[2:]) == ["ended a0", "ended b0"]

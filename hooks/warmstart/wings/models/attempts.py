@@ -14,8 +14,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from warmstart.audit.log import Log
-from warmstart.errand import Errands
-from warmstart.errands.loop import DONE, LATER, MORE, Outcome, Turn, Work
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import is_of_users_daemon, opened_dir
@@ -23,6 +21,7 @@ from warmstart.host.identity import Identity
 from warmstart.host.space import no_room, room
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy, User
+from warmstart.queue import DONE, LATER, MORE, Item, Outcome, Queue
 from warmstart.session import Session
 from warmstart.wings.models import events, shelf
 from warmstart.wings.models.client import ModelClient, copy_in_child
@@ -31,6 +30,7 @@ from warmstart.wings.models.offered import DAY_S, Models, offered
 from warmstart.wings.models.requests import COPIES, ModelRequest
 from warmstart.wings.models.shelf import About
 
+KIND = COPIES
 LOOK_S = 120.0
 OPEN_S = 60.0
 TURN_S = 60.0
@@ -45,18 +45,19 @@ class Attempt(NamedTuple):
     is_whole: bool
 
 
-def copy(turn: Turn) -> Outcome:
+def attempt(session: Session, item: Item) -> Outcome:
     """Have one turn at a model; audit, under the job that asked first, how an attempt ended."""
-    session, errands, started = turn.session, Errands(turn.session.paths, COPIES), time.monotonic()
-    request = errands.read(turn.errand, ModelRequest)
+    _clear(session)
+    queue, started = Queue(session.paths, COPIES), time.monotonic()
+    request = queue.read(item, ModelRequest)
     if request is None:
         return DONE
     audit = session.audit.for_job(**request.asker._asdict())
     if request.problem:  # who asks meanwhile hears that it is tried
         request = request._replace(problem="")
-        errands.put(turn.errand, request)
+        queue.put(item, request)
     try:
-        attempt = copy_model(request, session, audit, lambda: errands.find(turn.errand.key) is not None)
+        copied = copy_model(request, session, audit, lambda: queue.find(item.key) is not None)
     except (WarmstartError, OSError) as error:
         failure = (
             error
@@ -64,23 +65,23 @@ def copy(turn: Turn) -> Outcome:
             else ModelUnusable(model=request.model, problem=error.strerror or str(error))
         )
         session.failures.append(failure)
-        errands.put(turn.errand, request._replace(problem=str(failure.fields.get("problem", failure))))
-        number = turn.errand.attempts
+        queue.put(item, request._replace(problem=str(failure.fields.get("problem", failure))))
+        number = item.attempts
         audit.emit(events.MODEL_COPY_FAILED, model=request.model, attempt=number, error=failure.as_audit())
         return LATER
-    if attempt is None:
+    if copied is None:
         return DONE
-    request = attempt.request
+    request = copied.request
     seconds = request.seconds + time.monotonic() - started
-    if not attempt.is_whole:
-        errands.put(turn.errand, request._replace(seconds=seconds))
+    if not copied.is_whole:
+        queue.put(item, request._replace(seconds=seconds))
         return MORE
     audit.emit(
         events.MODEL_COPIED,
-        model=attempt.look.path,
+        model=copied.look.path,
         rule=request.shared.rule if request.shared else "",
-        files=len(attempt.look.files),
-        bytes=attempt.look.size,
+        files=len(copied.look.files),
+        bytes=copied.look.size,
         fetched_bytes=request.read,
         duration_ms=round(seconds * 1000, 3),
     )
@@ -253,14 +254,10 @@ def remove(policy: Policy, paths: NodePaths, audit: Log, model: str) -> tuple[in
     return 0, []
 
 
-def _enter(session: Session) -> bool:
+def _clear(session: Session) -> None:
     """Remove what was being copied when the last process died."""
     where = shelf.path_of(session.policy, os.path.basename(session.paths.root))
     with session.isolated("unfinished copies of models"), suppress(FileNotFoundError):
         if where:
             with opened_dir(where) as fd:
                 shelf.give_up(fd)
-    return True
-
-
-WORK = {COPIES.name: Work(COPIES, copy, enter=_enter, by_maintenance=False)}

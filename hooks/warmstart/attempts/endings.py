@@ -1,0 +1,78 @@
+"""End runs that their epilogs had no time for: harvest what is left of them, then remove them."""
+
+from __future__ import annotations
+
+import time
+
+from warmstart.ending import waiting
+from warmstart.ending.removal import close, remove
+from warmstart.ending.waiting import ENDINGS, Waiting
+from warmstart.host.deadline import after
+from warmstart.queue import DONE, LATER, MORE, Item, Outcome, Queue
+from warmstart.run.state import RunOfOtherRelease
+from warmstart.session import Session
+from warmstart.steps import harvest
+from warmstart.steps.contract import Context
+from warmstart.steps.harvest import Harvested, Limits
+
+KIND = ENDINGS
+HARVEST_S = 900.0  # for one attempt at one run
+PART_S = 200.0  # for collecting a profile's entries, and for judging them
+REMOVAL_S = 60.0  # for removing, before another user's run has its turn
+
+
+def attempt(session: Session, item: Item) -> Outcome:
+    """Harvest what is left of a run, or give it up; remove the run if nothing is. Raises `WorkspaceBusy`."""
+    queue = Queue(session.paths, KIND)
+    try:
+        found = waiting.read(queue, item)
+    except RunOfOtherRelease:  # it stays for that one
+        return LATER
+    if found is None:
+        return DONE
+    run = found[1]
+    audit = session.audit.for_job(**run.job_labels)
+    context = Context(session.policy, session.paths, run, audit, after(HARVEST_S), session.store)
+    run = close(run, context.deadline)
+    if not found[0].is_done:
+        for failure in waiting.make_room(context, queue):
+            session.failed(harvest.NAME, failure)
+        found = waiting.read(queue, item)  # it may have made room itself
+    if found is None:
+        return DONE
+    what = found[0]
+    if not what.is_done:
+        is_old = abs(time.time() - what.since) >= waiting.LONGEST_S  # a clock that was set far back ends it, too
+        if reason := waiting.OFF if session.installation.is_off else waiting.TOO_OLD if is_old else "":
+            is_done = waiting.give_up(context, queue, item, (what, run), reason)
+        else:
+            is_done = _harvest(session, context._replace(run=run), queue, item, what)
+        if not is_done:
+            return LATER
+    return DONE if remove(run, after(REMOVAL_S)).is_whole else MORE
+
+
+def _harvest(session: Session, context: Context, queue: Queue, item: Item, what: Waiting) -> bool:
+    """Harvest what is left of a run, and write down what still is. Return whether nothing is."""
+    limits = Limits(session.policy.harvest.max_size, context.deadline, PART_S)
+    with waiting.at_work_on(context.run) as is_ours:
+        if not is_ours:
+            return False
+        done = logged(session, context, limits)
+        waiting.put(queue, item, done.run, what.since, is_done=done.is_done)
+        return done.is_done
+
+
+def logged(session: Session, context: Context, limits: Limits) -> Harvested:
+    """Harvest what is left of a run, and write the line of its job."""
+    started, how, log = time.monotonic(), "failed", context.audit.bind(step=harvest.NAME)
+    try:
+        done = harvest.harvest(context._replace(audit=log), limits)
+        for failure in done.degraded:
+            log.failed(failure)
+        session.failures.extend(done.degraded)
+        how = "failed" if done.degraded else "ok"
+        return done
+    finally:
+        took = round((time.monotonic() - started) * 1000, 3)
+        context.audit.finish(outcome=how, duration_ms=took, run=context.run.name)
