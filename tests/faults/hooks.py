@@ -352,10 +352,11 @@ class SweptNode(Node):
     def compiled(self) -> set[str]:
         """Return what later jobs of the user are offered of Numba."""
         scope = f"user-{self.job.uid}-{self.job.user}"
-        spaces = [
-            Namespace(str(self.store), scope, "numba", path.name) for path in self.store.glob(f"caches/{scope}/numba/*")
-        ]
-        return {entry for where in spaces for names in generations.read(where).names for entry in names}
+        spaces = self.store.glob(f"caches/{scope}/numba/*")
+        with self.client() as client:
+            read = partial(client.worker.run, after(20), generations.read)
+            found = [read(Namespace(str(self.store), scope, "numba", space.name)).names for space in spaces]
+        return {entry for names in found for of_row in names for entry in of_row}
 
     def job_over(self) -> None:
         """Do what slurmctld does when the job is over."""

@@ -42,18 +42,14 @@ def attempt(session: Session, item: Item) -> Outcome:
         return DONE
     what = found[0]
     if not what.is_done:
-        if reason := waiting.OFF if session.installation.is_off else _why_not(what):
+        is_old = abs(time.time() - what.since) >= waiting.LONGEST_S  # a clock that was set far back ends it, too
+        if reason := waiting.OFF if session.installation.is_off else waiting.TOO_OLD if is_old else "":
             is_done = waiting.give_up(context, queue, item, (what, run), reason)
         else:
             is_done = _harvest(session, context._replace(run=run), queue, item, what)
         if not is_done:
             return LATER
     return DONE if remove(run, after(REMOVAL_S)).is_whole else MORE
-
-
-def _why_not(what: Waiting) -> str:
-    """Return why a run is harvested no more, "" if it is. A clock that was set far back ends it, too."""
-    return "" if abs(time.time() - what.since) < waiting.LONGEST_S else waiting.TOO_OLD
 
 
 def _harvest(session: Session, context: Context, queue: Queue, item: Item, what: Waiting) -> bool:

@@ -127,7 +127,7 @@ def test_a_merged_bundle_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc, "MOST_MERGED", 2)
     (merger,) = gc.mergers(listing(row(1), row(2), row(3)), 2, {})
     assert len(merger.rows) == 2
-    lengths = {row(1).sha256: gc.MOST_OF_FILES, row(2).sha256: 1}
+    lengths = {row(1).sha256: bundles.MOST_OF_FILES, row(2).sha256: 1}
     assert gc.mergers(listing(row(1), row(2)), 2, lengths) == []
 
 
