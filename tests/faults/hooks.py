@@ -354,8 +354,8 @@ class SweptNode(Node):
         scope = f"user-{self.job.uid}-{self.job.user}"
         spaces = self.store.glob(f"caches/{scope}/numba/*")
         with self.client() as client:
-            read = partial(client.worker.run, after(20), generations.read)
-            found = [read(Namespace(str(self.store), scope, "numba", space.name)).names for space in spaces]
+            where = [Namespace(str(self.store), scope, "numba", space.name) for space in spaces]
+            found = [client.worker.run(after(20), generations.read, place).names for place in where]
         return {entry for names in found for of_row in names for entry in of_row}
 
     def job_over(self) -> None:
