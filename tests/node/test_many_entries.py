@@ -119,7 +119,7 @@ def cost(site: BenchSite, count: int, others: Sequence[Sequence[str]]) -> dict[s
 
     `others` are the words before the hooks of its other nodes.
     """
-    label = f"of-{count}-for-{len(others)}"
+    label = f"of-{count}-for-{len(others)}-{len([*site.base.glob('of-*')])}"
     write_policy(site, "spank", label)
     run(site, "prolog")
     (path,) = site.prefix.glob("run/warmstart/n1/state/7/run.json")
