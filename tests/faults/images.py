@@ -80,7 +80,7 @@ class ShowAct(Act):
 
     def __init__(self, node: OverlayNode) -> None:
         self._node, self._numbers = node, count(1)
-        self._copy = node.bundle(SEEDED)
+        self._copies = node.bundle(SEEDED), node.bundle({"k/one": b"older", "top": b"older"})
         self._run = self._node.run("0.aaaaaaaa")  # the node mounts the bundle once
         self._show()
         self._run.take_down()
@@ -94,7 +94,7 @@ class ShowAct(Act):
         return self._child(self._show, fault, stop_at)
 
     def _show(self) -> int:
-        self._run.show(self._copy, hidden=["k/two"])
+        self._run.show(*self._copies, hidden=["k/two"])
         return 0
 
     def _child(self, act: Callable[[], int], fault: Fault | None, stop_at: int) -> Done:
@@ -113,7 +113,8 @@ class ShowAct(Act):
 
     def _left(self) -> list[str]:
         """Return the mounts other than the node's own of the bundle."""
-        return [point for point in self._node.mounts() if point != f"layers/{self._copy.row.sha256}"]
+        own = {f"layers/{copy.row.sha256}" for copy in self._copies}
+        return [point for point in self._node.mounts() if point not in own]
 
 
 class TakeDownAct(ShowAct):

@@ -114,7 +114,7 @@ class BenchSite(NamedTuple):
     def fill_caches(self, count: int, there: int = 0) -> None:
         """Publish so many bundles of an entry each for the profiles in turn, as jobs would; `there` are some."""
         self.hook("prolog").run()
-        (path,) = self.prefix.glob("var/lib/warmstart/n1/state/7/run.json")
+        (path,) = self.prefix.glob("run/warmstart/n1/state/7/run.json")
         own = decode(str(path), path.read_bytes()).own
         self.hook("epilog").run()
         for number in range(there, count):
