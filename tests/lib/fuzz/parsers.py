@@ -31,7 +31,7 @@ from tests.lib.superblocks import image
 from warmstart import request, wing
 from warmstart.audit import line
 from warmstart.caches.store import bundles, ending, listing, quota
-from warmstart.caches.store.layout import Damaged, sealed, unsealed
+from warmstart.caches.store.layout import Damaged, Namespace, sealed, unsealed
 from warmstart.caches.store.listing import Listing, Row
 from warmstart.caches.store.look import Generation
 from warmstart.caches.store.merge import NOTHING, Addition
@@ -394,6 +394,12 @@ PARSERS: dict[str, Parser] = {
         _REFUSED,
         ("request.py:of",),
         (b"warmstart: image=reg.example.com/a:1 profiles=numba,triton files=a fresh",),
+    ),
+    "namespace-facts": Parser(
+        _store_file("caches/site/numba/ns/facts", lambda store: bundles.facts(Namespace(store, "site", "numba", "ns"))),
+        _REFUSED,
+        ("caches/store/bundles.py:facts",),
+        (b'{"cpu": "x86-64"}',),
     ),
     "scope-size": Parser(
         _store_file("caches/user-1/used", _count), _REFUSED, ("caches/store/quota.py:_counted",), (b"%020d" % 9,)

@@ -143,6 +143,7 @@ def test_what_the_store_refuses_now_stays_until_later(job: Job, monkeypatch: pyt
     assert not job.is_left()
 
 
+@pytest.mark.threat(47)
 def test_what_is_too_long_is_dropped_and_told(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     job.hand_in("n1", "a" * 50)
     monkeypatch.setattr(bundles, "MOST_OF_USER", 49)
@@ -153,6 +154,7 @@ def test_what_is_too_long_is_dropped_and_told(job: Job, monkeypatch: pytest.Monk
     assert not job.is_left()
 
 
+@pytest.mark.threat(47)
 @pytest.mark.parametrize("text", [b"", b"nonsense", b"0" * 64 + b"\n[]"])
 def test_what_is_damaged_keeps_nothing_else(job: Job, text: bytes) -> None:
     job.hand_in("n1", "a")

@@ -229,10 +229,10 @@ def remove(  # noqa: PLR0917 - what is to go
 
 
 def facts(where: Namespace) -> dict[str, str]:
-    """Return the facts of a namespace; {} if they are not known."""
+    """Return the facts of a namespace, for people; {} if they are not known."""
     with (
         store_errors("read a namespace's facts", where.path),
-        suppress(FileNotFoundError),
+        suppress(FileNotFoundError, ValueError),
         opened_dir(where.path) as fd,
     ):
         known: dict[str, str] = wire.decode(dict[str, str], wire.parse(read_owned(FACTS, MOST_OF_FACTS, fd)))
