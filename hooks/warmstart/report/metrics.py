@@ -54,7 +54,7 @@ REJECTED = Metric("warmstart_entries_rejected", "Entries that were not taken.", 
 DAMAGED = Metric(
     "warmstart_damaged", "Files of the store that were damaged.", ("what",), zeros=(("image",), ("bundle",))
 )
-LOST = Metric("warmstart_lost", "What jobs compiled, and was lost.", ("what",), zeros=(("harvest",), ("bundle",)))
+LOST = Metric("warmstart_lost", "What jobs compiled, and was lost.", ("what",), zeros=(("harvest",),))
 
 CATALOGUE = tuple(value for value in globals().values() if isinstance(value, Metric))
 # Acts that are counted one by one.
@@ -62,7 +62,6 @@ _ACTS: dict[object, tuple[Metric, str]] = {
     events.IMAGE_DAMAGED: (DAMAGED, "image"),
     events.BUNDLE_DAMAGED: (DAMAGED, "bundle"),
     events.HARVEST_DROPPED: (LOST, "harvest"),
-    events.BUNDLE_DROPPED: (LOST, "bundle"),
     events.IMAGE_IMPORT_FAILED: (IMPORTS, "failed"),
 }
 

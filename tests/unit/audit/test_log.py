@@ -98,7 +98,7 @@ def test_what_is_done_for_another_job_has_a_line_of_its_own(log: Path) -> None:
     audit = ProgramLog(str(log), FIELDS)
     other, nothing = (audit.for_job(job_id=job, user="b", uid=2) for job in (8, 9))
     other.put("caches", "numba", entries=1)
-    other.bind(step="harvest").emit(events.BUNDLE_DROPPED, reason="x")
+    other.bind(step="harvest").emit(events.HARVEST_DROPPED, reason="x")
     for done in (other, nothing, audit):
         done.finish(outcome="ok")
     dropped, harvest, own = lines(log)

@@ -75,7 +75,6 @@ def test_caches_and_entries() -> None:
         (act("image.damaged"), metrics.DAMAGED, "image"),
         (act("bundle.damaged"), metrics.DAMAGED, "bundle"),
         (act("harvest.dropped"), metrics.LOST, "harvest"),
-        (act("bundle.dropped"), metrics.LOST, "bundle"),
         (finished(outcome="drained"), metrics.HOOK_RUNS, "prolog drained"),
         (finished(failures=[{"degree": "refused", "code": "x"}]), metrics.FAILURES, "refused x"),
         (finished(failures=[{"step": "seed", "code": "x"}]), metrics.FAILURES, "seed x"),
