@@ -33,7 +33,6 @@ from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, replace_file
 from warmstart.images import notes, scratch, unpacking
 from warmstart.images.imports import requests
-from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.wings import of_wings
 from warmstart.paths import Installation
 from warmstart.policy import trust
@@ -230,7 +229,6 @@ class _NodeMaintenance:
     def _notes(self) -> int:
         """Record the uses of images that steps got without a hook (`images.notes`)."""
         session, recorded = self._session, 0
-        store = ImageStoreClient(session.store.worker, session.policy.paths.store)
         with suppress(FileNotFoundError), self._opened_workspaces() as workspaces:
             for name in os.listdir(workspaces):
                 with (
@@ -239,7 +237,7 @@ class _NodeMaintenance:
                     opened_dir(name, workspaces) as fd,
                 ):
                     recorded += notes.collect(
-                        fd, session.paths.uses, node=session.node, store=store, deadline=after(STORE_SECONDS)
+                        fd, session.paths.uses, node=session.node, store=session.store, deadline=after(STORE_SECONDS)
                     )
         return recorded
 
