@@ -38,7 +38,7 @@ from warmstart.paths import Installation
 from warmstart.policy import trust
 from warmstart.queue import DONE, MORE, Queue, at_work
 from warmstart.run import state
-from warmstart.run.state import JobBusy, Run, RunOfOtherRelease, RunUnreadable
+from warmstart.run.state import JobBusy, RunUnreadable
 from warmstart.seed import node_cache
 from warmstart.seed.node_cache import Keep
 from warmstart.session import (
@@ -296,7 +296,7 @@ class Orphans:
         if not self._may_be_finished(job_id):
             return
         with state.job_lock(session.paths.state, job_id, after(0)):
-            run = self._run(job_id)
+            run = state.load(session.paths.state, job_id)
             if run is None or not self._is_over(job_id):
                 return
             audit = session.audit.for_job(**run.job_labels)
@@ -312,29 +312,11 @@ class Orphans:
 
     def _may_be_finished(self, job_id: int) -> bool:
         """Check without the lock, so that the hooks of a running job do not wait for it."""
-        try:
-            run = state.load(self._session.paths.state, job_id)
-        except RunUnreadable:
-            return self._is_over(job_id)
+        run = state.load(self._session.paths.state, job_id)
         if run is None or self._is_over(job_id):
             return True
         self.topics += run.all_topics
         return False
-
-    def _run(self, job_id: int) -> Run | None:
-        """Return the run, or None. Audits and removes a damaged one, and what wings hold; its job is over."""
-        session = self._session
-        try:
-            return state.load(session.paths.state, job_id)
-        except RunOfOtherRelease:
-            raise
-        except RunUnreadable as error:
-            audit = session.audit.for_job(job_id=job_id)
-            audit.emit(events.RUN_DAMAGED, error=error.as_audit())
-            job, deadline = release.JobOnNode(session.node, job_id, []), after(release.LEDGER_SECONDS)
-            release.end_wings(session.policy, session.paths, job, audit, deadline)
-            state.forget(session.paths.state, job_id)
-            return None
 
     def _remove_stages(self) -> None:
         directory = self._session.paths.stage
