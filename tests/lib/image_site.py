@@ -21,6 +21,7 @@ from warmstart.images.reference import Reference
 from warmstart.images.scratch import Caps
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.paths import NodePaths
+from warmstart.store.client import StoreClient
 
 KEEP = defaults().images.keep._replace(high=99, low=98, lease=600)
 RULES = defaults().images._replace(tag_ttl=600, wait=60, keep=KEEP)
@@ -93,6 +94,13 @@ class Elsewhere(NamedTuple):
 def client(store: Path, worker: InlineWorker | None = None) -> ImageStoreClient:
     """Return the client of a store in a directory."""
     return ImageStoreClient(cast(Worker, worker or InlineWorker()), str(store))
+
+
+def whole_store(store: Path, worker: InlineWorker | None = None) -> StoreClient:
+    """Return the client of the store that also has the bundles."""
+    made = StoreClient(NOBODY, str(store), "n1")
+    made.worker = cast(Worker, worker or InlineWorker())
+    return made
 
 
 def site(store: Path, workspace: Path) -> Site:

@@ -20,7 +20,6 @@ from warmstart.ending.waiting import ENDINGS
 from warmstart.profiles import judge
 from warmstart.profiles.contract import Profile
 from warmstart.queue import at_work
-from warmstart.store import bundles
 
 pytestmark = [pytest.mark.threat(15), pytest.mark.usefixtures("capable_host", "busy")]
 

@@ -9,7 +9,7 @@ from warmstart.ending.removal import close, remove
 from warmstart.ending.waiting import ENDINGS, Waiting
 from warmstart.host.deadline import after
 from warmstart.queue import DONE, LATER, MORE, Item, Outcome, Queue
-from warmstart.run.state import RunOfOtherRelease
+from warmstart.run.state import RunUnreadable
 from warmstart.session import Session
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context
@@ -26,7 +26,7 @@ def attempt(session: Session, item: Item) -> Outcome:
     queue = Queue(session.paths, KIND)
     try:
         found = waiting.read(queue, item)
-    except RunOfOtherRelease:  # it stays for that one
+    except RunUnreadable:  # it stays for that one
         return LATER
     if found is None:
         return DONE

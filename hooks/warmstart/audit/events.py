@@ -9,7 +9,6 @@ from warmstart.audit.line import Event
 
 NODE_DRAINED = Event("node.drained")
 POLICY_REJECTED = Event("policy.rejected")
-RUN_DAMAGED = Event("run.damaged")
 IMAGE_IMPORT_FAILED = Event("image.import-failed")
 IMAGE_IMPORT_CANCELLED = Event("image.import-cancelled")
 IMAGE_IMPORTED = Event("image.imported")

@@ -246,11 +246,9 @@ def _collect_notes(context: Context) -> None:
     if not run.workspace:
         return
     from warmstart.images import notes
-    from warmstart.images.store.client import ImageStoreClient
 
-    store = ImageStoreClient(context.store.worker, context.policy.paths.store)
     with suppress(OSError, StoreError), opened_dir(run.directory) as fd:
-        notes.collect(fd, context.paths.uses, node=run.node, store=store, deadline=after(_STORE_SECONDS))
+        notes.collect(fd, context.paths.uses, node=run.node, store=context.store, deadline=after(_STORE_SECONDS))
 
 
 def _is_removable(paths: NodePaths, orphan: Orphan, is_over: Callable[[int], bool]) -> bool:

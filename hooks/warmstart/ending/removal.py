@@ -19,7 +19,6 @@ from warmstart import view
 from warmstart.errors import ResourceError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import end_flock_holders, opened_dir, remove_tree
-from warmstart.images import scratch
 from warmstart.lean import Iterator, NamedTuple, suppress
 from warmstart.paths import CACHES, MOUNTED, SEED
 from warmstart.run.state import Run
@@ -46,10 +45,7 @@ class Removed(NamedTuple):
 
 
 def remove(run: Run, deadline: Deadline) -> Removed:
-    """Remove a run's directory, and what its imports left beside it. A second call goes on where the first one ended.
-
-    Raises `WorkspaceBusy`.
-    """
+    """Remove a run's directory. A second call goes on where the first one ended. Raises `WorkspaceBusy`."""
     if not run.workspace:
         return Removed()
     try:
@@ -57,7 +53,6 @@ def remove(run: Run, deadline: Deadline) -> Removed:
             in_use = [*_unmount(root, run.going), *(_unmount(root, run.place) if _is_its(root, run) else ())]
             try:
                 remove_tree(root, _closed(root, run).place, deadline)
-                scratch.remove_left(root, run.run_id, deadline)
             except OSError as error:
                 if error.errno != errno.ETIME:
                     raise
@@ -74,8 +69,7 @@ def remove(run: Run, deadline: Deadline) -> Removed:
 def close(run: Run, deadline: Deadline) -> Run:
     """Make the directory of a run that waits root's alone, under its last name; return the run with that.
 
-    Removes its TMPDIR, or some of it if that takes longer than `AT_ONCE_S`, and leftovers of imports.
-    Raises `WorkspaceBusy`.
+    Removes its TMPDIR, or some of it if that takes longer than `AT_ONCE_S`. Raises `WorkspaceBusy`.
     """
     try:
         with opened_dir(run.workspace) as root:
@@ -86,7 +80,6 @@ def close(run: Run, deadline: Deadline) -> Run:
                 except OSError as error:
                     if error.errno != errno.ETIME:
                         raise
-            scratch.remove_left(root, run.run_id, deadline)
     except FileNotFoundError:
         pass
     except OSError as error:

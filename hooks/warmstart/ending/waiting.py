@@ -11,7 +11,7 @@ import os
 import time
 
 from warmstart.audit import events
-from warmstart.ending.removal import AT_ONCE_S, WorkspaceBusy, remove
+from warmstart.ending.removal import AT_ONCE_S, remove
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, try_flock
@@ -19,7 +19,7 @@ from warmstart.host.space import Held, fair_order
 from warmstart.lean import Iterator, NamedTuple, contextmanager
 from warmstart.queue import Item, Kind, Queue
 from warmstart.run import state
-from warmstart.run.state import Caches, Run, RunOfOtherRelease, RunUnreadable
+from warmstart.run.state import Caches, Run
 from warmstart.steps.contract import Context
 
 ENDINGS = Kind("endings", longest_s=3600.0, parallel=2, while_off=True, of_runs=True)
@@ -55,14 +55,9 @@ def put(queue: Queue, item: Item, run: Run, since: float, *, is_done: bool) -> N
 
 
 def read(queue: Queue, item: Item) -> tuple[Waiting, Run] | None:
-    """Return what waits; None if it is done, or damaged: then its tree is an orphan. Raises `RunOfOtherRelease`."""
+    """Return what waits; None if it is done. Raises `RunUnreadable`."""
     waiting = queue.read(item, Waiting)
-    try:
-        run = state.decode(f"{queue.directory}/{item.name}", waiting.run.encode()) if waiting else None
-    except RunOfOtherRelease:
-        raise
-    except RunUnreadable:
-        return None
+    run = state.decode(f"{queue.directory}/{item.name}", waiting.run.encode()) if waiting else None
     return (waiting, run) if waiting and run and run.name == item.key else None
 
 
@@ -70,7 +65,7 @@ def make_room(context: Context, queue: Queue) -> list[WarmstartError]:
     """Give up harvests that wait beyond the policy's number, and more while the disk is short of space.
 
     Those of the user who has most go first, the oldest of them at first; none that an attempt is at work on. Returns
-    the failures: one that cannot be removed keeps no other. Raises `OSError` of the queue.
+    the failures: one that cannot be read or removed keeps no other. Raises `OSError` of the queue.
     """
     failures: list[WarmstartError] = []
     items = sorted(queue.all(), key=lambda item: (item.due, item.key))
@@ -79,13 +74,13 @@ def make_room(context: Context, queue: Queue) -> list[WarmstartError]:
         if given_up >= beyond and not is_short_of_space(context.run.workspace):
             break
         reason = NO_ROOM if given_up < beyond else NO_SPACE
-        found = read(queue, items[number])
-        if found and give_up(context, queue, items[number], found, reason):
-            try:
-                if remove(found[1], after(AT_ONCE_S)).is_whole:
-                    queue.drop(items[number].key)
-            except WorkspaceBusy as error:
-                failures.append(error)
+        try:
+            found = read(queue, items[number])
+            is_given_up = found and give_up(context, queue, items[number], found, reason)
+            if found and is_given_up and remove(found[1], after(AT_ONCE_S)).is_whole:
+                queue.drop(items[number].key)
+        except WarmstartError as error:
+            failures.append(error)
     return failures
 
 

@@ -74,21 +74,12 @@ class Hook(NamedTuple):
         return Context(self.policy, self.paths, run, self.audit, deadline, self.store)
 
     def earlier_run(self) -> Run | None:
-        """Return the run that an earlier hook of the job saved, or None. Audits and removes a damaged one.
-
-        Raises `RunOfOtherRelease`.
-        """
+        """Return the run that an earlier hook of the job saved, or None. Raises `RunUnreadable`."""
         try:
             return state.load(self.paths.state, self.job.id)
-        except state.RunUnreadable as error:
+        except state.RunUnreadable:
             _hide_view(self.paths.view, str(self.job.view_id))
-            if isinstance(error, state.RunOfOtherRelease):
-                raise
-            from warmstart.audit.events import RUN_DAMAGED
-
-            self.audit.emit(RUN_DAMAGED, error=error.as_audit())
-            state.forget(self.paths.state, self.job.id)
-            return None
+            raise
 
     def close(self) -> None:
         """End the worker process of the store's owner."""

@@ -16,8 +16,10 @@ import os
 
 from warmstart.host.deadline import Deadline
 from warmstart.host.untrusted import opened_of_job
-from warmstart.images.store.client import ImageStoreClient, is_recorded
-from warmstart.lean import Iterator, suppress
+from warmstart.lean import TYPE_CHECKING, Iterator, suppress
+
+if TYPE_CHECKING:
+    from warmstart.store.client import StoreClient
 
 FOLDER = "warmstart-images"
 NOTE = ".used-"
@@ -26,20 +28,23 @@ LOOKED_AT = 1000  # of the names in a job's directory are read
 _NAME = r"[0-9a-f]{64}\.[a-z0-9_]{1,32}\.[a-z0-9]{1,32}"
 
 
-def collect(run: int, known: str, *, node: str, store: ImageStoreClient, deadline: Deadline) -> int:
+def collect(run: int, known: str, *, node: str, store: StoreClient, deadline: Deadline) -> int:
     """Record the uses that a job has noted; return how many were new.
 
     `run` is the open directory of a job's run, `known` as for `ImageStoreClient.record_use`: a use that a hook of this
     node has recorded counts. Raises `StoreError`, and `OSError` if the local disk fails.
     """
-    names = [name for name in _notes(run) if not is_recorded(known, name)]
-    if not names:
+    if not (noted := [*_notes(run)]):
         return 0
     from warmstart.images.store import uses
+    from warmstart.images.store.client import ImageStoreClient, is_recorded
+
+    names = [name for name in noted if not is_recorded(known, name)]
 
     # The job's user owns TMPDIR in root's directory of the run, and cannot give it away.
     uid = os.stat("tmp", dir_fd=run, follow_symlinks=False).st_uid
-    return store.run(deadline, uses.record_noted, names, node, uid)
+    images = ImageStoreClient(store.worker, store.path)
+    return images.run(deadline, uses.record_noted, names, node, uid) if names else 0
 
 
 def _notes(run: int) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The private scratch directory of one import: its creation, size limit and removal. Runs as root.
 
     <workspace>/                  root
-        import.<run>.<random>/    root and the import account's group, 0710; locked (flock) while its hook lives
+        import.<run>.<random>/    root and the import account's group, 0710; locked (flock) while its program lives
             disk                  root, 0600: an ext4 file system with the size that an import may take
             <random>/             the import account, 0700: the mounted disk with HOME, TMPDIR, layers and the result
 
@@ -181,18 +181,8 @@ def opened(workspace: str, run_id: str, identity: Identity, caps: Caps) -> Itera
         os.close(parent_fd)
 
 
-def remove_left(workspace: int, run_id: str, deadline: Deadline) -> None:
-    """Remove the scratch directories of a killed hook's imports, none of which may still be alive.
-
-    `workspace` is its descriptor.
-    """
-    for name in os.listdir(workspace):
-        if name.startswith(f"{PREFIX}{run_id}."):
-            _remove(workspace, name, deadline)
-
-
 def remove_abandoned(parent: int) -> None:
-    """Remove the scratch of dead hooks' imports; `parent` is the workspace's descriptor."""
+    """Remove the scratch of dead imports; `parent` is the workspace's descriptor."""
     deadline = after(REMOVAL_S)
     for name in os.listdir(parent):
         if not name.startswith(PREFIX):

@@ -34,13 +34,12 @@ from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, replace_file
 from warmstart.images import notes, scratch, unpacking
 from warmstart.images.imports import requests
-from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.wings import of_wings
 from warmstart.paths import Installation
 from warmstart.policy import trust
 from warmstart.queue import DONE, MORE, Queue, at_work
 from warmstart.run import state
-from warmstart.run.state import JobBusy, Run, RunOfOtherRelease, RunUnreadable
+from warmstart.run.state import JobBusy, RunUnreadable
 from warmstart.seed import eviction
 from warmstart.seed.eviction import Keep
 from warmstart.session import (
@@ -229,7 +228,6 @@ class _NodeMaintenance:
     def _notes(self) -> int:
         """Record the uses of images that steps got without a hook (`images.notes`)."""
         session, recorded = self._session, 0
-        store = ImageStoreClient(session.store.worker, session.policy.paths.store)
         with suppress(FileNotFoundError), self._opened_workspaces() as workspaces:
             for name in os.listdir(workspaces):
                 with (
@@ -238,7 +236,7 @@ class _NodeMaintenance:
                     opened_dir(name, workspaces) as fd,
                 ):
                     recorded += notes.collect(
-                        fd, session.paths.uses, node=session.node, store=store, deadline=after(STORE_SECONDS)
+                        fd, session.paths.uses, node=session.node, store=session.store, deadline=after(STORE_SECONDS)
                     )
         return recorded
 
@@ -297,7 +295,7 @@ class Orphans:
         if not self._may_be_finished(job_id):
             return
         with state.job_lock(session.paths.state, job_id, after(0)):
-            run = self._run(job_id)
+            run = state.load(session.paths.state, job_id)
             if run is None or not self._is_over(job_id):
                 return
             audit = session.audit.for_job(**run.job_labels)
@@ -313,29 +311,11 @@ class Orphans:
 
     def _may_be_finished(self, job_id: int) -> bool:
         """Check without the lock, so that the hooks of a running job do not wait for it."""
-        try:
-            run = state.load(self._session.paths.state, job_id)
-        except RunUnreadable:
-            return self._is_over(job_id)
+        run = state.load(self._session.paths.state, job_id)
         if run is None or self._is_over(job_id):
             return True
         self.topics += run.all_topics
         return False
-
-    def _run(self, job_id: int) -> Run | None:
-        """Return the run, or None. Audits and removes a damaged one, and what wings hold; its job is over."""
-        session = self._session
-        try:
-            return state.load(session.paths.state, job_id)
-        except RunOfOtherRelease:
-            raise
-        except RunUnreadable as error:
-            audit = session.audit.for_job(job_id=job_id)
-            audit.emit(events.RUN_DAMAGED, error=error.as_audit())
-            job, deadline = release.JobOnNode(session.node, job_id, []), after(release.LEDGER_SECONDS)
-            release.end_wings(session.policy, session.paths, job, audit, deadline)
-            state.forget(session.paths.state, job_id)
-            return None
 
     def _remove_stages(self) -> None:
         directory = self._session.paths.stage

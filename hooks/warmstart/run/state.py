@@ -43,25 +43,14 @@ _HEAD = 512  # bytes, in which the uid stands, and before it nobody's text
 MARK = ".of-"  # before the run's name, in its directory
 _HELD = "tree-"  # before the name of something on the node's shelf
 CLAIMED = "claimed:"  # before the reference of an image that was left to pyxis, in place of a digest
-_NOT_OURS = frozenset({errno.EFBIG, errno.ELOOP, errno.EINVAL})  # no file that `save` writes: too long, a link, a FIFO
 
 
 class RunUnreadable(ResourceError):
-    """A run's file cannot be parsed, e.g. after a power failure or on a damaged disk."""
+    """Another release of warmstart wrote a run's file, in a form that this one does not know. It stays."""
 
     code = "run-unreadable"
     template = "{path}: {problem}"
-    hint = "the file was removed; look below the workspace for directories with the job's id"
-
-
-class RunOfOtherRelease(RunUnreadable):
-    """Another release of warmstart wrote the file, in a format that this one does not know. It stays.
-
-    Its code is the same.
-    """
-
-    template = "{path} has format {found}, known is {known}"
-    hint = "install the newer release again on this node; its maintenance finishes the run"
+    hint = "install that release again on this node, and its maintenance finishes the run; else it goes with the boot"
 
 
 class JobBusy(ResourceError):
@@ -316,20 +305,13 @@ def _save(state: str, job_id: int, name: str, data: bytes) -> None:
 def load(state: str, job_id: int) -> Run | None:
     """Return the job's run with the caches of all images, or None if there is none.
 
-    Raises `RunUnreadable` if it is damaged, `FileSystemBroken` or `StateFull` if it cannot be read.
+    Raises `RunUnreadable`, and `FileSystemBroken` or `StateFull` if the disk does not give it.
     """
     path = os.path.join(state, str(job_id), NAME)
-    try:
-        with opened_dir(os.path.dirname(path)) as fd:
-            run = decode(path, read_small(NAME, LONGEST, fd))
-            return run._replace(others=_others(fd, run))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno in _NOT_OURS:
-            raise RunUnreadable(path=path, problem=error.strerror) from error
-        with using_state(path):
-            raise
+    with using_state(path), suppress(FileNotFoundError), opened_dir(os.path.dirname(path)) as fd:
+        run = decode(path, read_small(NAME, LONGEST, fd))
+        return run._replace(others=_others(fd, run))
+    return None
 
 
 def owner(state: str, job_id: int) -> int | None:
@@ -352,7 +334,7 @@ def decode(path: str, data: bytes) -> Run:
         raw = wire.parse(data)
         written = raw.pop("format")
         if written != FORMAT:
-            raise RunOfOtherRelease(path=path, found=ascii(written)[:20], known=FORMAT)
+            raise ValueError(f"it has format {ascii(written)[:20]}, known is {FORMAT}")
         own, *others = [wire.from_object(Caches, caches) for caches in (raw.pop("own"), *raw.pop("others"))]
         return wire.from_object(Run, {**raw, "own": [*Caches()]})._replace(own=own, others=others)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.lib.image_site import client
+from tests.lib.image_site import whole_store
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.images import notes
@@ -15,7 +15,7 @@ NAME = f"{'ab' * 32}.x86_64.oci1"
 
 def collect(store: Path, run: Path) -> int:
     with opened_dir(str(run)) as fd:
-        return notes.collect(fd, str(store.parent / "uses"), node="n1", store=client(store), deadline=after(9))
+        return notes.collect(fd, str(store.parent / "uses"), node="n1", store=whole_store(store), deadline=after(9))
 
 
 def test_what_is_mounted_there_is_not_asked(tmp_path: Path) -> None:

@@ -60,7 +60,6 @@ class Runs:
         run_state.save(self.paths.state, run)
         for path in ("tmp/mine", "cache/numba/code"):
             Path(run.directory, path).write_text("x")
-        (self.workspace / f"import.{run.run_id}.0123").mkdir()
         view.publish(self.paths.view, run, {"environment": "x"})
         make_removable(f"{self.paths.view}/{run.view_id}")
         return run
@@ -216,7 +215,7 @@ def busy_disk(monkeypatch: pytest.MonkeyPatch, runs: Runs) -> list[list[str]]:
 def test_what_takes_long_to_remove_is_left_to_the_queue(runs: Runs, busy_disk: list[list[str]], way: str) -> None:
     run = runs.make()
     WAYS[way](runs, run)
-    going = [f".{run.name}", run.name, "import.0a1b2c3d.0123"]
+    going = [f".{run.name}", run.name]
     assert (runs.left(), runs.saved()) == (sorted(going), None)
     assert tree(f"{runs.workspace}/.{run.name}") == ALL
     assert stat.S_IMODE((runs.workspace / f".{run.name}").stat().st_mode) == 0o700
@@ -224,7 +223,7 @@ def test_what_takes_long_to_remove_is_left_to_the_queue(runs: Runs, busy_disk: l
     assert "failures" not in runs.result()
     other = runs.make(run_id="ffffffff")
     assert runs.attempt(run.name) == DONE
-    assert (runs.left(), runs.saved()) == (["7", "7.00000000", "import.ffffffff.0123"], other)
+    assert (runs.left(), runs.saved()) == (["7", "7.00000000"], other)
 
 
 def test_a_removal_goes_on_in_other_turns(
@@ -341,7 +340,7 @@ def test_only_this_run_ends(runs: Runs, way: str) -> None:
     run = runs.make()
     for _ in range(2):
         WAYS[way](runs, run)
-    assert sorted(os.listdir(runs.workspace)) == [other.place, "import.ffffffff.0123"]
+    assert sorted(os.listdir(runs.workspace)) == [other.place]
     assert tree(other.directory) == [other.mark, *ALL[1:]]
 
 

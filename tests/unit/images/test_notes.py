@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.image_site import InlineWorker, client
+from tests.lib.image_site import InlineWorker, whole_store
 from warmstart.host.deadline import after
 from warmstart.images import notes
 from warmstart.images.store import eviction, uses
@@ -37,7 +37,7 @@ def run(tmp_path: Path) -> Path:
 def collect(store: Path, run: Path) -> int:
     fd = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return notes.collect(fd, str(store.parent / "uses"), node="n1", store=client(store), deadline=after(9))
+        return notes.collect(fd, str(store.parent / "uses"), node="n1", store=whole_store(store), deadline=after(9))
     finally:
         os.close(fd)
 
@@ -79,7 +79,7 @@ def test_what_the_user_made_of_his_directory_costs_nothing(store: Path, run: Pat
     worker = InlineWorker()
     fd = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        notes.collect(fd, str(tmp_path / "uses"), node="n1", store=client(store, worker), deadline=after(9))
+        notes.collect(fd, str(tmp_path / "uses"), node="n1", store=whole_store(store, worker), deadline=after(9))
     finally:
         os.close(fd)
     assert len(worker.calls) == 1

@@ -13,7 +13,7 @@ from tests.lib.cache_files import numba_files
 from tests.lib.node import NODE, SCOPE, Node
 from tests.lib.runs import a_run, changed
 from warmstart.caches.store.gc import BOARD_SECONDS, sweep_top
-from warmstart.ending import release, waiting
+from warmstart.ending import waiting
 from warmstart.ending.waiting import ENDINGS
 from warmstart.host.deadline import Deadline, after
 from warmstart.maintenance.node import Report, maintain_node
@@ -227,20 +227,7 @@ def test_a_part_that_fails_keeps_no_other(node: Host, monkeypatch: pytest.Monkey
     assert [event["code"] for event in node.site.failures()] == ["maintenance-failed"]
 
 
-def test_a_damaged_record_of_a_job_that_is_over_is_forgotten(node: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended: list[release.JobOnNode] = []
-    monkeypatch.setattr(release, "end_wings", lambda _policy, _paths, job, *_: ended.append(job))
-    os.makedirs(f"{node.site.paths.state}/7", mode=0o700)
-    Path(node.site.paths.state, "7", "run.json").write_text("{")
-    node.maintain()
-    assert (node.site.events("run.damaged"), ended) == ([], [])
-    node.over[7] = True
-    node.maintain()
-    assert ended == [release.JobOnNode(NODE, 7, [])]
-    assert [event["job_id"] for event in node.site.events("run.damaged")] == [7]
-
-
-def test_a_record_of_another_release_is_told_and_stays(node: Host) -> None:
+def test_a_run_of_another_release_is_told_and_stays(node: Host) -> None:
     """Its job is over; that release finishes the run when it is in force again."""
     os.makedirs(f"{node.site.paths.state}/7", mode=0o700)
     record = Path(node.site.paths.state, "7", "run.json")
