@@ -20,6 +20,7 @@ from warmstart.ending.waiting import ENDINGS
 from warmstart.profiles import judge
 from warmstart.profiles.contract import Profile
 from warmstart.queue import at_work
+from warmstart.steps import harvest
 
 pytestmark = [pytest.mark.threat(15), pytest.mark.usefixtures("capable_host", "busy")]
 
@@ -186,7 +187,7 @@ def test_no_harvest_is_larger_than_what_a_job_fetches(base: Path, monkeypatch: p
     """The next job publishes the rest. An oversized bundle would keep its entries from all (first wins)."""
     entries = numba_entries(1, 2, 3, 4)
     size = sum(len(data) for data in entries[min(entries)].values())
-    monkeypatch.setattr(bundles, "MOST_BYTES", 1536)
+    monkeypatch.setattr(harvest, "MOST_BYTES", 1536)
     node = LateNode(base)
     assert 2 * size <= 1536 < 3 * size
     for number in (1, 2):
