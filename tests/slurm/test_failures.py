@@ -230,10 +230,10 @@ def test_uninstalled_under_a_running_job(reinstalled: Site) -> None:
     """Its epilog still removes its workspace, and then nothing is left but hooks that do nothing."""
     site, prefix = reinstalled, reinstalled.cluster.prefix
     job, go = start(site)
-    command = ["/usr/bin/make", "-s", "uninstall", f"PREFIX={prefix}"]
-    told = subprocess.run(command, check=True, capture_output=True, text=True, cwd=REPOSITORY)
+    command = [*site.cluster.enter("n1"), "/usr/bin/make", "-s", "-C", str(REPOSITORY), "uninstall", f"PREFIX={prefix}"]
+    told = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "until the jobs that run here have ended" in told.stderr
-    second = site.cluster.wait(site.cluster.submit(SHOW, ALICE, "--nodelist=n2"))
+    second = site.cluster.wait(site.cluster.submit(SHOW, ALICE, "--nodelist=n1"))
     assert "cache=\n" in second.output
     assert (prefix / "lib/warmstart").exists()
     go.touch()
