@@ -229,14 +229,16 @@ def remove(  # noqa: PLR0917 - what is to go
 
 
 def facts(where: Namespace) -> dict[str, str]:
-    """Return the facts of a namespace; {} if they are not known."""
+    """Return the facts of a namespace; {} if they are not known, or damaged."""
     with (
         store_errors("read a namespace's facts", where.path),
         suppress(FileNotFoundError),
         opened_dir(where.path) as fd,
     ):
-        known: dict[str, str] = wire.decode(dict[str, str], wire.parse(read_owned(FACTS, MOST_OF_FACTS, fd)))
-        return known
+        text = read_owned(FACTS, MOST_OF_FACTS, fd)
+        with suppress(ValueError):
+            known: dict[str, str] = wire.decode(dict[str, str], wire.parse(text))
+            return known
     return {}
 
 
