@@ -28,11 +28,6 @@ def left(site: Site, job_id: int) -> list[Path]:
     return [*(site.store / "runs").glob(f"*.{job_id}.*")]
 
 
-def published(site: Site, job_id: int) -> list[dict[str, Any]]:
-    """Return the bundles that a job published."""
-    return site.published(job_id)
-
-
 def handed_in(site: Site, job_id: int) -> list[dict[str, Any]]:
     """Return the parts that a job's nodes handed in."""
     return [cache for cache in site.caches(job_id) if "handed_in" in cache]

@@ -14,7 +14,7 @@ import pytest
 from tests.lib.accounts import ALICE
 from tests.lib.held_hooks import held, wrapped
 from tests.lib.processes import wait_until
-from tests.lib.several_nodes import RULES, agreed, handed_in, left, published
+from tests.lib.several_nodes import RULES, agreed, handed_in, left
 from tests.lib.shell_profiles import profiles
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def test_what_is_published_between_two_prologs_is_shown_by_neither(warm: Site) -
     warm.write_policy(f"seed: {{fetch_budget: 60s}}\n{RULES}")  # which the head node waits for votes
     with held(warm, "prolog", "n2") as go:
         job = warm.cluster.submit(SHOW, ALICE, "--nodelist=n1,n2")
-        wait_until("the proposal", lambda: any((warm.store / "runs").glob("*/caches.proposal")), 30)
+        wait_until("the proposal", lambda: any((warm.store / "runs").glob("*/caches.*.proposal")), 30)
         make(warm, "second")
         go()
         _, seen = ended(warm, job)
@@ -99,7 +99,7 @@ def test_a_node_that_does_not_vote_in_time_makes_all_cold(warm: Site) -> None:
     warm.write_policy(f"seed: {{fetch_budget: 2s}}\n{RULES}")
     with held(warm, "prolog", "n2") as go:
         job = warm.cluster.submit(SHOW, ALICE, "--nodelist=n1,n2")
-        wait_until("the choice", lambda: any((warm.store / "runs").glob("*/caches.choice")), 60)
+        wait_until("the choice", lambda: any((warm.store / "runs").glob("*/caches.*.choice")), 60)
         go()
         _, seen = ended(warm, job)
     assert seen == {"n1": "", "n2": ""}
@@ -136,17 +136,15 @@ def whole(site: Site) -> Site:
 
 
 def test_what_every_rank_compiles_is_warm_on_every_node_of_the_next_run(whole: Site) -> None:
-    """One bundle has it all, under the job that made it, and nothing is left of the parts."""
+    """One generation has all of it, and nothing is left of what the nodes handed in."""
     job, seen = run(whole, STAGES, ALL_NODES)
     assert set(seen.values()) == {""}
-    (bundle,) = published(whole, job)
-    assert (bundle["entries"], bundle["user"]) == (7, ALICE)
     (merged,) = whole.events(job, "harvest.merged")
-    assert (merged["nodes"], merged["missing"]) == (4, [])
+    assert (merged["generation"], merged["bundles"], "problem" in merged) == (1, 4, False)
     again, seen = run(whole, STAGES, ALL_NODES)
     assert seen == dict.fromkeys(("n1", "n2", "n3", "n4"), STAGED)
-    assert published(whole, again) == whole.events(again, "harvest.merged") == []
-    assert os.listdir(whole.store / "parts") == []
+    assert whole.events(again, "harvest.merged") == []
+    assert os.listdir(whole.store / "ending") == []
 
 
 @pytest.mark.parametrize("late", ["n1", "n2"])
@@ -157,10 +155,10 @@ def test_a_job_between_two_harvests_sees_none_of_them(whole: Site, late: str) ->
         wait_until("one node's harvest", lambda: len(handed_in(whole, job)) == 1, 60)
         between = whole.cluster.submit(SHOW, ALICE, "--nodelist=n3,n4")
         assert ended(whole, between, idle=False)[1] == {"n3": "", "n4": ""}
-        assert published(whole, job) == []
+        assert whole.events(job, "harvest.merged") == []
         go()
         ended(whole, job)
-    assert len(published(whole, job)) == 1
+    assert len(whole.events(job, "harvest.merged")) == 1
     warm = "all.bin rank-0.bin rank-1.bin stage-0.bin"
     assert run(whole, SHOW, "--nodelist=n3,n4")[1] == {"n3": warm, "n4": warm}
 

@@ -45,6 +45,7 @@ OWN = {
     "run/state.py:_others": "root's own file; whatever it is, it is left out",
     "steps/seed.py:_Seeding._extract": "has the job's process do it",
     "seed/node_cache.py:place_of": "root's own file beside a copy; whatever it is, it is left out",
+    "steps/seed.py:_Seeding._extract": "starts unsquashfs",
     "seed/node_cache.py:entries_of": "root's own file beside a copy, of a list that was checked",
 }
 

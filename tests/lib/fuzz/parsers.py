@@ -22,7 +22,7 @@ from typing import NamedTuple, cast
 from hypothesis.strategies import SearchStrategy
 
 from tests.lib import cache_files, image_configs
-from tests.lib.bundles import draft
+from tests.lib.bundles import draft, namespace
 from tests.lib.fuzz import layers
 from tests.lib.numba_entries import numba_entry
 from tests.lib.policy_site import defaults
@@ -311,6 +311,12 @@ PARSERS: dict[str, Parser] = {
     "host-list": Parser(_text(nodes.expand), (ValueError,), ("slurm/nodes.py:expand",), (b"n[1-4,7],m[01-03]-x",)),
     "image": Parser(
         lambda data: squashfs.parse(data, 4096), _REFUSED, ("images/squashfs.py:parse",), (image(), image()[:96])
+    ),
+    "facts": Parser(
+        _store_file("caches/user-1/numba/ns/facts", lambda store: bundles.facts(namespace(Path(store)))),
+        _REFUSED,
+        ("caches/store/bundles.py:facts",),
+        (_json({"cpu": "x"}),),
     ),
     "handed-in": Parser(ending._decoded, (ValueError,), ("caches/store/ending.py:_decoded",), (_json(_HANDED),)),
     "image-metadata": Parser(

@@ -229,7 +229,7 @@ def remove(  # noqa: PLR0917 - what is to go
 
 
 def facts(where: Namespace) -> dict[str, str]:
-    """Return the facts of a namespace, for people; {} if they are not known."""
+    """Return the facts of a namespace, for people; {} if they are not known, or damaged."""
     with (
         store_errors("read a namespace's facts", where.path),
         suppress(FileNotFoundError, ValueError),

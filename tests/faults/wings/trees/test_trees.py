@@ -53,7 +53,9 @@ class Packing(Act):
         return self._site.run(self._pack, fault=fault, stop_at=stop_at)
 
     def _pack(self) -> int:
-        return background.main(str(self._site.base), [requests.PACKS.name, self._site.name])
+        due = [item.item.key for item in requests.due(self._site.paths)]
+        argv = [requests.PACKS.name, self._site.name]
+        return max((background.main(str(self._site.base), [*argv, key]) for key in due), default=0)
 
     def check(self, _done: Done, _fault: Fault | None) -> list[str]:
         site = self._site
