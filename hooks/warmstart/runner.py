@@ -40,17 +40,21 @@ class Prepared(NamedTuple):
 
 
 def run_prolog(context: Context, steps: Iterable[Step]) -> Prepared:
-    """Run the steps in order. Raises `UserError` for a verdict and `NodeError` for a drain."""
+    """Run the steps in order; save the run after each. Raises `UserError` for a verdict and `NodeError` for a drain."""
     notices: list[str] = []
     for step in steps:
         if step.in_workspace and not context.run.own.path:
             continue
-        degraded: list[WarmstartError] = []
-        try:
-            context, _ = _run(context, step, degraded, notices)
-        except WarmstartError as error:
-            degraded.append(error)
-        for failure in degraded:
+        outcome = _run(context, step)
+        notices += [f"warmstart: {line}" for line in outcome.notices]
+        failures = [*outcome.degraded]
+        if (run := _merged(context.run, step, outcome)) != context.run:
+            try:
+                state.save(context.paths.state, run)
+                context = context._replace(run=run)
+            except WarmstartError as error:
+                failures.append(error)
+        for failure in failures:
             if isinstance(failure, UserError | NodeError):
                 raise failure
             if step.name == "image" and not step.optional and context.policy.on_error.image != "run-without":
@@ -72,30 +76,24 @@ class Refused(UserError):
         self.hint = cause.hint or self.hint
 
 
-def _run(context: Context, step: Step, degraded: list[WarmstartError], notices: list[str]) -> tuple[Context, Outcome]:
-    """Run one step, audit it and save the run. Adds its non-fatal errors to `degraded`, its lines to `notices`."""
-    started = time.monotonic()
-    audit = context.audit.bind(step=step.name)
+def _run(context: Context, step: Step) -> Outcome:
+    """Run one step, and audit it. An error that it raises is all that it did."""
+    started, audit = time.monotonic(), context.audit.bind(step=step.name)
     try:
         outcome = step.run(context._replace(audit=audit))
     except WarmstartError as error:
-        audit.failed(error)
-        raise
+        outcome = Outcome(degraded=[error])
     finally:
         audit.took(step.name, started)
     for failure in outcome.degraded:
         audit.failed(failure)
-    degraded.extend(outcome.degraded)
-    notices.extend(f"warmstart: {line}" for line in outcome.notices)
     if outcome.detail:
         audit.put("told", step.name, **outcome.detail)
-    run = _merged(outcome.run or context.run, step, outcome)
-    if run != context.run:
-        state.save(context.paths.state, run)
-    return context._replace(run=run), outcome
+    return outcome
 
 
 def _merged(run: Run, step: Step, outcome: Outcome) -> Run:
+    run = outcome.run or run
     environment = {**run.environment, **outcome.environment}
     topics = list(dict.fromkeys((*run.topics, *outcome.topics)))
     wings = list(dict.fromkeys((*run.wings, *filter(None, (step.wing,)))))

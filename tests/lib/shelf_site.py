@@ -91,12 +91,12 @@ class ShelfSite(Node):
         return background.main(str(self.base), [UNPACKS.name, NODE, key.tree])
 
     def job(self, job_id: int = 7) -> Run:
-        """Return the record of a job that runs, which is written."""
+        """Return the run of a job that runs, which is written."""
         self.knows(job_id)
-        record = a_run(job_id=job_id)
+        run = a_run(job_id=job_id)
         os.makedirs(f"{self.paths.state}/{job_id}", mode=0o700, exist_ok=True)
-        runs.save(self.paths.state, record)
-        return record
+        runs.save(self.paths.state, run)
+        return run
 
     def take(self, key: ImageKey, job_id: int = 7) -> Unpacked | None:
         """Take a tree for a job."""

@@ -57,19 +57,19 @@ def answers(look: Callable[[], object]) -> bool:
 
 
 @pytest.fixture
-def record(base: Path) -> Run:
+def run(base: Path) -> Run:
     made = a_run(workspace=str(base), uid=UIDS["ws-alice"])
     for name in ("cache", "tmp"):
         Path(made.directory, name).mkdir(parents=True)
     return made
 
 
-def own_variables(record: Run, _base: Path) -> object:
-    return harvest._own_variables(record.directory)
+def own_variables(run: Run, _base: Path) -> object:
+    return harvest._own_variables(run.directory)
 
 
-def noted(record: Run, _base: Path) -> object:
-    fd = os.open(record.directory, os.O_RDONLY)
+def noted(run: Run, _base: Path) -> object:
+    fd = os.open(run.directory, os.O_RDONLY)
     try:
         return [*notes._notes(fd)]
     finally:
@@ -80,11 +80,11 @@ def noted(record: Run, _base: Path) -> object:
 @pytest.mark.threat(13)
 @pytest.mark.parametrize(("look", "where"), [(own_variables, "cache"), (noted, "tmp")])
 def test_root_does_not_wait_for_a_users_daemon(
-    record: Run, base: Path, look: Callable[[Run, Path], object], where: str
+    run: Run, base: Path, look: Callable[[Run, Path], object], where: str
 ) -> None:
-    place = Path(record.directory, where)
+    place = Path(run.directory, where)
     if not place.exists():
         place.touch()
     with silent(place):
-        ended = answers(lambda: look(record, base))
+        ended = answers(lambda: look(run, base))
     assert ended

@@ -141,7 +141,7 @@ def test_a_pod_ends(site: Site, cluster: PodCluster, profile: str) -> None:
     made = cluster.submit(MAKE, ALICE, "--nodelist=n4")
     cluster.wait(made, 120)
     away.rename(site.store)
-    assert list((site.var / "n4" / "spool").iterdir())
+    assert list((site.runtime("n4") / "queue/endings").iterdir())
     job, go = held(site, "n4")
     wait_until("their lock", lambda: Path(site.var, "n4/kept").exists(), 20)
     other = f"mount --bind {cluster.volume('n4')}/state {site.var} && exec {site.cluster.prefix}/bin/warmstart"
@@ -149,9 +149,9 @@ def test_a_pod_ends(site: Site, cluster: PodCluster, profile: str) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, "is kept by another pod" in done.stdout + done.stderr) == (1, True), done
     cluster.end_pod("n4")
-    assert not list((site.var / "n4" / "spool").iterdir())
+    assert not list(site.runtime("n4").glob("queue/endings/*"))
     log = (cluster.base / "log" / "pod.n4.out").read_text()
-    assert "node n4 leaves 1 runs without an epilog, 0 bundles for the store, 0 queue" in log
+    assert "node n4 leaves 1 runs without an epilog, and 0 items of its queue" in log
     assert not loops(cluster, "n4")
     go.touch()
     cluster.start_slurmd("n4")

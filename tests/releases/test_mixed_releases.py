@@ -28,7 +28,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 # Each gets a further field: (module, class).
 GROWN = (
     ("run/state.py", "Run"),
-    ("harvest/spool.py", "Spooled"),
+    ("ending/waiting.py", "Waiting"),
     ("store/manifest.py", "Producer"),
     ("store/manifest.py", "Manifest"),
     ("store/index.py", "Listed"),
@@ -137,9 +137,8 @@ class Node:
 
     def left(self) -> list[str]:
         """Return what is left of jobs on the node."""
-        var = self.prefix / "var/lib/warmstart/n1"
-        places = [var / name for name in ("state", "stage", "spool", "queue/harvests")]
-        places += [self.base / "workspace", var.parent / "view"]
+        var, run = self.prefix / "var/lib/warmstart/n1", self.prefix / "run/warmstart"
+        places = [var / "stage", run / "n1/state", run / "n1/queue/endings", self.base / "workspace", run / "view"]
         return [str(path) for place in places if place.is_dir() for path in place.iterdir()]
 
     def job(self, number: int, *entries: int, expected: int, then: str = "") -> None:
@@ -172,7 +171,7 @@ def node_with(other: Callable[[Path], None]) -> Iterator[Node]:
 
 
 def test_each_fetches_and_ends_what_the_other_began(capable_host: None) -> None:
-    """Upgrade and rollback under a running job, a spool, an import's request, the logs, maintenance of both."""
+    """Upgrade and rollback under a running job, a run that waits, an import's request, the logs, maintenance."""
     with node_with(grown) as node:
         node.enter("other")
         node.job(1, 1, expected=0)
@@ -186,7 +185,7 @@ def test_each_fetches_and_ends_what_the_other_began(capable_host: None) -> None:
             node.compile(job, job)
             (node.base / "store").rename(node.base / "gone")
             node.hook("epilog", job)
-            assert [path for path in node.left() if "/spool/" in path]
+            assert [path for path in node.left() if "/endings/" in path]
             (node.base / "gone").rename(node.base / "store")
             node.enter(second)
             node.command("maintain", "--node", "n1")

@@ -117,7 +117,7 @@ def test_a_job_gets_its_image_on_a_full_disk_and_its_harvest_waits(
     assert f"image={site.store}" in job.output
     assert [found["how"] for found in site.images(job.job_id)] == ["reused"]
     assert [event["outcome"] for event in site.events(job.job_id, "hook.finished")] == ["ok", "ok"]
-    assert any("maintenance harvests it" in remark for remark in site.remarks(job.job_id))
+    assert any("it is harvested in the background" in remark for remark in site.remarks(job.job_id))
     assert sum(event["entries"] for event in site.harvested(job.job_id)) == 0
     drain(lasting)
     maintain(site)

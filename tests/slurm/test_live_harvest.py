@@ -53,7 +53,6 @@ class Server:
             tool, _, argument = wave.partition(" ")
             script += f"while [ ! -e {self._go}-{number} ]; do sleep 0.1; done\n" if number else ""
             script += f"{site.cluster.python} {site.jobs}/{tool}_job.py {argument}\necho wave {number} is done\n"
-        script += f'while [ ! -e {self._go}-word ]; do sleep 0.1; done\n: >"$WARMSTART_CACHE/.harvest"\n'
         script += "echo serves\nsleep 900\n"
         self.id = site.cluster.submit(script, ALICE, f"--nodelist={node}", "--cpus-per-task=2", *options)
 
@@ -61,9 +60,9 @@ class Server:
         """Wait until the job has said something."""
         wait_until(text, lambda: text in self.site.cluster.job(self.id).output, 240)
 
-    def go(self, what: int | str) -> None:
-        """Let the job go on to a wave, or give its word."""
-        Path(f"{self._go}-{what}").touch()
+    def go(self, wave: int) -> None:
+        """Let the job go on to a wave."""
+        Path(f"{self._go}-{wave}").touch()
 
     @property
     def cache(self) -> Path:
@@ -72,8 +71,11 @@ class Server:
         return run / "cache"
 
     def hasten(self) -> None:
-        """Have the run's next round begin at the next look."""
-        hasten(self.site, self.id, self.node)
+        """Have the run's next harvest begin at the next look."""
+        directory = self.site.runtime(self.node) / "queue" / "live"
+        (name,) = [name for name in os.listdir(directory) if f",{self.id}." in name]
+        owner, _, rest = name.partition(",")
+        os.rename(directory / name, directory / f"{owner},1,{rest.partition(',')[2]}")
 
     def harvested(self) -> dict[str, int]:
         """Return the entries that were published while the job ran, by profile."""
@@ -84,35 +86,28 @@ class Server:
         return found
 
 
-def hasten(site: Site, job: int, node: str) -> None:
-    """Have the next round of a run on a node begin at the next look."""
-    directory = site.runtime(node) / "queue" / "live"
-    (name,) = [name for name in os.listdir(directory) if f",{job}." in name]
-    owner, _, rest = name.partition(",")
-    os.rename(directory / name, directory / f"{owner},1,{rest.partition(',')[2]}")
-
-
 def look(site: Site, *nodes: str) -> None:
     """Do what the timer does, on all nodes or some, once everything has settled."""
     time.sleep(FIRST_S / 10 + 0.5)
-    site.background("rounds", *nodes)
+    site.background("live", *nodes)
 
 
 @contextmanager
 def stopped_at_its_stage(site: Site, server: Server) -> Iterator[subprocess.Popen[bytes]]:
-    """Harvest a server, and stop in the middle of it."""
+    """Harvest a server, and stop the attempt in the middle of it; yield the program that has begun it."""
     time.sleep(FIRST_S / 10 + 0.5)
     program = site.cluster.prefix / "libexec/warmstart/background"
-    with subprocess.Popen([*site.cluster.enter(server.node), program, "rounds", server.node]) as process:
+    with subprocess.Popen([*site.cluster.enter(server.node), program, "live", server.node]) as process:
         stage = site.var / server.node / "stage"
         try:
-            while not list(stage.glob(f"{server.id}.*.live.*")):
+            while not list(stage.glob(f"{server.id}.*.numba")):
                 assert process.poll() is None
                 time.sleep(0.001)
-            process.send_signal(signal.SIGSTOP)
+            (attempt,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            os.kill(int(attempt), signal.SIGSTOP)
             yield process
         finally:
-            process.kill()
+            process.terminate()
 
 
 def warm(site: Site, tool: str, node: str) -> tuple[int, int]:
@@ -146,7 +141,7 @@ def require_same(site: Site, cache: Path, profile: str) -> None:
 
 @pytest.mark.real_time
 def test_a_replica_is_warm_while_the_first_one_serves(live: Site) -> None:
-    """After each wave; by the job's own word, too; and its end adds nothing but what came last."""
+    """After each wave; and its end adds nothing but what came last."""
     need_module("numba")
     server = Server(live, "numba", "numba array")
     server.said("wave 0 is done")
@@ -155,9 +150,8 @@ def test_a_replica_is_warm_while_the_first_one_serves(live: Site) -> None:
     assert server.harvested() == {"numba": 2}
     assert warm(live, "numba", "n2") == (2, 0)
     server.go(1)
-    server.said("wave 1 is done")
-    server.go("word")
     server.said("serves")
+    server.hasten()
     look(live)
     assert server.harvested() == {"numba": 4}
     assert warm(live, "numba array", "n3") == (2, 0)
@@ -187,7 +181,7 @@ def test_a_job_that_ends_while_it_is_harvested(live: Site, how: str) -> None:
         ends: dict[str, Callable[[int], None]] = {"cancel": site.cluster.cancel, "requeue": site.cluster.requeue}
         ends[how](server.id)
         wait_until("the end of its run", lambda: bool(site.events(server.id, "hook.finished")[1:]), 60)
-        assert stopped.wait(20) == -9
+        assert stopped.wait(20) == 0
     ended = [e for e in site.harvested(server.id) if e["profile"] == "numba"]
     assert [(e["entries"], e.get("running")) for e in ended][:1] == [(2, None)]
     if how == "requeue":
@@ -196,35 +190,3 @@ def test_a_job_that_ends_while_it_is_harvested(live: Site, how: str) -> None:
     assert os.listdir(site.runtime("n1") / "queue/live") == []
     assert [name for name in os.listdir(site.var / "n1/stage") if name.startswith(f"{server.id}.")] == []
     assert warm(site, "numba", "n2") == (2, 0)
-
-
-@pytest.mark.real_time
-def test_a_job_on_several_nodes_is_brought_back_as_a_whole(live: Site) -> None:
-    """In a round that its first node begins: nothing before the last one has handed in, and then all, once."""
-    need_module("numba")
-    job = live.cluster.submit(on_each_node(live, "echo serves; sleep 900"), ALICE, "--nodelist=n1,n2", "--nodes=2")
-    wait_until("serves", lambda: "serves" in live.cluster.job(job).output, 240)
-    hasten(live, job, "n1")
-    look(live, "n1")
-    assert published(live, "numba") == {}
-    hasten(live, job, "n2")
-    look(live)
-    wait_until("the union", lambda: bool(live.events(job, "harvest.merged")), 60)
-    (told,) = live.published(job)
-    assert (told["entries"], told["running"], len(published(live, "numba"))) == (4, True, 4)
-    replica = live.cluster.submit(on_each_node(live, ""), ALICE, "--nodelist=n3,n4", "--nodes=2")
-    output = live.cluster.wait(replica, 300).output
-    reports = [parse(line.encode()) for line in output.splitlines() if line.startswith("{")]
-    assert [(report["cache_hits"], report["cache_misses"]) for report in reports] == [(2, 0)] * 2
-    assert "2 new entries handed in, to be published with those of" in live.command("explain", str(job)).stdout
-    live.cluster.cancel(job)
-    live.finish(job)
-    live.finish(replica)
-    assert len(live.published(job)) == 1
-    assert (live.leftovers(), [*live.cluster.base.glob("store-*/parts/*")]) == ([], [])
-
-
-def on_each_node(site: Site, then: str) -> str:
-    """Return the script of a job whose nodes compile different functions."""
-    compiles = f"{site.cluster.python} {site.jobs}/numba_job.py $([ $SLURM_NODEID = 0 ] || echo array)"
-    return f"#!/bin/sh\nsrun --ntasks-per-node=1 sh -c '{compiles}'\n{then}\n"

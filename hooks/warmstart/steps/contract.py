@@ -43,6 +43,5 @@ class Outcome(NamedTuple):
     detail: dict[str, object] = {}  # noqa: RUF012 - what `told` says of the step; never mutated
     environment: dict[str, str] = {}  # noqa: RUF012 - variables for the job
     degraded: list[WarmstartError] = []  # noqa: RUF012 - non-fatal errors; the step otherwise succeeded
-    lost: bool = False  # whether something that the job made was lost
     notices: tuple[str, ...] = ()  # lines for the job's output that are no errors
     topics: tuple[str, ...] = ()  # of the barrier (`Barrier.path`), which this node takes down at the run's end

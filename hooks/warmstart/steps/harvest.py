@@ -67,7 +67,7 @@ class Limits(NamedTuple):
 
     size: int  # bytes
     deadline: Deadline
-    part_s: float  # that collecting a profile's entries may take, and judging them: so that what is there is published
+    part_s: float  # that collecting a profile's entries may take, and judging: so that what is there is published
     settled_ns: int = 0  # of a job that runs: by ctime, what changed later is left out; 0 after its end
     entries: int = MOST_ENTRIES
 
@@ -142,7 +142,8 @@ def harvest(context: Context, limits: Limits) -> Harvested:
         left[caches.key] = []
         for name in caches.left:
             bounds = limits._replace(size=limits.size - total.size, entries=limits.entries - total.entries)
-            done = _attempt(context, caches, name, bounds, own)
+            is_silent = any(isinstance(failure, WorkerSilent) for failure in total.degraded)  # and would be again
+            done = Done(late=True) if is_silent else _attempt(context, caches, name, bounds, own)
             left[caches.key] += [name] if done.late else []
             made += [(caches.key, name, done.bundle)] if done.bundle else []
             total = Done(
@@ -242,6 +243,7 @@ def one(context: Context, caches: Caches, name: str, limits: Limits, own: frozen
             if valid or retired:
                 draft = _draft(context.run, caches, cache, valid, changed, retired)
                 give = partial(publish.publish, context.store, context.run, caches, cache.where)
+                deadline = deadline.within(2 * limits.part_s)
                 with _packed(path, valid, deadline, space) as squashfs:
                     given = give(squashfs, draft, cache.quota, deadline)
     finally:

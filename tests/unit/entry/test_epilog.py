@@ -23,8 +23,8 @@ from warmstart.slurm import commands
 
 
 @pytest.fixture
-def record(node: Node) -> Run:
-    """Give the record of a job that has compiled something."""
+def run(node: Node) -> Run:
+    """Give the run of a job that has compiled something."""
     assert prolog.main(node.installation.prefix) == 0
     found = runs.load(node.paths.state, 7)
     assert found
@@ -47,49 +47,49 @@ def left(site: Node) -> list[str]:
     return [*os.listdir(site.base / "workspace"), *os.listdir(site.paths.view)]
 
 
-def test_what_the_job_compiled_is_there_for_the_next(node: Node, record: Run) -> None:
+def test_what_the_job_compiled_is_there_for_the_next(node: Node, run: Run) -> None:
     assert epilog.main(node.installation.prefix) == 0
-    assert len(node.offered(SCOPE, record.own.seeded["numba"].namespace)) == 1
+    assert len(node.offered(SCOPE, run.own.seeded["numba"].namespace)) == 1
     assert (left(node), runs.load(node.paths.state, 7)) == ([], None)
     assert {event["hook"] for event in node.events("hook.finished")} == {"prolog", "epilog"}
 
 
-def test_slurm_may_run_it_twice(node: Node, record: Run) -> None:
-    """The second one has no record, which is normal."""
+def test_slurm_may_run_it_twice(node: Node, run: Run) -> None:
+    """The second one has no run, which is normal."""
     for _ in range(2):
         assert epilog.main(node.installation.prefix) == 0
     ends = [event["outcome"] for event in node.events("hook.finished") if event["hook"] == "epilog"]
     assert ends == ["ok"] * 2
 
 
-def test_a_store_that_is_away_keeps_the_work_on_the_node(node: Node, record: Run) -> None:
+def test_a_store_that_is_away_keeps_the_work_on_the_node(node: Node, run: Run) -> None:
     shutil.rmtree(node.store)
     assert epilog.main(node.installation.prefix) == 0
-    assert (left(node), runs.load(node.paths.state, 7)) == ([record.going], None)
-    assert [item.key for item in Queue(node.paths, waiting.ENDINGS).all()] == [record.name]
+    assert (left(node), runs.load(node.paths.state, 7)) == ([run.going], None)
+    assert [item.key for item in Queue(node.paths, waiting.ENDINGS).all()] == [run.name]
     assert [remark.partition(" for ")[0] for remark in node.remarks(7)] == [
         "numba: the epilog had no time, no space or no store",
         ": the report",
     ]
 
 
-def test_the_environment_is_not_believed(node: Node, record: Run) -> None:
+def test_the_environment_is_not_believed(node: Node, run: Run) -> None:
     node.environ(SLURM_JOB_USER="ws-eve", SLURM_JOB_UID="12345", SLURM_JOB_PARTITION="other")
     assert epilog.main(node.installation.prefix) == 0
-    assert len(node.offered(SCOPE, record.own.seeded["numba"].namespace)) == 1
+    assert len(node.offered(SCOPE, run.own.seeded["numba"].namespace)) == 1
 
 
 @pytest.mark.report
-def test_the_audit_has_the_records_user(node: Node, record: Run) -> None:
+def test_the_audit_has_the_runs_user(node: Node, run: Run) -> None:
     """With nss_slurm slurmd does not know the user when the job is over, and says `nobody`."""
     node.environ(SLURM_JOB_USER="nobody")
     assert epilog.main(node.installation.prefix) == 0
     (ended,) = [event for event in node.events("hook.finished") if event["hook"] == "epilog"]
-    assert (ended["user"], ended["uid"]) == (record.user, record.uid)
+    assert (ended["user"], ended["uid"]) == (run.user, run.uid)
 
 
-def test_a_harvest_that_is_lost_is_no_success(node: Node, record: Run) -> None:
-    shutil.rmtree(record.directory)
+def test_a_harvest_that_is_lost_is_no_success(node: Node, run: Run) -> None:
+    shutil.rmtree(run.directory)
     assert epilog.main(node.installation.prefix) == 0
     outcomes = {event["hook"]: event["outcome"] for event in node.events("hook.finished")}
     assert outcomes == {"prolog": "ok", "epilog": "failed"}
@@ -97,14 +97,14 @@ def test_a_harvest_that_is_lost_is_no_success(node: Node, record: Run) -> None:
     assert left(node) == []
 
 
-def test_only_a_broken_node_drains(node: Node, record: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_broken_node_drains(node: Node, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise FileSystemBroken(path="/var", problem="read-only")
 
     monkeypatch.setattr(runs, "forget", broken)
     monkeypatch.setattr(commands, "drain_node", lambda *_: True)
     assert epilog.main(node.installation.prefix) == 1
-    assert len(node.offered(SCOPE, record.own.seeded["numba"].namespace)) == 1
+    assert len(node.offered(SCOPE, run.own.seeded["numba"].namespace)) == 1
     assert len(node.events("node.drained")) == 1
 
 
@@ -126,15 +126,15 @@ def test_only_a_broken_node_drains(node: Node, record: Run, monkeypatch: pytest.
     ],
 )
 def test_whether_a_job_has_died(
-    record: Run, codes: tuple[str | None, str | None], changes: dict[str, str | None], died: bool
+    run: Run, codes: tuple[str | None, str | None], changes: dict[str, str | None], died: bool
 ) -> None:
     """As Slurm's own codes say, of which some say nothing of what the job did."""
     batch = {"SLURM_JOB_STDIN": "/dev/null", "SLURM_JOB_RESTART_COUNT": "0"}
     environ = {"SLURM_JOB_EXIT_CODE": codes[0], "SLURM_JOB_DERIVED_EC": codes[1], **batch, **changes}
-    assert epilog.has_died({name: value for name, value in environ.items() if value is not None}, record) is died
+    assert epilog.has_died({name: value for name, value in environ.items() if value is not None}, run) is died
 
 
-@pytest.mark.usefixtures("record")
+@pytest.mark.usefixtures("run")
 def test_an_early_death_after_a_warm_start_is_explained(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = {"SLURM_JOB_EXIT_CODE": "256", "SLURM_JOB_DERIVED_EC": "0", "SLURM_JOB_STDIN": "/dev/null"}
     told = {}

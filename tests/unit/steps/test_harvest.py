@@ -144,6 +144,22 @@ def test_what_the_store_does_not_take_is_left(
     assert (outcome.run.left, outcome.is_done, job.offered()) == ([], True, [ENTRY])
 
 
+def test_a_store_that_does_not_answer_is_asked_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epilog waits for it as long as for one profile."""
+    job.seeded(numba=Seeded("ns", []), trt_rtx=Seeded("ns", []))
+    job.write("numba", numba_files())
+    job.write("trt-rtx", RTX)
+    asked = []
+
+    def silent(*_args: object, **_kwargs: object) -> NoReturn:
+        asked.append(1)
+        raise WorkerSilent(what="f", problem="p")
+
+    answer_here(monkeypatch, bundles.known_entries, silent)
+    outcome = job.harvest()
+    assert (outcome.run.left, outcome.is_done, len(asked)) == (["numba", "trt-rtx"], False, 1)
+
+
 def with_another_set(job: Job) -> Caches:
     """Have the job run in one more image, and compile there what it compiles outside."""
     other = Caches("c0ffee00", "sha256:ab", publish_scope=SCOPE, seeded={"numba": Seeded("other", [])})
@@ -207,7 +223,7 @@ def test_what_there_was_time_for_is_published(job: Job, monkeypatch: pytest.Monk
 
     def slow(*args: Any, **kwargs: Any) -> Iterator[tuple[str, str | None]]:  # noqa: ANN401
         yield next(real(*args, **kwargs))
-        monkeypatch.setattr(Deadline, "expired", lambda one: one.left() < 20)
+        monkeypatch.setattr(Deadline, "expired", lambda one: one.left() < 10)
         raise WorkerSilent(what="judge", problem="p")
 
     monkeypatch.setattr(Validator, "judge", slow)
