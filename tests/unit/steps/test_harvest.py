@@ -155,7 +155,7 @@ def test_a_store_that_does_not_answer_is_asked_once(job: Job, monkeypatch: pytes
         asked.append(1)
         raise WorkerSilent(what="f", problem="p")
 
-    answer_here(monkeypatch, bundles.known_entries, silent)
+    answer_here(monkeypatch, bundles.known, silent)
     outcome = job.harvest()
     assert (outcome.run.left, outcome.is_done, len(asked)) == (["numba", "trt-rtx"], False, 1)
 
