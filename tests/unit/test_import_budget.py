@@ -58,7 +58,7 @@ def test_the_hot_path_imports_almost_nothing(case: str) -> None:
 
 def test_a_job_without_an_earlier_run_loads_nothing_to_remove_it() -> None:
     first = "import types; warmstart.entry.prolog._supersede(types.SimpleNamespace(earlier_run=lambda: None), None)"
-    for case in ("a warm image", "seeding", "a board"):
+    for case in ("a warm image", "seeding", "a barrier"):
         assert "warmstart.ending.release" not in imported(*WARM[case], then=first)
 
 
@@ -74,13 +74,13 @@ def test_an_epilog_publishes_without_them(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     published = "; ".join(
         [
-            "from warmstart.host import files; from warmstart.store import layout, locks; import os",
-            f"held = locks.publish_lock({str(tmp_path)!r}); held.__enter__()",
+            "from warmstart.host import files; from warmstart.store import locks; import os",
+            f"held = locks.lock_or_proceed({str(tmp_path)!r}, 'lock'); held.__enter__()",
             f"files.copy_hashed(os.open({str(tmp_path / 'file')!r}, os.O_RDONLY))",
-            "layout.microseconds_of(layout.bundle_id(0, 'ab' * 32)); held.__exit__(None, None, None)",
+            "held.__exit__(None, None, None)",
         ]
     )
-    modules = ("warmstart.harvest.collect", "warmstart.profiles.judge", "warmstart.store.bundles")
+    modules = ("warmstart.harvest.collect", "warmstart.profiles.judge", "warmstart.caches.store.bundles")
     of_signal = {"enum", "functools", "collections"}
     assert not imported(*modules, "warmstart.store.atomic", then=published) & (NEVER_WARM - of_signal)
 
