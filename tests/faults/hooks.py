@@ -334,7 +334,7 @@ class SweptNode(Node):
             *self.workspace.glob(f"{other.id}.*"),
             Path(self.paths.state, str(other.id)),
             Path(self.paths.view, str(other.id)),
-            *self.store.glob(f"artifacts/user-{other.uid}-{other.user}/*/*/[0-9]*"),
+            *self.store.glob(f"caches/user-{other.uid}-{other.user}/*/*/*.*"),
             self.base / "etc",
         )
         found: dict[str, tuple[object, ...]] = {}

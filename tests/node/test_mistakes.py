@@ -78,16 +78,16 @@ def _open_all(site: Site) -> None:
 
 
 def _open_groups_directory(site: Site) -> None:
-    (site.store / "artifacts/u1/numba").mkdir(parents=True)
+    (site.store / "caches/u1/numba").mkdir(parents=True)
     site.give(site.store, 1)
-    (site.store / "artifacts/u1/numba").chmod(0o2775)
+    (site.store / "caches/u1/numba").chmod(0o2775)
 
 
 def _add_a_users(site: Site) -> None:
-    (site.store / "artifacts/u1").mkdir()
+    (site.store / "caches/u1").mkdir()
     site.give(site.store, 1)
-    (site.store / "artifacts/u1/index.json").touch()
-    site.give(site.store / "artifacts/u1/index.json", 5)
+    (site.store / "caches/u1/used").touch()
+    site.give(site.store / "caches/u1/used", 5)
 
 
 @pytest.mark.parametrize("plant", [_open_all, _open_groups_directory, _add_a_users])

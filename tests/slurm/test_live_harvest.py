@@ -119,16 +119,17 @@ def warm(site: Site, tool: str, node: str) -> tuple[int, int]:
 
 
 def published(site: Site, profile: str) -> dict[str, dict[str, str]]:
-    """Return what readers have: entry → file → SHA-256, by the youngest manifest that is not replaced."""
+    """Return what readers have by the newest listing: entry → file → SHA-256."""
     found: dict[str, dict[str, str]] = {}
     store = max(site.cluster.base.glob("store-*"), key=lambda path: path.stat().st_mtime_ns)
-    for path in sorted(store.glob(f"artifacts/user-*/{profile}/*/*.json")):
-        if path.name != "index.json":
-            raw: Any = parse(path.read_bytes())
-            for entry, files in raw["entries"].items():
-                found[entry] = {
-                    entry + name[1:] if name.startswith("/") else name: file[1] for name, file in files.items()
-                }
+    for namespace in store.glob(f"caches/user-*/{profile}/*"):
+        _, head, *lines = max(namespace.glob("listing/[0-9]*")).read_bytes().split(b"\n")
+        rows: Any = parse(head)["rows"]
+        for row, line in zip(rows, lines, strict=True):
+            bundle: Any = parse((namespace / f"{row[0]}.json").read_bytes().partition(b"\n")[2])
+            for entry in parse(line)[0]:
+                files = bundle["entries"][entry].items()
+                found[entry] = {entry + name[1:] if name[0] == "/" else name: file[1] for name, file in files}
     return found
 
 
