@@ -275,7 +275,7 @@ def remove_empty(where: Namespace, now: float) -> bool:
     """Remove a namespace without bundles in which nothing has changed for a day, and its parents if they are empty.
 
     Return whether it was removed. A publisher that comes at the same moment keeps it, or finds it gone and fails: its
-    bundle is spooled.
+    run waits.
     """
     path = where.path
     with store_errors("remove an empty namespace"):

@@ -40,7 +40,7 @@ from warmstart.store.locks import HeldLock, try_lock
 from warmstart.store.manifest import Base, Draft, Manifest, ManifestUnreadable, Producer
 
 PARTS = "parts"
-PATIENCE_S = 3600.0  # with nodes that hand in nothing: lost, or their harvest is deferred
+PATIENCE_S = 3600.0  # with nodes that hand in nothing: lost, or their runs wait to be harvested
 KEPT_S = 86_400.0  # for parts that cannot be published
 MOST_BYTES = 8 << 30  # of one run's parts: its nodes mostly make the same
 # A job may have a thousand nodes that hand in at the same time, each of which looks at what is there.
