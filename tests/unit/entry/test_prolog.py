@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.files import FileSystemBroken
 from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.job import Job
+from warmstart.maintenance.node import maintain_node
 from warmstart.policy.keys import Match, Policy, Wing
 from warmstart.profiles import facts, registry
 from warmstart.run import state as runs
@@ -114,6 +116,20 @@ def test_a_job_of_which_nothing_can_be_written_down_runs_and_syslog_is_told(
     assert told == ["job 7 runs without warmstart: no space for warmstart's state /run: No space left on device"]
     assert (os.listdir(node.paths.view), node.result("prolog")["outcome"]) == ([], "failed")
     assert [(failure["step"], failure["code"]) for failure in node.failures()] == [("prolog", "state-full")]
+
+
+def test_after_a_boot_a_job_has_a_directory_of_its_own_and_the_one_before_goes(node: Node) -> None:
+    """Nothing in /run names the run before the boot; slurmctld may have lost its state, and the id comes again."""
+    before = run(node)
+    shutil.rmtree(node.installation.runtime)
+    after = run(node)
+    assert before is not None
+    assert after is not None
+    assert (after.apart, os.path.isdir(before.directory)) == (True, True)
+    assert maintain_node(node.installation, node.name, "").removed == 1
+    assert os.listdir(node.workspace) == [after.place]
+    assert epilog.main(node.installation.prefix) == 0
+    assert os.listdir(node.workspace) == []
 
 
 def test_a_job_without_its_image_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
