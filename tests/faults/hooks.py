@@ -98,7 +98,7 @@ HOOKS = (
 OFTEN = ("prolog", "epilog", "import", "maintain")
 # What drains a node: errors of its own disks that no user can cause.
 NODE_FAULTS = ("EIO", "EROFS")
-OF_THE_NODE = ("state", "workspace", "constant path")
+OF_THE_NODE = ("state", "runs", "workspace", "constant path")
 # Hooks whose status Slurm acts upon. That of the others tells a person or systemd.
 DRAINING = ("prolog", "epilog", "hand over", "hand over without a store")
 # CloneNSScript and slurmctld's hooks always end with 0: another status would fail or requeue the job.
@@ -180,11 +180,11 @@ class SweptNode(Node):
             **own,
             "import": self._import,
             "unpack": lambda: background.main(prefix, [UNPACKS.name, NODE, self._trees[self._to_unpack].tree]),
-            "live": lambda: self._attempt(LIVE),
+            "live": self._attempt(LIVE),
             "hand over": lambda: self._without_time(own["epilog"]),
             "hand over without a store": own["epilog"],
-            "end a run": lambda: self._attempt(ENDINGS),
-            "give up a run": lambda: self._attempt(ENDINGS),
+            "end a run": self._attempt(ENDINGS),
+            "give up a run": self._attempt(ENDINGS),
             **{hook: partial(main, prefix) for wing in OF_WINGS for hook, main in wing.acts.items()},
         }
 
@@ -192,10 +192,10 @@ class SweptNode(Node):
         choice.choose = self._importer  # type: ignore[assignment] # only in this child
         return background.main(str(self.base), ["imports", NODE, self._wanted])
 
-    def _attempt(self, kind: Kind) -> int:
-        """Make an attempt at what waits of the job, in this process."""
-        keys = (item.key for item in Queue(self.paths, kind).all() if item.key.startswith(f"{self.job.id}."))
-        return max((background.main(str(self.base), [kind.name, NODE, key]) for key in keys), default=0)
+    def _attempt(self, kind: Kind) -> Callable[[], int]:
+        """Return what makes an attempt at what waits of the job, in its process."""
+        keys = [item.key for item in Queue(self.paths, kind).all() if item.key.startswith(f"{self.job.id}.")]
+        return lambda: max((background.main(str(self.base), [kind.name, NODE, key]) for key in keys), default=0)
 
     @staticmethod
     def _without_time(epilog: Callable[[], int]) -> int:

@@ -40,7 +40,7 @@ BREAKS_READING = {"a store gone", "a store not connected"}
 UNTOLD = {"switched off", "off on one node", "torn files"}
 TORN = {
     "runtime": ("*/*/state/*/run.json", "*/view/*/environment"),
-    "var": ("*/spool/**/*", "policy.json"),
+    "var": ("policy.json",),
     "store": (
         "caches/*/*/*/*.json",
         "caches/*/*/*/listing/*",

@@ -89,7 +89,7 @@ class History:
         began = min((other.at for other in run if other.name == "hook.started"), default=event.at - _HOOK_S)
         said = self._jobs[event.job].said
         made, removed = (frozenset(word.split()[0] for word in words) for words in (said.made, said.removed))
-        is_harvest = "known" in cache  # else it is what others had handed in, or an earlier hook had spooled
+        is_harvest = "known" in cache  # else it is what others had handed in
         is_certain = is_harvest and cache["entries"] == len(made) and said.is_whole
         superseding = cache.get("superseding")
         takes = removed if superseding else frozenset[str]()

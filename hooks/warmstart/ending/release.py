@@ -121,8 +121,10 @@ def release(context: Context, options: Options | None, *, with_wings: bool = Tru
     with _collected(f"{paths.view}/{run.view_id}", blocking):
         view.remove(paths.view, run)
     failures: list[WarmstartError] = []
-    is_done, lost, item, began = True, False, None, time.monotonic()
-    if run.workspace and queue.find(run.name) is None:
+    is_done, lost, item, began, is_left = True, False, None, time.monotonic(), True
+    with _collected(queue.directory, blocking), state.using_state(queue.directory):
+        is_left = bool(queue.find(run.name))
+    if run.workspace and not is_left:
         if options:
             run, is_done, lost = _harvest(context, options, failures)
             began = time.monotonic()

@@ -140,7 +140,7 @@ def _refuse(hook: Hook, run: Run, error: UserError) -> None:
     cause = error.__cause__
     hook.audit.failed(cause if isinstance(cause, WarmstartError) else error, "prolog", degree=REFUSED)
     # Without its caches: nothing is harvested of them. All else that steps have made is to be removed.
-    made = _latest(hook, run)._replace(verdict=str(error), workspace=hook.policy.paths.workspace, own=run.own)
+    made = _latest(hook, run)._replace(workspace=hook.policy.paths.workspace, own=run.own)
     text = f"warmstart: {error}\n" + (f"warmstart: {error.hint}\n" if error.hint else "")
     _publish(hook, made, view.VERDICT, text, REFUSED)
 

@@ -142,7 +142,6 @@ class Run(NamedTuple):
     apart: bool = False  # whether what an earlier job of that id left has its directory's name: it has one of its own
     images: dict[str, str] = {}  # noqa: RUF012 - reference → path
     environment: dict[str, str] = {}  # noqa: RUF012 - variables for the job, set by steps
-    verdict: str = ""
     topics: list[str] = []  # noqa: RUF012 - of the board in the store, which this node takes down at the run's end
     wings: list[str] = []  # noqa: RUF012 - those whose step has run
     live: bool = False  # whether it is harvested while it runs, too (`harvest.live`)

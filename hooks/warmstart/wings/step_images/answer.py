@@ -25,7 +25,7 @@ import traceback
 from contextlib import suppress
 from typing import NamedTuple
 
-from warmstart import plan
+from warmstart import plan, view
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.images.agreed import HeadImage
@@ -142,28 +142,29 @@ def _failed(error: WarmstartError) -> Answer:
 
 
 def find_asker(installation: Installation, pid: int, uid: int) -> Asker | None:
-    """Return whose step a process of `uid` is; None if it is in no step of that user's."""
+    """Return whose step a process of `uid` is; None if it is in no step of that user's, or of a job that must fail."""
     daemon = daemon_of(pid)
     nodes = installation.nodes()
     if daemon is None or not nodes:
         return None
     job_id, own = daemon.job_id, claimed_node(pid)
     for node in sorted(nodes, key=own.__ne__):
+        paths = installation.node(node)
         try:
-            run = state.load(installation.node(node).state, job_id)
+            run = state.load(paths.state, job_id)
         except WarmstartError:
             return None
         if run is not None:
-            return Asker(node, job_id, uid, run) if run.uid == uid else None
+            is_served = run.uid == uid and not view.text(paths.view, run, view.VERDICT)
+            return Asker(node, job_id, uid, run) if is_served else None
     return Asker(nodes[0], job_id, uid, None)
 
 
 def _granted(policy: Policy, asker: Asker) -> tuple[Job, Run] | None:
     """Return the job as far as it is known, and its run; None if warmstart leaves it alone."""
     if asker.run is not None:
-        # Without a workspace it is one that no rule matches, that was submitted with --no-warm, or that must fail.
-        is_served = asker.run.workspace and not asker.run.verdict
-        return (_job(asker.run), asker.run) if is_served else None
+        # Without a workspace it is one that no rule matches, or that was submitted with --no-warm.
+        return (_job(asker.run), asker.run) if asker.run.workspace else None
     if OBSERVE in (policy.mode, *(rule.mode for rule in policy.rules)):
         return None  # it may have been observed
     try:

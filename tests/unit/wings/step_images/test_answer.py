@@ -12,6 +12,7 @@ import pytest
 
 from tests.lib.policy_site import a_rule, defaults
 from tests.lib.runs import a_context, a_run
+from warmstart import view
 from warmstart.images.agreed import HeadImage
 from warmstart.images.reference import parse
 from warmstart.paths import Installation
@@ -64,6 +65,14 @@ def test_a_damaged_record_is_nobodys(here: Installation) -> None:
     assert find_asker(here, 1, UID) is None
 
 
+def test_a_job_that_must_fail_is_nobodys(here: Installation) -> None:
+    run = recorded(here, "n1")
+    for name, found in ((view.NOTICE, Asker("n1", 7, UID, run)), (view.VERDICT, None)):
+        Path(here.node("n1").view, "7").mkdir(parents=True, exist_ok=True)
+        Path(here.node("n1").view, "7", name).write_text("warmstart: no\n")
+        assert find_asker(here, 1, UID) == found
+
+
 def test_what_is_in_no_step_is_nobodys(here: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer, "daemon_of", lambda _: None)
     assert find_asker(here, 1, UID) is None
@@ -77,11 +86,10 @@ def granted(policy: Policy, run: Run | None) -> bool:
 
 
 def test_whom_the_prolog_left_alone_is_left_alone() -> None:
-    """No rule matched, or --no-warm: the run has no workspace. A job that must fail gets nothing either."""
+    """No rule matched, or --no-warm: the run has no workspace."""
     run, policy = a_run(workspace="/var/tmp/warmstart"), defaults()._replace(rules=(a_rule(),))
     assert granted(policy, run)
     assert not granted(policy, run._replace(workspace=""))
-    assert not granted(policy, run._replace(verdict="no"))
 
 
 def test_a_job_without_a_record_has_what_is_granted_to_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
