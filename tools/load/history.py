@@ -185,8 +185,7 @@ def _gone(events: Iterable[Event]) -> list[Gone]:
     return [
         Gone(event.at - _HOOK_S, str(event.fields.get("scope", "")))
         for event in events
-        if event.name in {"bundle.removed", "bundle.damaged", "bundle.dropped"}
-        and event.fields.get("reason") != COMPACTED
+        if event.name in {"bundle.removed", "bundle.damaged"} and event.fields.get("reason") != COMPACTED
     ]
 
 

@@ -18,6 +18,7 @@ from warmstart.caches.store import bundles, ending, gc, quota
 from warmstart.caches.store.gc import Bundle, Merger, Out, What
 from warmstart.caches.store.layout import Namespace
 from warmstart.errors import WarmstartError
+from warmstart.harvest.publish import tell_united
 from warmstart.host.deadline import Deadline, after
 from warmstart.images.store import eviction, published
 from warmstart.images.store.client import ImageStoreClient
@@ -112,7 +113,8 @@ class StoreMaintenance:
             self._swept(None, store.run(session.store_deadline(), gc.sweep_top, time.time()))
         for run in store.run(session.store_deadline(), ending.due, time.time()):
             with self.isolated():
-                store.run(bundle_deadline(), ending.unite, store.writer, run, time.time())
+                united = store.run(bundle_deadline(), ending.unite, store.writer, run, time.time())
+                tell_united(session.audit, run, united)
                 self._count(united=1)
         compacts = True
         for where in self.namespaces():

@@ -175,11 +175,12 @@ def test_a_run_of_which_not_all_nodes_ended_is_published(
     def unite(_store: str, _writer: str, name: str, _now: float) -> list[ending.United]:
         if name == "1.c.7.0":
             raise StoreFailed(what="w", problem="p")
-        return []
+        return [ending.United(node.namespace(), 3, [])]
 
     answer_here(monkeypatch, ending.unite, unite)
     report = StoreMaintenance(session).all()
     assert (report.united, report.failed) == (1, 1)
+    assert [(event["run"], event["generation"]) for event in node.events("harvest.merged")] == [("1.c.8.0", 3)]
 
 
 def test_images_of_all_stores_are_kept_and_one_that_fails_keeps_no_other(
