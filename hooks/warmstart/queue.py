@@ -134,19 +134,17 @@ class Queue:
 
     def put(self, item: Item, what: NamedTuple) -> None:
         """Write an item in place of what there is of this key."""
-        for directory in (self._top, self.directory):
-            ensure_path(directory, 0o700)
-        data = dumps(what._asdict()).encode()
+        if not os.path.isdir(self.directory):
+            for directory in (self._top, self.directory):
+                ensure_path(directory, 0o700)
         with opened_dir(self.directory) as fd:
-            replace_file(fd, item.name, data, 0o600)
-        self.drop(item.key, but=item.name)
+            replace_file(fd, item.name, dumps(what._asdict()).encode(), 0o600, durable=not self.kind.of_runs)
+            _drop(fd, item.key, item.name)
 
-    def drop(self, key: str, but: str = "") -> None:
-        """Have an item done no longer, except for one file; a process that is at it goes on."""
+    def drop(self, key: str) -> None:
+        """Have an item done no longer; a process that is at it goes on."""
         with suppress(FileNotFoundError), opened_dir(self.directory) as fd:
-            for item in _parsed(os.listdir(fd)):
-                if item.key == key and item.name != but:
-                    unlink_if_there(item.name, fd)
+            _drop(fd, key)
 
     def begin(self, item: Item) -> Item | None:
         """Count an attempt, and say when the next one may begin; None if there is no such item any more."""
@@ -179,6 +177,13 @@ class Queue:
         """Start the program if an attempt is due, and no process of it is at work."""
         if self.due() and not is_at_work(self._paths, self.kind.name):
             start(self._paths, self.kind.name, self.kind.unit)
+
+
+def _drop(fd: int, key: str, but: str = "") -> None:
+    """Remove the files of a key from a directory, except for one."""
+    for item in _parsed(os.listdir(fd)):
+        if item.key == key and item.name != but:
+            unlink_if_there(item.name, fd)
 
 
 def _parsed(names: list[str]) -> Iterator[Item]:

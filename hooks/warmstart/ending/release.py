@@ -109,22 +109,13 @@ def release(context: Context, options: Options | None, *, with_wings: bool = Tru
     """
     run, paths, queue = context.run, context.paths, Queue(context.paths, ENDINGS)
     blocking: list[WarmstartError] = []  # these keep the run's state
-    if with_wings:
-        with _collected(paths.root, blocking):
-            job = JobOnNode(run.node, run.job_id, run.wings)
-            end_wings(context.policy, paths, job, context.audit, after(LEDGER_SECONDS))
-    _collect_notes(context)
-    if run.live:
-        from warmstart.harvest import live
-
-        live.end(paths, run)
-    with _collected(f"{paths.view}/{run.view_id}", blocking):
-        view.remove(paths.view, run)
+    _hide(context, blocking, with_wings=with_wings)
     failures: list[WarmstartError] = []
-    is_done, lost, item, began, is_left = True, False, None, time.monotonic(), True
+    is_done, lost, item, began = True, False, None, time.monotonic()
+    left = [Item("", 0, 0, run.name)]  # what waits; where the queue cannot be listed, perhaps this run
     with _collected(queue.directory, blocking), state.using_state(queue.directory):
-        is_left = bool(queue.find(run.name))
-    if run.workspace and not is_left:
+        left = queue.all()
+    if run.workspace and all(one.key != run.name for one in left):
         if options:
             run, is_done, lost = _harvest(context, options, failures)
             began = time.monotonic()
@@ -133,25 +124,41 @@ def release(context: Context, options: Options | None, *, with_wings: bool = Tru
     if not blocking:
         with _collected(f"{paths.state}/{run.job_id}", blocking):
             state.forget(paths.state, run.job_id)
+    is_away, is_whole = any(isinstance(failure, StoreError) for failure in failures), False
     if item:
-        is_away = any(isinstance(failure, StoreError) for failure in failures)
         with _collected(run.directory, failures):
             if is_done:
-                _remove_or_wait(context, queue, item, failures)
+                is_whole = _remove_or_wait(context, queue, item, failures)
             else:
                 context.audit.remark(WAITS, ", ".join(run.left))
                 close(run, context.deadline)
                 failures += waiting.make_room(context, queue)
-        if not is_away:
-            with _collected(queue.directory, failures):
-                queue.hasten(item)
     with _collected(queue.directory, failures):
-        queue.start_due()
+        if item and not is_whole and not is_away:
+            queue.hasten(item)
+        if left or not is_whole:
+            queue.start_due()
     _withdraw(context, failures)
     for failure in (failures := [*blocking, *failures]):
         context.audit.failed(failure, STEP)
     context.audit.took(STEP, began)
     return Ended(next((one for one in failures if isinstance(one, NodeError)), next(iter(failures), None)), lost)
+
+
+def _hide(context: Context, failures: list[WarmstartError], *, with_wings: bool) -> None:
+    """Take down what the job had of its run, and end who harvests it."""
+    run, paths = context.run, context.paths
+    if with_wings:
+        with _collected(paths.root, failures):
+            job = JobOnNode(run.node, run.job_id, run.wings)
+            end_wings(context.policy, paths, job, context.audit, after(LEDGER_SECONDS))
+    _collect_notes(context)
+    if run.live:
+        from warmstart.harvest import live
+
+        live.end(paths, run)
+    with _collected(f"{paths.view}/{run.view_id}", failures):
+        view.remove(paths.view, run)
 
 
 def _harvest(context: Context, options: Options, failures: list[WarmstartError]) -> tuple[Run, bool, bool]:
@@ -169,8 +176,10 @@ def _harvest(context: Context, options: Options, failures: list[WarmstartError])
     return done.run, done.is_done, done.lost
 
 
-def _remove_or_wait(context: Context, queue: Queue, item: Item, failures: list[WarmstartError]) -> None:
-    """Remove a run, or leave what takes longer than `AT_ONCE_S` to the queue. Raises `WorkspaceBusy` and `OSError`.
+def _remove_or_wait(context: Context, queue: Queue, item: Item, failures: list[WarmstartError]) -> bool:
+    """Remove a run, or leave what takes longer than `AT_ONCE_S` to the queue; return whether nothing is left.
+
+    Raises `WorkspaceBusy` and `OSError`.
 
     A user may have eight such runs on a node, and none waits on a disk that is short of space; then the hook goes on
     until its deadline.
@@ -187,6 +196,7 @@ def _remove_or_wait(context: Context, queue: Queue, item: Item, failures: list[W
 
         problem = f"used {', '.join(removed.in_use)}; the overlay was detached, and is gone when that process ends"
         failures.append(CacheInUse(what=f"{run.directory}/cache", problem=problem))
+    return is_whole
 
 
 def end_orphan(paths: NodePaths, orphan: Orphan, is_over: Callable[[int], bool]) -> bool:

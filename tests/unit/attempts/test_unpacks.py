@@ -31,8 +31,8 @@ def test_what_is_done_is_not_ended_as_if_withdrawn(node: Node, monkeypatch: pyte
     ended = []
     drop = Queue.drop
 
-    def is_seen(queue: Queue, key: str, but: str = "") -> None:
-        drop(queue, key, but)
+    def is_seen(queue: Queue, key: str) -> None:
+        drop(queue, key)
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(unpacking, "unpack", lambda *_, **__: ABOUT)

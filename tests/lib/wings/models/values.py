@@ -89,10 +89,12 @@ class ModelSite(Node):
         requests.ask(self.paths, ModelRequest(str(model), user.gid, asker, shared))
 
     def run_queue(self) -> None:
-        """Make the attempts that are due, in this process."""
-        queue = Queue(self.paths, COPIES)
+        """Make the attempts that are due, in this process, with owners in turn."""
+        queue, turns = Queue(self.paths, COPIES), dict[str, int]()
         while due := queue.due():
-            background.main(str(self.base), [COPIES.name, NODE, due[0].key])
+            item = min(due, key=lambda item: turns.get(item.owner, 0))
+            turns[item.owner] = turns.get(item.owner, 0) + 1
+            background.main(str(self.base), [COPIES.name, NODE, item.key])
 
     def waiting(self) -> list[Item]:
         return Queue(self.paths, COPIES).all()
