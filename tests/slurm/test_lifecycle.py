@@ -182,7 +182,7 @@ def test_a_killed_hook_drains_with_slurms_reason(
     else:  # or maintenance
         variables = site.variables(job_id, node="n4", SLURM_CLUSTER_NAME="warmstart")
         assert quiet(site.run_hook("epilog", variables))
-    findings = json.loads(site.command("doctor", "--json").stdout)["findings"]
+    findings = json.loads(site.command("doctor", "--json", node="n4").stdout)["findings"]
     (told,) = [finding for finding in findings if finding["check"] == "node.killed-hooks"]
     assert told["status"] == "advice"
     assert f"the {hook} of job {job_id} on n4" in told["found"]

@@ -59,7 +59,8 @@ def test_the_first_job_waits_and_the_second_finds_it(site: Site, shelf: Path, fr
     wait_until("the second job", lambda: out.exists() and out.read_text() == "began\n", 60)
     again = unpacked(site, second)
     assert again["tree"] == step["tree"]
-    rows = [row for row in json.loads(site.command("images", "unpacked", "--json").stdout) if row["node"] == "n1"]
+    listed = site.command("images", "unpacked", "--json", node="n1").stdout
+    rows = [row for row in json.loads(listed) if row["node"] == "n1"]
     assert [(row["state"], row["jobs"], row["reference"]) for row in rows] == [("in use", str(second), image)]
     site.write_policy(RULES.format(keep="1B"), workspace=f"{site.workspace}\n  shelf: {shelf.parent.parent}")
     site.command("maintain", "--node", "n1")

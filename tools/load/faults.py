@@ -39,7 +39,7 @@ BREAKS_READING = {"a store gone", "a store not connected"}
 # A job runs without warmstart, and nobody tells it.
 UNTOLD = {"switched off", "off on one node", "torn files"}
 TORN = {
-    "runtime": ("*/*/state/*/run.json", "*/view/*/environment"),
+    "runtime": ("*/view/*/environment",),  # no run: state lies in memory
     "var": ("policy.json",),
     "store": (
         "caches/*/*/*/*.json",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ from warmstart.paths import Installation, NodePaths
 from warmstart.policy.keys import Credentials, Policy
 from warmstart.policy.units import format_duration
 from warmstart.queue import is_at_work, waiting
-from warmstart.report.lines import KILLED, hooks
+from warmstart.report.lines import KILLED, UNFINISHED, hooks
 from warmstart.session import NODE_INTERVAL_S, NodeOfAnotherPod, require_keeper
 from warmstart.slurm import commands
 
@@ -291,7 +292,14 @@ def programs(node: Node) -> Iterator[Finding]:
 @check("node.killed-hooks")
 def killed_hooks(node: Node) -> Iterator[Finding]:
     """Check for hooks that were killed lately: Slurm drains the node, and a dead hook gives no reason."""
-    killed = [hook for hook in hooks(_of_last_day(node), time.time()) if hook.outcome == KILLED]
+    now = time.time()
+    busy = _jobs_with_hooks(node)  # first: the last line of a hook that is not there now is in the log, if it wrote one
+    killed = [
+        hook
+        for hook in hooks(_of_last_day(node), now)
+        if hook.outcome == KILLED
+        or (hook.outcome == UNFINISHED and hook.began < timestamp(now) and hook.job not in busy)
+    ]
     if killed:
         last = max(killed, key=lambda hook: hook.began)
         found = (
@@ -345,6 +353,17 @@ def backlog(node: Node) -> Iterator[Finding]:
 def _timers(node: Node) -> str:
     otherwise = f"let slurmd's supervisor run {node.installation.libexec}/timers"
     return units.scheduled(node.installation, "warmstart.target", otherwise)
+
+
+def _jobs_with_hooks(node: Node) -> set[int]:
+    """Return the jobs of which a hook is at work on this host."""
+    program = f"{node.installation.lib}/python/warmstart/start.py".encode()
+    found = set[int]()
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            if program in (place / "cmdline").read_bytes().split(b"\0"):
+                found.update(map(int, re.findall(rb"(?:^|\0)SLURM_JOB_ID=(\d+)", (place / "environ").read_bytes())))
+    return found
 
 
 def _of_last_day(node: Node) -> list[Line]:

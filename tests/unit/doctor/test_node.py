@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import Literal
 import pytest
 
 from tests.lib.command_line import answer, installed, run
+from tests.lib.hook_lines import finished, started
+from warmstart.audit.line import timestamp
 from warmstart.cli import doctor
 from warmstart.doctor import node, permissions, store, trials, units
 from warmstart.doctor.finding import SKIP, Check, Finding, Result, check
@@ -253,6 +257,21 @@ def test_what_is_at_work_is_not_late(here: Node) -> None:
     assert statuses(node.backlog, here) == ["wrong", "wrong"]
     with at_work(place, IMPORTS.name), at_work(place, LIVE.name):
         assert statuses(node.backlog, here) == ["ok"]
+
+
+def test_a_hook_was_killed_that_is_not_at_work_and_wrote_no_last_line(here: Node) -> None:
+    """It is told at once, and not if it is at work."""
+    os.makedirs(here.installation.node("n1").state)
+    log, lately = Path(here.policy.paths.audit), timestamp(time.time() - 5)
+    log.parent.mkdir()
+    first, other = started(ts=lately), started(job_id=8, run_id="0d", ts=lately)
+    log.write_text("".join(f"{json.dumps(line)}\n" for line in (first, other, finished(other, ts=lately))))
+    at_work = ["/bin/sh", "-c", "read _", f"{here.installation.lib}/python/warmstart/start.py", "entry.prolog"]
+    with subprocess.Popen(at_work, stdin=subprocess.PIPE, env={"A": "b", "SLURM_JOB_ID": "7"}) as hook:
+        assert statuses(node.killed_hooks, here) == ["ok"]
+        hook.kill()
+    ((status, told, _),) = found(node.killed_hooks, here)
+    assert (status, "the prolog of job 7 on n1" in told) == ("advice", True)
 
 
 def test_without_systemd_a_supervisor_has_to_run_what_units_would(
