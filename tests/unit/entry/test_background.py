@@ -40,3 +40,16 @@ def test_it_does_nothing_that_nobody_asked_for(site: Node, capsys: pytest.Captur
     Path(site.installation.off_switch).touch()
     assert run(site) == 0
     assert [item.attempts for item in queue.all()] == [0]
+
+
+def test_owners_take_turns(site: Node) -> None:
+    """Who asks for much is not served before who asks for one thing, later."""
+    queue, order = Queue(site.paths, UNPACKS._replace(parallel=1)), site.base / "order"
+    for owner, key in [("1", "a"), ("1", "b"), ("1", "c"), ("2", "d")]:
+        queue.add(owner, key, UnpackRequest("reg.io/b:1", "b", "", ASKER))
+    program = Path(site.paths.background_program)
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\nprintf %s $3 >>{order}; rm {queue.directory}/*,$3\n")
+    program.chmod(0o755)
+    background.make_attempts(site.installation, NODE, queue.kind)
+    assert order.read_text() == "adbc"

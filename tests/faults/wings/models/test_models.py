@@ -81,7 +81,8 @@ class Copying(ModelAct):
         assert self._ask() == ""
 
     def act(self) -> int:
-        return background.main(str(self.site.base), [COPIES.name, self.site.name])
+        (item,) = self.site.waiting()
+        return background.main(str(self.site.base), [COPIES.name, self.site.name, item.key])
 
     def check(self, _done: Done, _fault: Fault | None) -> list[str]:
         wrong = self.half()
