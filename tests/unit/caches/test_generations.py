@@ -207,7 +207,7 @@ def following(model: Model, state: State, actors: str) -> Iterator[State | str]:
 
 
 @pytest.mark.parametrize(
-    ("actors", "removals", "forgets"), [("ab!", 4, False), pytest.param("abc", 2, True, marks=pytest.mark.sweep)]
+    ("actors", "removals", "forgets"), [("ab!", 4, False), pytest.param("abc", 1, True, marks=pytest.mark.sweep)]
 )
 def test_every_order(model: Model, actors: str, removals: int, forgets: bool) -> None:
     model.forgets = forgets
