@@ -54,7 +54,7 @@ def reserved(site: Site) -> list[str]:
 
 
 def announced(site: Site) -> list[str]:
-    return sorted(path.parent.name for path in (site.store / "runs").glob("*/rendezvous.answer"))
+    return sorted(path.parent.name for path in (site.store / "runs").glob("*/rendezvous.*.answer"))
 
 
 def names(directory: Path) -> list[str]:

@@ -6,7 +6,6 @@ Steps call pyxis's importer and enroot's hook as pyxis and enroot call them; wit
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -166,12 +165,10 @@ def slow_store(site: Site) -> Iterator[None]:
     """Let whoever fetches a bundle wait: an earlier fetch of it holds its file."""
     directory = site.var / "n2" / "bundles"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    bundles = [bundle for bundle in site.store.rglob("*.sqsh") if bundle.parent.name != "images"]
-    manifests = [bundle.with_suffix(".json") for bundle in bundles if bundle.with_suffix(".json").exists()]
     held = []
     try:
-        # Two bundles may have the same bytes, and so one file.
-        for sha256 in {json.loads(manifest.read_text())["sha256"] for manifest in manifests}:
+        # Two namespaces may have the same bundle.
+        for sha256 in {bundle.stem for bundle in (site.store / "caches").rglob("*.sqsh")}:
             held.append(os.open(directory / f"{sha256}.fetching", os.O_RDWR | os.O_CREAT, 0o600))
             fcntl.flock(held[-1], fcntl.LOCK_EX)
         yield
