@@ -144,11 +144,11 @@ def _failed(error: WarmstartError) -> Answer:
 def find_asker(installation: Installation, pid: int, uid: int) -> Asker | None:
     """Return whose step a process of `uid` is; None if it is in no step of that user's, or of a job that must fail."""
     daemon = daemon_of(pid)
-    nodes = installation.nodes()
+    nodes = sorted(installation.nodes(), key=claimed_node(pid).__ne__)
     if daemon is None or not nodes:
         return None
-    job_id, own = daemon.job_id, claimed_node(pid)
-    for node in sorted(nodes, key=own.__ne__):
+    job_id = daemon.job_id
+    for node in nodes:
         paths = installation.node(node)
         try:
             run = state.load(paths.state, job_id)

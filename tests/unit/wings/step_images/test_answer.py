@@ -53,6 +53,15 @@ def test_the_record_says_which_node(here: Installation) -> None:
     assert find_asker(here, 1, UID) == Asker("n2", 7, UID, run)
 
 
+@pytest.mark.parametrize(("says", "node"), [("n2", "n2"), ("n3", "n1"), ("", "n1")])
+def test_a_job_without_a_record_is_of_the_node_that_its_step_says(
+    here: Installation, monkeypatch: pytest.MonkeyPatch, says: str, node: str
+) -> None:
+    """If this host has that node."""
+    monkeypatch.setattr(answer, "claimed_node", lambda _: says)
+    assert find_asker(here, 1, UID) == Asker(node, 7, UID, None)
+
+
 @pytest.mark.threat(49)
 def test_another_users_job_is_not_the_askers(here: Installation) -> None:
     recorded(here, "n1")
