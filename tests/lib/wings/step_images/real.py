@@ -134,9 +134,9 @@ def check_nodes(site: Site, image: str) -> None:
         sys.stdout.write("".join(f"    {line}\n" for line in ended.output.splitlines()))
         return ended.job_id, sorted(line for line in ended.output.splitlines() if line.startswith("n"))
 
-    _, shown = job("-N3")
+    first, shown = job("-N3")
     check("cold on all nodes", seen=shown == [f"n{number}: *" for number in (1, 2, 3)])
-    wait_until("the merge", lambda: any(e["profile"] == "alpha" for e in site.published()), 60)
+    wait_until("the union", lambda: bool(site.events(first, "harvest.merged")), 60)
     second, shown = job("-N3", "-N2 --nodelist=n2,n3")
     check("then warm on all", seen=shown == [f"n{number}: a.bin" for number in (1, 2, 2, 3, 3)])
     agreed = [line for line in site.results(second, "step-images") if "agreed_ms" in line]

@@ -108,7 +108,6 @@ def test_a_step_on_two_nodes_has_caches_on_each(asked: Site, fresh_image: Callab
     image, container = fresh_image(), Container(asked, 758)
     assert found(container.job(image, node="n1,n2", options=("--nodes=2",))) == ["cold", "cold"]
     asked.cluster.wait_idle()
-    wait_until("the merge", lambda: any(asked.published()), 60)
     assert found(container.job(image, node="n3,n4", options=("--nodes=2",))) == ["warm", "warm"]
 
 
