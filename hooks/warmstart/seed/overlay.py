@@ -5,13 +5,13 @@
             upper  work     what the job writes; the job owns upper, 0700, which gives the overlay its owner and mode
             whiteouts       a layer that hides what the job must not see (`layers` has why one is enough)
             merged          the overlay for root; no job can reach it or mount over it
+            l0 … l14        clones of the bundles, topmost first, until the overlay is mounted
     <run>/cache/<subdir>    the same overlay for the job
 
 All paths are below the run's directory, so no upper layer or mount point is used twice. Everything is mounted while
-root still owns `cache` (docs/threats.md, row 4). An overlay takes layers that are attached somewhere: the clones of the
-bundles lie on each other at `cache/<subdir>` until it is mounted, and it is told them by descriptor. Then they are
-detached, because the overlay has its own; directories for them would have to be made and removed. Imports ctypes, so a
-warm prolog that seeds nothing must not import this module.
+root still owns `cache` (docs/threats.md, row 4). The clones are unmounted at once, because the overlay has its own.
+Each has a directory: clones that lie on each other are mixed up where their place is shared with other mount
+namespaces. Imports ctypes, so a warm prolog that seeds nothing must not import this module.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import stat
 from warmstart.errors import ResourceError
 from warmstart.host import linux
 from warmstart.host.deadline import after
-from warmstart.host.files import ensure_dir, opened_dir, remove_tree
+from warmstart.host.files import closing, ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import Identity
-from warmstart.lean import Iterator, Sequence, contextmanager, suppress
+from warmstart.lean import Sequence, suppress
 from warmstart.paths import SEED
 
 MOST_WHITEOUTS = 20_000  # a namespace that needs more should be compacted; until then it is extracted
@@ -99,37 +99,33 @@ def _show(  # noqa: PLR0917 - the arguments of `show`, and whether to map ids
                 for name in ("work", "merged", "upper"):
                     os.mkdir(name, 0o700)
                 os.chown("upper", job.uid, job.gid)
-                target = f"../../cache/{subdir}"
-                with _attached(layers, target, job if mapped else None) as names:
-                    if hidden:
-                        _make_whiteouts(hidden, job)
-                        names.insert(0, WHITEOUTS)
-                    linux.mount(
-                        "warmstart", "merged", "overlay", linux.RESTRICTED, f"lowerdir={':'.join(names)},{_OPTIONS}"
-                    )
+                names = _attached(layers, job if mapped else None)
+                if hidden:
+                    _make_whiteouts(hidden, job)
+                    names.insert(0, WHITEOUTS)
+                options = f"lowerdir={':'.join(names)},{_OPTIONS}"
+                linux.mount("warmstart", "merged", "overlay", linux.RESTRICTED, options)
                 linux.make_private("merged")
-                linux.bind("merged", target)
+                for number in range(len(layers)):
+                    linux.unmount_here(f"l{number}")
+                    os.rmdir(f"l{number}")
+                linux.bind("merged", f"../../cache/{subdir}")
         except BaseException:
             remove_tree(seed, subdir, after(REMOVAL_S))
             raise
     return mapped
 
 
-@contextmanager
-def _attached(layers: Sequence[int], target: str, job: JobIds | None) -> Iterator[list[str]]:
-    """Attach a clone of each layer at `target` for a `with`, id-mapped if `job` is given; yield names for them."""
-    clones: list[int] = []
-    try:
-        for layer in layers:
-            clones.append(linux.clone(layer))
+def _attached(layers: Sequence[int], job: JobIds | None) -> list[str]:
+    """Attach a clone of each layer at `l<n>`, id-mapped if `job` is given; return their names."""
+    names = [f"l{number}" for number in range(len(layers))]
+    for name, layer in zip(names, layers, strict=True):
+        os.mkdir(name, 0o700)
+        with closing(linux.clone(layer)) as clone:
             if job:
-                linux.map_ids(clones[-1], job.namespace())
-            linux.attach(clones[-1], target)
-        yield [linux.proc_path(clone) for clone in clones]
-    finally:
-        for clone in reversed(clones):
-            linux.detach(clone)
-            os.close(clone)
+                linux.map_ids(clone, job.namespace())
+            linux.attach(clone, name)
+    return names
 
 
 def _make_whiteouts(hidden: Sequence[str], job: JobIds) -> None:
