@@ -172,7 +172,6 @@ def node_problems(workspace: Path, var: Path, runtime: Path, job: int) -> list[s
     of_runs = (runtime.parent / "view", *(runtime / part for part in ("state", "queue/endings")))
     for part in (*of_runs, var / "stage"):
         wrong += [f"{path}: is left" for path in sorted(part.glob(f"*{job}*"))]
-    wrong += [f"{path}: is left" for path in sorted((var / "spool").glob("*")) if f".{job}." in path.name]
     wrong += [f"{path}: is left" for top in (var.parent, runtime.parent) for path in top.rglob(".*.tmp")]
     for port in (runtime.parent / "ports").glob("[0-9]*"):
         if json.loads(port.read_bytes() or b"{}").get("job_id") == job:
