@@ -6,6 +6,7 @@ import os
 
 from warmstart.errors import ResourceError
 from warmstart.lean import Callable, dumps, sha256
+from warmstart.profiles import registry
 from warmstart.profiles.contract import Fact, Profile
 
 # Part of every namespace. Raise it if entries of older releases must not be seeded any more.
@@ -152,7 +153,8 @@ def namespace(profile: Profile, facts: dict[str, str]) -> str:
 
     `facts` must have all facts of the profile, and for relocation "constant-path" also `path`, where jobs see their
     cache. `cache` counts where it is given, but for declared files, which have a name of their own. Others are ignored.
-    Raises `KeyError` if one is missing, because its namespace would mix different jobs.
+    Raises `KeyError` if one is missing, because its namespace would mix different jobs. What divides a cache into
+    entries counts, too: the same file in two entries would be taken from both.
     Python's ABI is no fact: the image decides it, and tools have it in their own names.
     """
     chosen: dict[str, str] = {name: facts[name] for name in profile.all_facts}
@@ -160,8 +162,8 @@ def namespace(profile: Profile, facts: dict[str, str]) -> str:
         chosen["path"] = facts["path"]
     if "cache" in facts and "declared" not in profile.facts:
         chosen["cache"] = facts["cache"]
-    canonical = dumps(
-        {"format": FORMAT, "profile": profile.name, "facts": chosen}, sort_keys=True, separators=(",", ":")
-    )
-    digest: str = sha256(canonical.encode()).hexdigest()
+    nested = [(pattern, list(registry.get(name).entries)) for pattern, name in profile.nested.items()]
+    divided = [list(profile.entries), profile.never, nested]  # in the order in which patterns count
+    named = {"format": FORMAT, "profile": profile.name, "facts": chosen, "divided": divided}
+    digest: str = sha256(dumps(named, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
     return digest[:32]

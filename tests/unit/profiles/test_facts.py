@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,6 +150,21 @@ def test_a_namespace_differs_where_profile_or_any_fact_differs() -> None:
     assert len(names) == 6
     assert all(len(name) == 32 and int(name, 16) for name in names)
     assert namespace(NUMBA, {**FACTS, "driver": "1"}) == namespace(NUMBA, dict(reversed(FACTS.items())))
+
+
+def test_entries_that_were_divided_otherwise_never_mix() -> None:
+    """A release, or the site, has changed its patterns: files that were one entry are two, or the other way round."""
+    plain = NUMBA._replace(entries={"a/": (), "*.b": ("x",)}, nested={"n/": "triton"})
+    others: list[dict[str, Any]] = [
+        {"entries": {"a/*": (), "*.b": ("x",)}},
+        {"entries": {"*.b": ("x",), "a/": ()}},  # the first one that fits counts
+        {"never": ("*.log",)},
+        {"nested": {"n/": "jax"}},
+        {"nested": {"m/": "triton"}},
+    ]
+    assert len({namespace(plain._replace(**change), FACTS) for change in (*others, {})}) == 6
+    checked = plain._replace(entries={"a/": ("y",), "*.b": ()}, formats={"*": "text"})
+    assert namespace(checked, FACTS) == namespace(plain, FACTS)
 
 
 def test_files_of_one_declared_name_are_never_seeded_under_another() -> None:
