@@ -30,6 +30,7 @@ from warmstart.seed.overlay_end import CacheInUse
 pytestmark = pytest.mark.usefixtures("capable_host")
 
 SEEDED = {"file": b"seeded", "d/one": b"1", "d/two": b"2", "e/f/g": b"deep"}
+MS_SHARED = 1 << 20
 WAYS = pytest.mark.parametrize("mapped", [True, False], ids=["id-mapped", "root's"])
 
 
@@ -140,6 +141,36 @@ def test_two_bundles_with_one_entry_show_one_of_them_whole(node: Node) -> None:
     run.show(first, second, hidden=seen.hidden)
     assert content(run.cache) == {"k/a": b"A", "k/b": b"A", "own/1": b"A", "own/2": b"B"}
     assert sorted(seen.hidden) == ["bad/x", "k/c"]
+
+
+@pytest.fixture
+def shared_node(node: Node) -> Iterator[Node]:
+    """As below systemd, where mounts are seen in other namespaces: a clone is then a peer of what it was made of."""
+    linux.bind(str(node.base), str(node.base))
+    linux.mount("none", str(node.base), "none", MS_SHARED)
+    yield node
+    linux.detach_path(str(node.base))
+
+
+def test_overlays_of_many_bundles_that_are_made_at_once(shared_node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = [shared_node.bundle({f"{n}": b"%d" % n}) for n in range(40)]
+    real = linux.mount
+    runs = [(shared_node.run(f"{number}.aaaaaaaa"), copies[:number]) for number in (1, 2, 15, 40)]
+    later = iter(runs)
+
+    def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+        if kind == "overlay":  # here the clones lie on each other
+            for run, shown in later:
+                run.show(*shown)
+        real(source, target, kind, flags, options)
+
+    monkeypatch.setattr(linux, "mount", mount)
+    shared_node.run("0.aaaaaaaa").show(*copies)
+    for run, shown in runs:
+        assert len(content(run.cache)) == len(shown)
+        run.as_job(lambda: write("new", b"x"))
+        assert run.take_down() == []
+    assert len([point for point in shared_node.mounts() if point.startswith("layers/")]) == 40
 
 
 @pytest.mark.threat(8)

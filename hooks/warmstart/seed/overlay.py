@@ -5,13 +5,14 @@
             upper  work     what the job writes; the job owns upper, 0700, which gives the overlay its owner and mode
             whiteouts       a layer that hides what the job must not see (`layers` has why one is enough)
             merged          the overlay for root; no job can reach it or mount over it
-            l0 … l14        clones of the bundles, topmost first, until the overlay is mounted
+            layers          until then, clones of the bundles, one on the other
     <run>/cache/<subdir>    the same overlay for the job
 
 All paths are below the run's directory, so no upper layer or mount point is used twice. Everything is mounted while
 root still owns `cache` (docs/threats.md, row 4). The clones are unmounted at once, because the overlay has its own.
-Each has a directory: clones that lie on each other are mixed up where their place is shared with other mount
-namespaces. Imports ctypes, so a warm prolog that seeds nothing must not import this module.
+Each is made private before the next one lies on it: a clone is a peer of the bundle's own mount where that is shared
+(mount_namespaces(7)), so what is mounted on it would cover the bundle for all other jobs. Imports ctypes, so a warm
+prolog that seeds nothing must not import this module.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ import stat
 from warmstart.errors import ResourceError
 from warmstart.host import linux
 from warmstart.host.deadline import after
-from warmstart.host.files import closing, ensure_dir, opened_dir, remove_tree
+from warmstart.host.files import ensure_dir, opened_dir, remove_tree
 from warmstart.host.identity import Identity
-from warmstart.lean import Sequence, suppress
+from warmstart.lean import Iterator, Sequence, contextmanager, suppress
 from warmstart.paths import SEED
 
 MOST_WHITEOUTS = 20_000  # a namespace that needs more should be compacted; until then it is extracted
 WHITEOUTS = "whiteouts"  # directory and name of that layer
+LAYERS = "layers"
 # Explicit, because the kernel's defaults differ: an overlay must not depend on xattrs of directories (redirect_dir),
 # and the upper layer must have all content of its files (metacopy). `volatile`: a job's cache is not needed after a
 # crash, and without this option each unmount syncs the whole file system of the workspace. `xino=on`: else files of one
@@ -99,16 +101,13 @@ def _show(  # noqa: PLR0917 - the arguments of `show`, and whether to map ids
                 for name in ("work", "merged", "upper"):
                     os.mkdir(name, 0o700)
                 os.chown("upper", job.uid, job.gid)
-                names = _attached(layers, job if mapped else None)
-                if hidden:
-                    _make_whiteouts(hidden, job)
-                    names.insert(0, WHITEOUTS)
-                options = f"lowerdir={':'.join(names)},{_OPTIONS}"
-                linux.mount("warmstart", "merged", "overlay", linux.RESTRICTED, options)
+                with _attached(layers, job if mapped else None) as names:
+                    if hidden:
+                        _make_whiteouts(hidden, job)
+                        names.insert(0, WHITEOUTS)
+                    options = f"lowerdir={':'.join(names)},{_OPTIONS}"
+                    linux.mount("warmstart", "merged", "overlay", linux.RESTRICTED, options)
                 linux.make_private("merged")
-                for number in range(len(layers)):
-                    linux.unmount_here(f"l{number}")
-                    os.rmdir(f"l{number}")
                 linux.bind("merged", f"../../cache/{subdir}")
         except BaseException:
             remove_tree(seed, subdir, after(REMOVAL_S))
@@ -116,16 +115,28 @@ def _show(  # noqa: PLR0917 - the arguments of `show`, and whether to map ids
     return mapped
 
 
-def _attached(layers: Sequence[int], job: JobIds | None) -> list[str]:
-    """Attach a clone of each layer at `l<n>`, id-mapped if `job` is given; return their names."""
-    names = [f"l{number}" for number in range(len(layers))]
-    for name, layer in zip(names, layers, strict=True):
-        os.mkdir(name, 0o700)
-        with closing(linux.clone(layer)) as clone:
+@contextmanager
+def _attached(layers: Sequence[int], job: JobIds | None) -> Iterator[list[str]]:
+    """Attach a clone of each layer for a `with`, id-mapped if `job` is given; yield paths to them.
+
+    An overlay takes only layers that are attached. A directory for each would have to be made and removed.
+    """
+    os.mkdir(LAYERS, 0o700)
+    clones: list[int] = []
+    try:
+        for layer in layers:
+            clones.append(linux.clone(layer))
             if job:
-                linux.map_ids(clone, job.namespace())
-            linux.attach(clone, name)
-    return names
+                linux.map_ids(clones[-1], job.namespace())
+            linux.attach(clones[-1], LAYERS)
+            linux.make_private(LAYERS)
+        yield [linux.proc_path(clone) for clone in clones]
+    finally:
+        for clone in clones:
+            os.close(clone)
+    for _ in layers:
+        linux.unmount_here(LAYERS)
+    os.rmdir(LAYERS)
 
 
 def _make_whiteouts(hidden: Sequence[str], job: JobIds) -> None:
