@@ -11,7 +11,7 @@ of ptxas 12.4 to 13.2). AMD's code object is a shared object that ends with its 
 from __future__ import annotations
 
 import struct
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 
@@ -23,45 +23,36 @@ _NULL, _STRTAB, _NOBITS = 0, 3, 8  # sh_type
 _LOAD, _DYNAMIC = 1, 2  # p_type
 
 
-class Kind(NamedTuple):
-    """What a file of a format says of itself."""
-
-    type: int  # e_type
-    machines: tuple[int, ...]  # e_machine
-    has_segments: bool
-    is_dynamic: bool = False  # exactly one segment is what the loader starts from
-    ends_with_headers: bool = False
-
-
-_HOST = (62, 183)  # x86-64, AArch64
+_OBJECT, _PROGRAM, _LIBRARY = 1, 2, 3  # e_type
+_HOST, _GPU = (62, 183), (190, 224)  # e_machine: x86-64, AArch64; CUDA, AMD's
 KINDS = {
-    "object": Kind(1, _HOST, has_segments=False),
-    "library": Kind(3, _HOST, has_segments=True, is_dynamic=True),
-    "cubin": Kind(2, (190,), has_segments=True, ends_with_headers=True),
-    "hsaco": Kind(3, (224,), has_segments=True, is_dynamic=True, ends_with_headers=True),
+    "object": (_OBJECT, _HOST),
+    "library": (_LIBRARY, _HOST),
+    "cubin": (_PROGRAM, _GPU[:1]),
+    "hsaco": (_LIBRARY, _GPU[1:]),
 }
 
 
-def check(files: EntryFiles, name: str, kind: str) -> None:
+def check(kind: str, files: EntryFiles, name: str) -> None:
     """Raise `EntryInvalid` unless the file is one whole ELF file of a kind, a key of `KINDS`."""
     with files.open(name) as (file, size):
-        _check(file, size, KINDS[kind])
+        _check(file, size, *KINDS[kind])
 
 
-def _check(file: BinaryIO, size: int, kind: Kind) -> None:
+def _check(file: BinaryIO, size: int, kind: int, machines: tuple[int, ...]) -> None:
     (ident, elf_type, machine, _, _, segments, sections, _, own, segment_size, segment_count, *rest) = _HEADER.unpack(
         _read(file, size, 0, _HEADER.size)
     )
     section_size, section_count, names = rest
-    _require(ident[:7] == _IDENT and elf_type == kind.type and machine in kind.machines and own == _HEADER.size)
+    _require(ident[:7] == _IDENT and elf_type == kind and machine in machines and own == _HEADER.size)
     _require(section_size == _SECTION.size and 0 < names < section_count)
-    _require(bool(segment_count) == kind.has_segments and (not segment_count or segment_size == _SEGMENT.size))
+    _require(bool(segment_count) == (kind != _OBJECT) and (not segment_count or segment_size == _SEGMENT.size))
     table = _read(file, size, sections, section_count * section_size)
     _check_sections(size, list(_SECTION.iter_unpack(table)), names)
     dynamic = _check_segments(size, _read(file, size, segments, segment_count * segment_size))
-    _require(dynamic == kind.is_dynamic)
+    _require(dynamic == (kind == _LIBRARY))  # what the loader starts from
     end = max(sections + section_count * section_size, segments + segment_count * segment_size)
-    _require(end == size or not kind.ends_with_headers)
+    _require(end == size or machine not in _GPU)
 
 
 def _check_sections(size: int, sections: list[tuple[int, ...]], names: int) -> None:

@@ -10,7 +10,7 @@ import errno
 import os
 
 from warmstart.errors import UserError
-from warmstart.host.files import open_regular, opened_dir
+from warmstart.host.files import closing, open_regular, opened_dir
 from warmstart.lean import TYPE_CHECKING, Iterable, Iterator, Sequence, contextmanager
 
 if TYPE_CHECKING:
@@ -53,26 +53,17 @@ class EntryInvalid(UserError):
 
 
 class EntryFiles:
-    """The files of one entry: names relative to the stage, opened on request."""
+    """The files of one entry, opened on request."""
 
-    def __init__(self, stage: int, entry: str, names: Iterable[str], prefix: str = "") -> None:
-        """`entry` and `names` are relative to `prefix`: a directory of the stage with a trailing `/`, or ""."""
-        self.entry = entry
-        self.names = tuple(sorted(names))
-        self._known = frozenset(self.names)
-        self._stage = stage
-        self._prefix = prefix
-        self._size: int | None = None
+    def __init__(self, stage: int, entry: str, names: Iterable[str], below: str = "") -> None:
+        """Take the entry's name and its files' names in the stage; those here are relative to its directory `below`.
 
-    def __contains__(self, name: str) -> bool:
-        """Return whether the entry has a file of that name, in constant time."""
-        return name in self._known
-
-    def below(self, prefix: str) -> EntryFiles:
-        """Return the same files with names relative to the directory `prefix` (with a trailing `/`)."""
-        assert all(name.startswith(prefix) for name in (self.entry, *self.names))
-        names = (name[len(prefix) :] for name in self.names)
-        return EntryFiles(self._stage, self.entry[len(prefix) :], names, self._prefix + prefix)
+        Raises `EntryInvalid` and `OSError`.
+        """
+        self._stage, self._below = stage, below
+        self.entry = entry.removeprefix(below)
+        self.names = tuple(sorted(name.removeprefix(below) for name in names))
+        self.size = sum(self.status(name).st_size for name in self.names)  # bytes
 
     @contextmanager
     def open(self, name: str) -> Iterator[tuple[BinaryIO, int]]:
@@ -80,42 +71,27 @@ class EntryFiles:
         with os.fdopen(self._descriptor(name), "rb") as file:
             yield file, os.fstat(file.fileno()).st_size
 
-    def _descriptor(self, name: str) -> int:
-        parts = (self._prefix + name).split("/")
-        if name not in self._known or not all(parts) or {".", ".."} & set(parts):
-            raise EntryInvalid("unexpected-file")
-        try:
-            return _open_below(self._stage, parts)
-        except OSError as error:
-            missing = error.errno in {errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EINVAL, errno.ENXIO}
-            raise EntryInvalid("not-a-file" if missing else "unreadable") from error
-
-    def _status(self, name: str) -> os.stat_result:
-        fd = self._descriptor(name)
-        try:
+    def status(self, name: str) -> os.stat_result:
+        """Return the status of one of `names`; the stage preserves mtimes. Raises `EntryInvalid` and `OSError`."""
+        with closing(self._descriptor(name)) as fd:
             return os.fstat(fd)
-        finally:
-            os.close(fd)
-
-    def size(self) -> int:
-        """Return the bytes of all files. Raises `EntryInvalid` and `OSError`."""
-        if self._size is None:
-            self._size = sum(self._status(name).st_size for name in self.names)
-        return self._size
-
-    def mtime_ns(self, name: str) -> int:
-        """Return the file's mtime in nanoseconds since the epoch. The stage preserves mtimes."""
-        return self._status(name).st_mtime_ns
 
     def read(self, name: str, limit: int) -> bytes:
         """Return the content of one file. Raises `EntryInvalid` ("too-large") above `limit` bytes."""
         with self.open(name) as (file, size):
             if size > limit:
                 raise EntryInvalid("too-large")
-            data = file.read(limit + 1)
-        if len(data) > limit:
-            raise EntryInvalid("too-large")
-        return data
+            return file.read()
+
+    def _descriptor(self, name: str) -> int:
+        parts = (self._below + name).split("/")
+        if not all(parts) or {".", ".."} & {*parts}:
+            raise EntryInvalid("unexpected-file")
+        try:
+            return _open_below(self._stage, parts)
+        except OSError as error:
+            missing = error.errno in {errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EINVAL, errno.ENXIO}
+            raise EntryInvalid("not-a-file" if missing else "unreadable") from error
 
 
 def _open_below(at: int, parts: Sequence[str]) -> int:

@@ -11,7 +11,9 @@ import hashlib
 import io
 import json
 import os
+import re
 from collections.abc import Callable
+from functools import partial
 from typing import BinaryIO
 
 from warmstart.host.files import copy_hashed
@@ -24,7 +26,7 @@ LARGEST_PICKLE = 256 << 20  # it is held in memory
 MOST_OPCODES = 1 << 20  # of a pickle; bounds time (a second) and memory
 MOST_INFLATED = 4 << 30  # bytes; bounds the time for a decompression bomb
 PAGE = 4096
-_LONGEST_LINE = 1000
+_OF_A_RUN = re.compile(rb"/[0-9]{1,10}\.[0-9a-f]{8}/cache/")  # `Run.directory`
 _PIECE = 1 << 20
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _RLE, _RESERVED = 1, 3  # types of a zstd block
@@ -52,11 +54,6 @@ def read_json(files: EntryFiles, name: str) -> object:
     return value
 
 
-def _opened(files: EntryFiles, name: str) -> None:
-    with files.open(name):
-        pass
-
-
 def _written(files: EntryFiles, name: str) -> None:
     """Require that the last page, or all of a smaller file, is not zeroes: those would never have been written."""
     with files.open(name) as (file, size):
@@ -66,16 +63,8 @@ def _written(files: EntryFiles, name: str) -> None:
 
 
 def _empty_or_written(files: EntryFiles, name: str) -> None:
-    with files.open(name) as (_, size):
-        if not size:
-            return
-    _written(files, name)
-
-
-def _sha256_name(files: EntryFiles, name: str) -> None:
-    """Require a base name that begins with the content's SHA-256 in hexadecimal."""
-    if not name.rpartition("/")[2].startswith(_sha256(files, name)):
-        raise EntryInvalid("hash-differs")
+    if files.status(name).st_size:
+        _written(files, name)
 
 
 def _base32_name(files: EntryFiles, name: str) -> None:
@@ -85,20 +74,12 @@ def _base32_name(files: EntryFiles, name: str) -> None:
     """
     stem, dot, _ = name.rpartition("/")[2].partition(".")
     if dot:
-        found = "c" + _letters(hashlib.sha256(files.read(name, LARGEST_TEXT).strip()).hexdigest())
+        digest = hashlib.sha256(files.read(name, LARGEST_TEXT).strip()).digest()
     else:
-        found = _letters(_sha256(files, name))
-    if found != stem:
+        with files.open(name) as (file, _):
+            digest = bytes.fromhex(copy_hashed(file.fileno()).sha256)
+    if stem != "c" * bool(dot) + base64.b32encode(digest)[:51].decode().lower():
         raise EntryInvalid("hash-differs")
-
-
-def _sha256(files: EntryFiles, name: str) -> str:
-    with files.open(name) as (file, _):
-        return copy_hashed(file.fileno()).sha256
-
-
-def _letters(digest: str) -> str:
-    return base64.b32encode(bytes.fromhex(digest))[:51].decode().lower()
 
 
 def _pickle(files: EntryFiles, name: str) -> None:
@@ -109,7 +90,7 @@ def walk_pickles(data: bytes, *, count: int, most: int) -> None:
     """Require that data are `count` pickles of at most `most` opcodes each. Nothing is made of them."""
     import pickletools
 
-    file = _ShortLines(data)
+    file = io.BytesIO(data)
     try:
         for _ in range(count):
             for number, _opcode in enumerate(pickletools.genops(file)):
@@ -119,13 +100,6 @@ def walk_pickles(data: bytes, *, count: int, most: int) -> None:
         raise EntryInvalid("pickle-malformed") from error
     if file.tell() != len(data):
         raise EntryInvalid("pickle-malformed")
-
-
-class _ShortLines(io.BytesIO):
-    """Has lines of a thousand bytes at most: Python before 3.10.7 takes quadratic time for a long number."""
-
-    def readline(self, _size: int | None = -1, /) -> bytes:
-        return super().readline(_LONGEST_LINE)
 
 
 def _compressed(files: EntryFiles, name: str) -> None:
@@ -190,19 +164,21 @@ def _require(condition: object) -> None:
         raise EntryInvalid("compressed-malformed")
 
 
-def _elf(kind: str) -> Callable[[EntryFiles, str], object]:
-    return lambda files, name: elf.check(files, name, kind)
-
-
 FORMATS: dict[str, Callable[[EntryFiles, str], object]] = {
-    "any": _opened,
+    "any": lambda _files, _name: None,  # a regular file, as all in an entry are
     "base32-name": _base32_name,
     "compressed": _compressed,
     "empty-or-written": _empty_or_written,
     "json": read_json,
     "pickle": _pickle,
-    "sha256-name": _sha256_name,
     "text": text,
     "written": _written,
-    **{kind: _elf(kind) for kind in elf.KINDS},
+    **{kind: partial(elf.check, kind) for kind in elf.KINDS},
 }
+TEXTS = ("json", "text")
+
+
+def require_no_run(files: EntryFiles, name: str) -> None:
+    """Require a text that names no run's own cache, which a job wrote that did not see it at the constant path."""
+    if _OF_A_RUN.search(files.read(name, LARGEST_TEXT)):
+        raise EntryInvalid("made-elsewhere")

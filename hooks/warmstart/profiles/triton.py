@@ -32,6 +32,6 @@ def check(files: EntryFiles) -> None:
     others = names.keys() - {group}
     if others != children.keys():
         raise EntryInvalid("incomplete" if children.keys() - others else "two-writers")
-    written = files.mtime_ns(names[group])
-    if any(files.mtime_ns(names[name]) > written for name in others):
+    written = files.status(names[group]).st_mtime_ns
+    if any(files.status(names[name]).st_mtime_ns > written for name in others):
         raise EntryInvalid("two-writers")

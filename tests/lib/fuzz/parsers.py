@@ -52,7 +52,7 @@ from warmstart.maintenance import metrics
 from warmstart.paths import NodePaths
 from warmstart.policy import keys, load, units
 from warmstart.policy.document import Document
-from warmstart.profiles import checks, elf, facts, naming
+from warmstart.profiles import elf, facts, judge, naming
 from warmstart.profiles import registry as profiles
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.formats import FORMATS
@@ -148,10 +148,10 @@ def _profile(name: str, files: Mapping[str, bytes]) -> Parser:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data[1:] if file == changed else files[file])
             os.utime(path, (1, 1))
-        entry = naming.entry_of(profile, names[0])
-        assert entry is not None
+        named = naming.find(profile, names[0])
+        assert named is not None
         with opened_dir(str(STAGE / "entries" / name)) as stage:
-            checks.validate(profile, EntryFiles(stage, entry, names))
+            judge.validate(profile, named.needed, EntryFiles(stage, named.entry, names))
 
     samples = tuple(bytes([number]) + files[file] for number, file in enumerate(names))
     return Parser(validate, (EntryInvalid,), (f"profiles/{name}.py:check",), samples)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.lib.cache_files import NUMBA_BASE, NUMBA_DATA, NUMBA_INDEX, numba_files
 from tests.lib.judging import SAME_STAGE, Judge
-from warmstart.profiles import checks, numba
 from warmstart.profiles import judge as judging
+from warmstart.profiles import numba
 from warmstart.profiles.contract import Profile
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 from warmstart.profiles.judge import judge
@@ -50,12 +51,12 @@ def test_an_entry_that_takes_too_long_is_invalid(stage: Path, stage_fd: int, mon
     entries = write_entry(stage)
     other = NUMBA_BASE.replace("-17", "-18")
     (stage / f"{other}.nbi").write_bytes(b"x")
-    validate = checks.validate
+    validate = judging.validate
 
-    def busy(profile: Profile, files: EntryFiles) -> None:
-        (endless if files.entry == other else partial(validate, profile))(files)
+    def busy(profile: Profile, needed: Sequence[str], files: EntryFiles) -> None:
+        (endless if files.entry == other else partial(validate, profile, needed))(files)
 
-    monkeypatch.setattr(checks, "validate", busy)
+    monkeypatch.setattr(judging, "validate", busy)
     monkeypatch.setattr(judging, "LEAST_SECONDS", 0.5)
     assert judge("numba", stage_fd, {other: [f"{other}.nbi"], **entries}) == {other: "too-slow", NUMBA_BASE: None}
     assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
@@ -105,9 +106,8 @@ def test_a_huge_sparse_file_costs_nothing(stage: Path, stage_fd: int) -> None:
 @SAME_STAGE
 @given(st.text("a./", max_size=8))
 def test_no_name_leads_out_of_the_stage(stage_fd: int, name: str) -> None:
-    files = EntryFiles(stage_fd, "e", [name])
-    with pytest.raises(EntryInvalid) as caught, files.open(name):
-        pass
+    with pytest.raises(EntryInvalid) as caught:
+        EntryFiles(stage_fd, "e", [name])
     parts = name.split("/")
     odd = not all(parts) or {".", ".."} & {*parts}
     assert caught.value.reason == ("unexpected-file" if odd else "not-a-file")
