@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
+from tests.lib import command_line
 from tests.lib.accounts import ALICE
 from tests.lib.held_hooks import held, wrapped
 from tests.lib.processes import wait_until
 from tests.lib.several_nodes import RULES, agreed, handed_in, left
 from tests.lib.shell_profiles import profiles
+from warmstart.paths import Installation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,6 +165,26 @@ def test_a_job_between_two_harvests_sees_none_of_them(whole: Site, late: str) ->
     assert len(whole.events(job, "harvest.merged")) == 1
     warm = "all.bin rank-0.bin rank-1.bin stage-0.bin"
     assert run(whole, SHOW, "--nodelist=n3,n4")[1] == {"n3": warm, "n4": warm}
+
+
+def test_a_node_that_ends_too_late_delays_the_others_by_an_hour(whole: Site) -> None:
+    """Until then later jobs see nothing of the run; then maintenance unites what has come, and later the rest."""
+    with held(whole, "epilog", "n3"):
+        job = whole.cluster.submit(STAGES, ALICE, "--nodelist=n1,n2,n3")
+        wait_until("two nodes' harvest", lambda: len(handed_in(whole, job)) == 2, 60)
+        assert ended(whole, whole.cluster.submit(SHOW, ALICE, "--nodelist=n4"), idle=False)[1] == {"n4": ""}
+        maintain_in_an_hour(whole)
+        united = "all.bin rank-0.bin rank-1.bin stage-0.bin"
+        assert ended(whole, whole.cluster.submit(SHOW, ALICE, "--nodelist=n4"), idle=False)[1] == {"n4": united}
+    maintain_in_an_hour(whole)
+    united = "all.bin rank-0.bin rank-1.bin rank-2.bin stage-0.bin stage-1.bin"
+    assert run(whole, SHOW, "--nodelist=n4")[1] == {"n4": united}
+
+
+def maintain_in_an_hour(site: Site) -> None:
+    """Run the store's maintenance as it will be when no node of a run is waited for any more."""
+    with mock.patch("time.time", return_value=time.time() + 3700):
+        assert command_line.run(Installation(str(site.cluster.prefix)), "maintain", "--store").exit_code == 0
 
 
 # Each task makes a file where its variables say, as tools do; without warmstart that is /tmp and nowhere.
