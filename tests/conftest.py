@@ -25,7 +25,8 @@ from tests.lib.registry import Registry, build_image
 from tests.lib.requirements import unavailable
 from tests.lib.site import Site
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir, remove_tree
+from warmstart.host.files import opened_dir
+from warmstart.host.remove import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

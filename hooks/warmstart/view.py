@@ -1,7 +1,7 @@
 """The job's view: `view/<jobid>/`, the only state of warmstart on a node that jobs read; and what its run shows it.
 
 Directory and files are root's, so nothing that a job does there can keep them from being removed (docs/threats.md, row
-21). The files can be read by the job's uid alone (`files.allow_reading`), so a job that sets SLURM_JOB_ID to another
+21). The files can be read by the job's uid alone (`access.allow_reading`), so a job that sets SLURM_JOB_ID to another
 job's id can read nothing there (row 17). The directory's name is the id that the job's tasks see.
 """
 
@@ -11,19 +11,10 @@ import errno
 import os
 
 from warmstart.errors import ResourceError
+from warmstart.host.access import allow_reading, share_reading
 from warmstart.host.deadline import after
-from warmstart.host.files import (
-    allow_reading,
-    closing,
-    create_file,
-    ensure_dir,
-    opened_dir,
-    read_small,
-    remove_tree,
-    share_reading,
-    unlink_if_there,
-    write_all,
-)
+from warmstart.host.files import closing, create_file, ensure_dir, opened_dir, read_small, unlink_if_there, write_all
+from warmstart.host.remove import remove_tree
 from warmstart.lean import TYPE_CHECKING, sha256, suppress
 from warmstart.paths import MOUNTED, SHOWN, Shown
 from warmstart.run.state import Run, using_state

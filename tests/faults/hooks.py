@@ -37,7 +37,8 @@ from warmstart.ending.waiting import ENDINGS
 from warmstart.entry import background
 from warmstart.harvest.live import LIVE
 from warmstart.host.deadline import after
-from warmstart.host.files import ensure_path, opened_dir, remove_tree
+from warmstart.host.files import ensure_path, opened_dir
+from warmstart.host.remove import remove_tree
 from warmstart.images import choice, unpacks
 from warmstart.images.imports import making, requests
 from warmstart.images.imports.requests import ImportRequest

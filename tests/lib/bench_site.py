@@ -22,8 +22,9 @@ from tests.lib.shell_profiles import profiles
 from warmstart.caches.store import bundles
 from warmstart.caches.store.layout import Namespace
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir, remove_tree
+from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
+from warmstart.host.remove import remove_tree
 from warmstart.images import choice
 from warmstart.images.reference import parse
 from warmstart.images.store import layout, published

@@ -23,8 +23,9 @@ from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect_o
 from warmstart.harvest.pack import pack
 from warmstart.host import linux
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir, remove_tree
+from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
+from warmstart.host.remove import remove_tree
 from warmstart.seed import mounts, overlay, overlay_end
 from warmstart.seed.node_cache import Copy
 

@@ -17,7 +17,8 @@ from tests.tools.gpu import suite
 from tests.tools.gpu.place import UID, Place, can_show
 from tests.tools.gpu.tools import Tool
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir, remove_tree
+from warmstart.host.files import opened_dir
+from warmstart.host.remove import remove_tree
 
 JOB = """\
 import os, subprocess, sys, time

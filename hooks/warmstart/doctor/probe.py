@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from warmstart.caches.store.layout import CACHES, scopes
-from warmstart.host import files
+from warmstart.host import access, files
 from warmstart.host.files import opened_dir
 
 PREFIX = ".doctor-"
@@ -95,7 +95,7 @@ def link(directory: str) -> int:
 def show_a_user(directory: str) -> None:
     """Have a user list and enter the probe's directory, as the folder of that user's reports. Raises `OSError`."""
     with opened_dir(directory) as fd:
-        files.allow_entering(fd, 65534)  # nobody
+        access.allow_entering(fd, 65534)  # nobody
 
 
 def clock_ahead(directory: str, name: str = "clock") -> float:

@@ -23,9 +23,10 @@ from warmstart.doctor.node import Node, existing, is_full
 from warmstart.errors import WarmstartError
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir, remove_tree, weakness
+from warmstart.host.files import opened_dir, weakness
 from warmstart.host.identity import ROOT, Identity
 from warmstart.host.namespaces import enter_new, mount_of
+from warmstart.host.remove import remove_tree
 from warmstart.host.worker import Worker
 from warmstart.images.store.layout import IMAGE, IMAGES
 from warmstart.seed import overlay

@@ -44,7 +44,8 @@ from warmstart.ending.removal import AT_ONCE_S, WorkspaceBusy, close, remove
 from warmstart.ending.waiting import ENDINGS
 from warmstart.errors import NodeError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import opened_dir, remove_tree
+from warmstart.host.files import opened_dir
+from warmstart.host.remove import remove_tree
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, suppress
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy

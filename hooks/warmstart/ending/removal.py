@@ -18,7 +18,8 @@ import os
 from warmstart import view
 from warmstart.errors import ResourceError
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import end_flock_holders, opened_dir, remove_tree
+from warmstart.host.files import end_flock_holders, opened_dir
+from warmstart.host.remove import remove_tree
 from warmstart.lean import Iterator, NamedTuple, suppress
 from warmstart.paths import CACHES, MOUNTED, SEED
 from warmstart.run.state import Run

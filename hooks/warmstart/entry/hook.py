@@ -17,7 +17,8 @@ import time
 from warmstart.audit.log import Log
 from warmstart.errors import NodeError, PolicyError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import FULL, ensure_path, opened_dir, remove_tree, touch
+from warmstart.host.files import FULL, ensure_path, opened_dir, touch
+from warmstart.host.remove import remove_tree
 from warmstart.job import Job, from_environment
 from warmstart.lean import TYPE_CHECKING, Callable, Collection, NamedTuple, suppress
 from warmstart.paths import Installation, NodePaths

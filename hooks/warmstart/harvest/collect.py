@@ -20,8 +20,9 @@ from warmstart.caches.store.layout import LATEST_NS, Entries, File
 from warmstart.harvest.scan import OUT_OF_TIME, Found, Rules, Tally, scan
 from warmstart.harvest.seeded import NOTHING_SEEDED, SeededEntries
 from warmstart.host import files
+from warmstart.host.copying import ReadFailed, copy_data
 from warmstart.host.deadline import Deadline
-from warmstart.host.files import ReadFailed, closing, copy_data, mount_id
+from warmstart.host.files import closing, mount_id
 from warmstart.host.space import Reservation
 from warmstart.host.untrusted import GONE, UNREADABLE, Tree, TurnedAway, open_branch
 from warmstart.lean import TYPE_CHECKING, Callable, Collection, Container, Iterator, NamedTuple, contextmanager, partial

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 
-from warmstart.host import files, namespaces
+from warmstart.host import namespaces, remove
+from warmstart.host.copying import copy_hashed
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import ROOT, Identity, WorkerSilent
 from warmstart.host.worker import Worker
@@ -34,10 +35,10 @@ def attach_in_namespace(namespace: int, run: str, paths: list[str], deadline: De
 
 
 def remove_in_child(parent: int, name: str, deadline: Deadline) -> None:
-    """Remove `name` in the directory `parent` as `files.remove_tree` does; `ETIME` if it hangs: it is left behind."""
+    """Remove `name` in the directory `parent` as `remove_tree` does; `ETIME` if it hangs: it is left behind."""
     try:
-        with Worker(_ourselves(), rooms=(files.__name__,), keep=[parent]) as worker:
-            worker.run(deadline, files.remove_tree, parent, name, deadline)
+        with Worker(_ourselves(), rooms=(remove.__name__,), keep=[parent]) as worker:
+            worker.run(deadline, remove.remove_tree, parent, name, deadline)
     except WorkerSilent as error:
         raise OSError(errno.ETIME, "not all removed before the deadline", name) from error
 
@@ -66,7 +67,7 @@ def _ourselves() -> Identity:
 
 
 def _sha256(fd: int) -> str:
-    return files.copy_hashed(fd).sha256
+    return copy_hashed(fd).sha256
 
 
 def _sync(fd: int) -> None:

@@ -17,8 +17,9 @@ from mmap import mmap
 from typing import NamedTuple
 
 from warmstart.host import linux
-from warmstart.host.files import PATH, closing, mount_id, opened_trusted, weakness
+from warmstart.host.files import PATH, closing, mount_id, weakness
 from warmstart.host.identity import Identity, surrender
+from warmstart.host.trusted import opened_trusted
 from warmstart.lean import libc
 from warmstart.paths import NOTHING, Shown
 

@@ -28,14 +28,7 @@ from warmstart import shelf as shelves
 from warmstart.host import files, namespaces, process, wire
 from warmstart.host.client import hashed_in_child, remove_in_child, sync_in_child
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import (
-    DIRECTORY,
-    open_regular,
-    opened_dir,
-    read_small,
-    replace_file,
-    unlink_if_there,
-)
+from warmstart.host.files import DIRECTORY, open_regular, opened_dir, read_small, replace_file, unlink_if_there
 from warmstart.host.space import Held, Reservation, allocate, fair_order, inodes, no_room, room
 from warmstart.images.imports.verify import ENVIRONMENT, MOST_MEMORY, PRLIMIT, UNSQUASHFS, Listing, listed, listing
 from warmstart.images.scratch import Caps, Exceeded, Watch

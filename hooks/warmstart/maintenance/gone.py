@@ -8,7 +8,8 @@ import time
 from warmstart.ending import release
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
-from warmstart.host.files import names_in, opened_dir, remove_tree
+from warmstart.host.files import names_in, opened_dir
+from warmstart.host.remove import remove_tree
 from warmstart.images.unpacked import shelf_of
 from warmstart.paths import Installation, NodePaths
 from warmstart.queue import waiting

@@ -24,7 +24,7 @@ from warmstart.audit.line import decoded
 from warmstart.audit.query import AuditLog, LineFilter, Position
 from warmstart.caches.store.gc import Bundle
 from warmstart.ending.waiting import ENDINGS
-from warmstart.host import files, wire
+from warmstart.host import files, trusted, wire
 from warmstart.images.store import eviction
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance.store import STORE_STEP, survey
@@ -174,7 +174,7 @@ def _write(directory: str, name: str, families: Iterable[Metric]) -> None:
     registry = CollectorRegistry()
     registry.register(_Families(families))
     data = generate_latest(registry)
-    with files.disk_errors(f"metrics in {directory}"), files.opened_trusted(directory, (os.geteuid(),)) as fd:
+    with files.disk_errors(f"metrics in {directory}"), trusted.opened_trusted(directory, (os.geteuid(),)) as fd:
         files.replace_file(fd, name, data, 0o644, durable=False)
 
 

@@ -29,7 +29,7 @@ from warmstart.ending import release
 from warmstart.ending.release import Orphan
 from warmstart.ending.waiting import ENDINGS
 from warmstart.entry import background
-from warmstart.host import files
+from warmstart.host import files, trusted
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir, replace_file
 from warmstart.images import notes, scratch, unpacking
@@ -262,7 +262,7 @@ class _NodeMaintenance:
             files.remove_temporaries(directory, time.time() - ABANDONED_S)
 
     def _opened_workspaces(self) -> AbstractContextManager[int]:
-        return files.opened_trusted(self._session.policy.paths.workspace, (0, os.geteuid()))
+        return trusted.opened_trusted(self._session.policy.paths.workspace, (0, os.geteuid()))
 
 
 class Orphans:
@@ -325,7 +325,7 @@ class Orphans:
 
     def _remove_workspaces(self) -> None:
         directory, names = self._session.policy.paths.workspace, list[str]()
-        with suppress(FileNotFoundError), files.opened_trusted(directory, (0, os.geteuid())) as fd:
+        with suppress(FileNotFoundError), trusted.opened_trusted(directory, (0, os.geteuid())) as fd:
             names = os.listdir(fd)
         for name in names:
             if match := _RUN.fullmatch(name.removeprefix(".")):

@@ -26,8 +26,9 @@ from warmstart.caches.store.quota import quota
 from warmstart.errors import UserError
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import closing, disk_errors, ensure_dir, opened_dir, remove_tree
+from warmstart.host.files import closing, disk_errors, ensure_dir, opened_dir
 from warmstart.host.identity import ROOT
+from warmstart.host.remove import remove_tree
 from warmstart.host.space import Reservation
 from warmstart.profiles import registry
 from warmstart.profiles.contract import is_whole

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 
 from warmstart import wing
 from warmstart.errors import PolicyError
-from warmstart.host import files
+from warmstart.host import files, trusted
 from warmstart.host.identity import Identity
 from warmstart.host.wire import Json
 from warmstart.policy import checks
@@ -90,7 +90,7 @@ def _paths(policy: str) -> list[str]:
 def _data(path: str, owners: Collection[int]) -> bytes:
     directory, name = os.path.split(path)
     try:
-        with files.opened_trusted(directory, owners) as parent, files.closing(files.open_regular(name, parent)) as fd:
+        with trusted.opened_trusted(directory, owners) as parent, files.closing(files.open_regular(name, parent)) as fd:
             if problem := files.weakness(os.fstat(fd), owners):
                 raise PolicyUntrusted(path=path, problem=problem)
             return files.read_up_to(fd, LARGEST + 1)

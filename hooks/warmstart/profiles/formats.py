@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import BinaryIO
 
-from warmstart.host.files import copy_hashed
+from warmstart.host.copying import copy_hashed
 from warmstart.profiles import elf
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 

@@ -21,8 +21,9 @@ from typing import NamedTuple
 
 from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DiskFailed, closing, open_regular, opened_dir, remove_tree, write_all
+from warmstart.host.files import DiskFailed, closing, open_regular, opened_dir, write_all
 from warmstart.host.identity import Identity
+from warmstart.host.remove import remove_tree
 from warmstart.seed.layers import parents
 
 UNSQUASHFS = "/usr/bin/unsquashfs"

@@ -24,8 +24,9 @@ import stat
 from warmstart.errors import ResourceError
 from warmstart.host import linux
 from warmstart.host.deadline import after
-from warmstart.host.files import ensure_dir, opened_dir, remove_tree
+from warmstart.host.files import ensure_dir, opened_dir
 from warmstart.host.identity import Identity
+from warmstart.host.remove import remove_tree
 from warmstart.lean import Iterator, Sequence, contextmanager, suppress
 from warmstart.paths import SEED
 

@@ -12,7 +12,8 @@ import time
 from warmstart.errors import ResourceError
 from warmstart.host import linux
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import PATH, mount_id, opened_dir, remove_tree
+from warmstart.host.files import PATH, mount_id, opened_dir
+from warmstart.host.remove import remove_tree
 from warmstart.host.untrusted import TurnedAway, open_directory
 from warmstart.lean import Iterator, NamedTuple, contextmanager, suppress
 from warmstart.paths import SEED

@@ -30,9 +30,10 @@ from warmstart.harvest.publish import Given
 from warmstart.harvest.scan import OUT_OF_TIME, Tally
 from warmstart.harvest.seeded import NOTHING_SEEDED, KnownEntries, SeededEntries
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import FULL, DiskFailed, closing, ensure_dir, opened_dir, remove_tree
+from warmstart.host.files import FULL, DiskFailed, closing, ensure_dir, opened_dir
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
+from warmstart.host.remove import remove_tree
 from warmstart.host.space import Reservation
 from warmstart.host.untrusted import opened_of_job
 from warmstart.lean import Callable, Iterator, Mapping, NamedTuple, contextmanager, partial, suppress

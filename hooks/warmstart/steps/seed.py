@@ -21,8 +21,9 @@ from warmstart.caches.store.listing import Row
 from warmstart.caches.store.look import Found, Layer, Want, own_failure
 from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DiskFailed, mount_id, opened_dir, remove_tree
+from warmstart.host.files import DiskFailed, mount_id, opened_dir
 from warmstart.host.identity import Identity
+from warmstart.host.remove import remove_tree
 from warmstart.host.untrusted import TurnedAway, open_directory
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, suppress
 from warmstart.profiles import facts as host_facts

@@ -16,8 +16,8 @@ from __future__ import annotations
 import os
 import time
 
+from warmstart.host.access import allow_entering
 from warmstart.host.files import (
-    allow_entering,
     ensure_dir,
     is_temporary,
     opened_dir,

@@ -12,7 +12,9 @@ import pytest
 
 from warmstart.host import linux
 from warmstart.host.deadline import after
-from warmstart.host.files import Untrusted, ensure_dir, ensure_path, opened_dir, opened_trusted, remove_tree
+from warmstart.host.files import Untrusted, ensure_dir, ensure_path, opened_dir
+from warmstart.host.remove import remove_tree
+from warmstart.host.trusted import opened_trusted
 
 
 @pytest.fixture

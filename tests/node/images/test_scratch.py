@@ -10,7 +10,7 @@ import pytest
 
 from tests.lib.image_site import CAPS
 from tests.lib.worker_calls import put_in_place
-from warmstart.host import files, linux, loops
+from warmstart.host import linux, loops, remove
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import ROOT, Identity
@@ -109,7 +109,7 @@ def test_a_file_system_that_cannot_be_shut_down(tmp_path: Path, monkeypatch: pyt
     with scratch.opened(str(tmp_path), "r1", ROOT, CAPS):
         pass
     assert os.listdir(tmp_path) == []
-    put_in_place(monkeypatch, files, "remove_tree", hang)
+    put_in_place(monkeypatch, remove, "remove_tree", hang)
     monkeypatch.setattr(scratch, "REMOVAL_S", 0.1)
     with scratch.opened(str(tmp_path), "r1", ROOT, CAPS):
         pass

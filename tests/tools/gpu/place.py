@@ -19,7 +19,8 @@ from typing import IO, Any, NamedTuple
 
 from tests.lib import installation
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir, remove_tree
+from warmstart.host.files import opened_dir
+from warmstart.host.remove import remove_tree
 
 JOBS = Path(__file__).with_name("jobs")
 HOOK_S = 120.0  # for one hook

@@ -23,8 +23,9 @@ from warmstart.ending import release, removal, waiting
 from warmstart.ending.release import Orphan
 from warmstart.ending.removal import WorkspaceBusy
 from warmstart.ending.waiting import ENDINGS
-from warmstart.host import detached, files
+from warmstart.host import detached
 from warmstart.host.deadline import after
+from warmstart.host.remove import remove_tree
 from warmstart.paths import Installation
 from warmstart.queue import DONE, LATER, MORE, Outcome, Queue
 from warmstart.run import state as run_state
@@ -462,14 +463,14 @@ def test_one_that_cannot_be_removed_costs_no_other(runs: Runs, monkeypatch: pyte
     for number in (1, 2):
         runs.end(runs.make(job_id=number, view_id=number, run_id=f"{number:08x}"), NO_TIME)
     runs.limit(0)
-    real = files.remove_tree
+    real = remove_tree
 
-    def remove_tree(dir_fd: int, name: str, deadline: Any) -> None:  # noqa: ANN401
+    def fragile(dir_fd: int, name: str, deadline: Any) -> None:  # noqa: ANN401
         if name == ".1.00000001":
             fails()
         real(dir_fd, name, deadline)
 
-    monkeypatch.setattr(removal, "remove_tree", remove_tree)
+    monkeypatch.setattr(removal, "remove_tree", fragile)
     ended = runs.end(runs.make(), NO_TIME)
     assert isinstance(ended.failure, WorkspaceBusy)
     assert (runs.waiting(), runs.saved()) == (["1.00000001"], None)

@@ -18,9 +18,9 @@ from warmstart.caches.store.layout import Entries, File
 from warmstart.harvest import collect, scan
 from warmstart.harvest.collect import HELD, Collected, HarvestLimits, Stage, tool_lock
 from warmstart.harvest.seeded import NOTHING_SEEDED, SeededEntries
-from warmstart.host import files, untrusted
+from warmstart.host import copying, untrusted
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import mount_id, opened_dir
+from warmstart.host.files import mount_id, opened_dir, write_all
 from warmstart.host.untrusted import Tree, TurnedAway
 from warmstart.run.state import SeededBundle
 
@@ -215,9 +215,9 @@ def test_a_file_that_changes_while_it_is_read_is_left_out(
 ) -> None:
     harvest.write(a_1=b"x" * 10, b_1=b"y")
     path = harvest.tree / "a.1"
-    real = files.write_all
+    real = write_all
 
-    def write_all(fd: int, data: bytes) -> None:
+    def changes(fd: int, data: bytes) -> None:
         real(fd, data)
         if data[:1] == b"x":
             if change == "link":
@@ -227,7 +227,7 @@ def test_a_file_that_changes_while_it_is_read_is_left_out(
             else:
                 os.truncate(path, 11 if change == "grow" else 3)
 
-    monkeypatch.setattr(files, "write_all", write_all)
+    monkeypatch.setattr(copying, "write_all", changes)
     found = harvest.collect()
     assert (list(found.entries), found.rejected) == (["b"], {collect.CHANGED: 1})
     assert harvest.staged() == {"b.1": b"y"}

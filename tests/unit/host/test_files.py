@@ -17,22 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from warmstart.host import files
+from warmstart.host import copying, files
+from warmstart.host.copying import Copied, ReadFailed, copy, copy_hashed
 from warmstart.host.deadline import after
-from warmstart.host.files import (
-    Copied,
-    ReadFailed,
-    Untrusted,
-    copy,
-    copy_hashed,
-    ensure_path,
-    open_regular,
-    opened_dir,
-    opened_trusted,
-    read_small,
-    remove_tree,
-    replace_file,
-)
+from warmstart.host.files import Untrusted, ensure_path, open_regular, opened_dir, read_small, replace_file
+from warmstart.host.remove import remove_tree
+from warmstart.host.trusted import opened_trusted
 
 
 def test_a_sites_own_directory_keeps_its_mode(tmp_path: Path) -> None:
@@ -133,14 +123,14 @@ def target(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
-CONTENT = os.urandom(5 * files.CHUNK // 2)
+CONTENT = os.urandom(5 * copying.CHUNK // 2)
 
 
 def known(data: bytes) -> Copied:
     return Copied(len(data), hashlib.sha256(data).hexdigest())
 
 
-@pytest.mark.parametrize("most", [0, 1, files.CHUNK, files.CHUNK + 1, len(CONTENT), len(CONTENT) + 1])
+@pytest.mark.parametrize("most", [0, 1, copying.CHUNK, copying.CHUNK + 1, len(CONTENT), len(CONTENT) + 1])
 def test_a_copy_has_bounds(source: int, target: int, most: int) -> None:
     """At most so many bytes; a target is written from where it stands."""
     os.write(target, b"before")
@@ -487,7 +477,7 @@ def test_a_copy_keeps_holes(tmp_path: Path, parts: list[str]) -> None:
             whole += (b"x" if part == "data" else b"\0") * size
     written: list[int] = []
     with open(tmp_path / "a", "rb") as source, open(tmp_path / "b", "wb") as target:
-        copied = files.copy_data(source.fileno(), target.fileno(), len(whole), written.append)
+        copied = copying.copy_data(source.fileno(), target.fileno(), len(whole), written.append)
     assert copied == (len(whole), hashlib.sha256(whole).hexdigest())
     assert (tmp_path / "b").read_bytes() == whole
     data = parts.count("data") * size

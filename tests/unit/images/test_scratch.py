@@ -13,8 +13,9 @@ import pytest
 from tests.lib.image_site import CAPS
 from warmstart.host import loops
 from warmstart.host.deadline import after
-from warmstart.host.files import FileSystemBroken, remove_tree
+from warmstart.host.files import FileSystemBroken
 from warmstart.host.identity import Identity
+from warmstart.host.remove import remove_tree
 from warmstart.images import scratch
 from warmstart.images.scratch import Caps, Exceeded, Watch
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.lib.node import Node
-from warmstart.host import files
 from warmstart.host.deadline import Deadline
+from warmstart.host.remove import remove_tree
 from warmstart.maintenance import gone
 from warmstart.maintenance.gone import remove_gone
 from warmstart.slurm import commands
@@ -87,7 +87,7 @@ def test_after_one_that_dies_the_node_is_still_found(
         if removed:
             raise OSError(errno.EIO, "broken")
         removed.append(name)
-        files.remove_tree(fd, name, deadline)
+        remove_tree(fd, name, deadline)
 
     with monkeypatch.context() as patch:
         patch.setattr(gone, "remove_tree", remove_one)

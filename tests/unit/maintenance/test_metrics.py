@@ -18,7 +18,7 @@ from tests.lib.hook_lines import finished, started
 from tests.lib.node import NODE, SCOPE, Node
 from warmstart.audit.line import timestamp
 from warmstart.caches.store.layout import Namespace
-from warmstart.host import files
+from warmstart.host import files, trusted
 from warmstart.host.files import DiskFailed
 from warmstart.maintenance import metrics
 from warmstart.policy.current import CurrentPolicy
@@ -61,7 +61,7 @@ class Host:
 def host(node: Node, monkeypatch: pytest.MonkeyPatch) -> Host:
     """Give a host whose directories are trusted wherever they are."""
     real = files.opened_dir
-    monkeypatch.setattr(files, "opened_trusted", lambda path, _owners: real(path))
+    monkeypatch.setattr(trusted, "opened_trusted", lambda path, _owners: real(path))
     return Host(node)
 
 

@@ -23,7 +23,7 @@ from warmstart.caches.store import bundles
 from warmstart.caches.store.bundles import BundleGone, Draft
 from warmstart.caches.store.layout import File, Namespace
 from warmstart.caches.store.listing import Row
-from warmstart.host import files
+from warmstart.host import copying
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.seed import eviction, fetch
@@ -130,15 +130,15 @@ def test_nodes_that_boot_together_do_not_fetch_at_once(node: Node, monkeypatch: 
 @contextmanager
 def that_stops(monkeypatch: pytest.MonkeyPatch, stop: Callable[[], None]) -> Iterator[None]:
     """Let the store's process send eight bytes, and then do that. It is forked with this."""
-    real = files._chunks
+    real = copying._chunks
 
     def chunks(*args: Any) -> Iterator[bytes]:  # noqa: ANN401 - as those of the real one
         yield from islice(real(*args), 2)
         stop()
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "CHUNK", 4)
-        patch.setattr(files, "_chunks", chunks)
+        patch.setattr(copying, "CHUNK", 4)
+        patch.setattr(copying, "_chunks", chunks)
         yield
 
 

@@ -24,9 +24,10 @@ from warmstart.harvest import collect, publish
 from warmstart.harvest.scan import OUT_OF_TIME
 from warmstart.host import space
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DiskFailed, remove_tree
+from warmstart.host.files import DiskFailed
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
+from warmstart.host.remove import remove_tree
 from warmstart.profiles.client import Validator
 from warmstart.run.state import Caches, Seeded, SeededBundle
 from warmstart.steps import harvest

@@ -33,12 +33,11 @@ from warmstart.caches.store.listing import MOST_OF_USER, HarvestTooLarge, Listin
 from warmstart.caches.store.merge import Addition, Removal
 from warmstart.errors import StoreError
 from warmstart.host import wire
+from warmstart.host.copying import ReadFailed, copy_hashed
 from warmstart.host.files import (
     DiskFailed,
-    ReadFailed,
     changed,
     closing,
-    copy_hashed,
     open_regular,
     opened_dir,
     unlink_if_there,

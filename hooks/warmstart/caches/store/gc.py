@@ -15,15 +15,7 @@ from warmstart.caches.store.layout import BUNDLE, CACHES, FILES, MOST_ENTRIES, N
 from warmstart.caches.store.listing import MOST_OF_USER, Listing, Row
 from warmstart.caches.store.quota import quota
 from warmstart.errors import StoreError
-from warmstart.host.files import (
-    changed,
-    closing,
-    ensure_dir,
-    is_temporary,
-    opened_dir,
-    replace_file,
-    unlink_if_there,
-)
+from warmstart.host.files import changed, closing, ensure_dir, is_temporary, opened_dir, replace_file, unlink_if_there
 from warmstart.lean import Callable, Iterable, Mapping, NamedTuple, suppress
 from warmstart.policy.keys import Maintenance
 from warmstart.profiles.contract import is_whole

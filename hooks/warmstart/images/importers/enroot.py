@@ -18,8 +18,9 @@ from typing import NamedTuple
 from warmstart.errors import WarmstartError
 from warmstart.host import process
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import opened_dir, remove_tree, unlink_if_there, write_all
+from warmstart.host.files import opened_dir, unlink_if_there, write_all
 from warmstart.host.identity import Identity
+from warmstart.host.remove import remove_tree
 from warmstart.images.credentials import Login, credentials_file, for_enroot
 from warmstart.images.importers import oci
 from warmstart.images.importers.base import (

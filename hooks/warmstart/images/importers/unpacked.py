@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from warmstart.host.deadline import after
-from warmstart.host.files import remove_tree, write_all
+from warmstart.host.files import write_all
+from warmstart.host.remove import remove_tree
 from warmstart.images.importers import flatten, image_config, oci_layout
 from warmstart.images.importers.image_config import Additions
 from warmstart.images.importers.layer_reader import InvalidImage

@@ -30,14 +30,12 @@ from typing import NamedTuple
 
 from warmstart.errors import StoreError, UserError, WarmstartError, by_code
 from warmstart.host import wire
+from warmstart.host.copying import ReadFailed, copy, copy_hashed
 from warmstart.host.files import (
     DIRECTORY,
     PATH,
     REGULAR,
-    ReadFailed,
     changed,
-    copy,
-    copy_hashed,
     ensure_dir,
     open_regular,
     opened_dir,

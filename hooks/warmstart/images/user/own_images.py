@@ -27,7 +27,8 @@ from typing import NamedTuple
 
 from warmstart.host import files, process
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DIRECTORY, REGULAR, opened_dir, read_small, remove_tree, write_all
+from warmstart.host.files import DIRECTORY, REGULAR, opened_dir, read_small, write_all
+from warmstart.host.remove import remove_tree
 from warmstart.images.importers.base import Importer, ImportFailed
 from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.images.notes import FOLDER, NOTE

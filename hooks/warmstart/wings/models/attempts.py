@@ -16,7 +16,7 @@ from typing import NamedTuple
 from warmstart.audit.log import Log
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
-from warmstart.host.files import is_of_users_daemon, opened_dir
+from warmstart.host.files import mount_id, opened_dir
 from warmstart.host.identity import Identity
 from warmstart.host.space import no_room, room
 from warmstart.paths import NodePaths
@@ -213,7 +213,7 @@ def _copy_or_prove(request: ModelRequest, here: _Here, file: ModelFile, key: str
 
 def _require_ours(request: ModelRequest, file: ModelFile, source: int) -> None:
     """Raise `ModelUnusable` for a file that root would read at a user's pace."""
-    if is_of_users_daemon(source):
+    if _is_of_users_daemon(source):
         problem = f"{file.path} is on a file system that a user mounted (FUSE)"
         raise ModelUnusable(model=request.model, problem=problem)
 
@@ -261,3 +261,17 @@ def _clear(session: Session) -> None:
         if where:
             with opened_dir(where) as fd:
                 shelf.give_up(fd)
+
+
+def _is_of_users_daemon(fd: int) -> bool:
+    """Return whether an open file is served by a FUSE daemon of a user's, or of a mount that is not ours to judge.
+
+    Such a daemon answers when it likes, and says of owner, mode and content what it likes (mount.fuse3(8), user_id).
+    """
+    mount = mount_id(fd)
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
+        fields = next((line.split() for line in mounts if line.startswith(f"{mount} ")), None)
+    if fields is None:
+        return True
+    kind, *_, options = fields[fields.index("-") + 1 :]  # its source may be empty
+    return kind.startswith("fuse") and "user_id=0" not in options.split(",")

@@ -10,8 +10,9 @@ import os
 import time
 
 from warmstart.caches.store.layout import is_sha256
+from warmstart.host.copying import seek
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import seek, write_all
+from warmstart.host.files import write_all
 from warmstart.host.identity import ROOT, Identity
 from warmstart.host.space import give_back
 from warmstart.host.worker import Worker

@@ -11,8 +11,8 @@ import os
 import stat
 
 from warmstart.errors import ResourceError
-from warmstart.host.files import unknown_group
 from warmstart.host.linux import identity
+from warmstart.host.trusted import unknown_group
 from warmstart.lean import Iterator, NamedTuple, Sequence, dumps, sha256
 from warmstart.policy.shared import SharedPath, covering, is_below
 

@@ -21,6 +21,7 @@ from warmstart import shelf as shelves
 from warmstart.host import files, wire
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_dir, opened_dir, read_small, replace_file, unlink_if_there, written
+from warmstart.host.remove import remove_tree
 from warmstart.host.space import Held, allocate, fair_order, room
 from warmstart.lean import TYPE_CHECKING, NamedTuple, Sequence, dumps, suppress
 from warmstart.paths import NodePaths
@@ -182,7 +183,7 @@ def total(shelf: int) -> int:
 def add(shelf: int, name: str, about: About) -> None:
     """Make a set of copies that are all there. Raises `OSError`; a set is whole or has no name."""
     with shelves.locked(shelf), opened_dir(FILES, shelf) as copies, opened_dir(SETS, shelf) as fd:
-        files.remove_tree(fd, name + FRESH, after(REMOVAL_S))
+        remove_tree(fd, name + FRESH, after(REMOVAL_S))
         os.mkdir(name + FRESH, 0o700, dir_fd=fd)
         with opened_dir(name + FRESH, fd) as fresh:
             for number, key in enumerate(about.files):
@@ -248,7 +249,7 @@ def sweep(shelf: int) -> None:
         with opened_dir(SETS, shelf) as fd:
             for name in os.listdir(fd):
                 if "." in name and written(name, fd) < old:
-                    files.remove_tree(fd, name, after(REMOVAL_S))
+                    remove_tree(fd, name, after(REMOVAL_S))
         with opened_dir(FILES, shelf) as fd:
             for name in os.listdir(fd):
                 if (status := _status(fd, name)) and status.st_nlink == 1 and status.st_mtime < old:
@@ -264,7 +265,7 @@ def _remove(shelf: int, item: Set) -> int:
     freed, aside = 0, f"{item.name}{GONE}"
     with opened_dir(SETS, shelf) as fd:
         os.rename(item.name, aside, src_dir_fd=fd, dst_dir_fd=fd)
-        files.remove_tree(fd, aside, after(REMOVAL_S))
+        remove_tree(fd, aside, after(REMOVAL_S))
     with opened_dir(ABOUTS, shelf) as fd:
         unlink_if_there(f"{item.name}.json", fd)
     with opened_dir(FILES, shelf) as fd:

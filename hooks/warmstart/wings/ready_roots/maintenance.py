@@ -7,7 +7,8 @@ import time
 from contextlib import suppress
 
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir, remove_tree, written
+from warmstart.host.files import opened_dir, written
+from warmstart.host.remove import remove_tree
 from warmstart.maintenance.wings import Parts
 from warmstart.session import Session
 from warmstart.wings.ready_roots.trial import PREFIX

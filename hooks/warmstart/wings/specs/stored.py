@@ -14,7 +14,8 @@ import time
 
 from warmstart.errors import StoreError
 from warmstart.host import wire
-from warmstart.host.files import REGULAR, Untrusted, opened_trusted, read_up_to, weakness
+from warmstart.host.files import REGULAR, Untrusted, read_up_to, weakness
+from warmstart.host.trusted import opened_trusted
 from warmstart.job import Job
 from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, loads
 

@@ -27,8 +27,9 @@ from warmstart import view, wing
 from warmstart.errors import StoreError, WarmstartError
 from warmstart.host import client
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import ensure_dir, opened_dir, remove_tree, try_flock, wait_flock
+from warmstart.host.files import ensure_dir, opened_dir, try_flock, wait_flock
 from warmstart.host.identity import WorkerSilent
+from warmstart.host.remove import remove_tree
 from warmstart.paths import CACHES
 from warmstart.profiles import registry
 from warmstart.run import state

@@ -27,8 +27,8 @@ import time
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from warmstart.host.files import opened_trusted
 from warmstart.host.identity import close_others
+from warmstart.host.trusted import opened_trusted
 from warmstart.paths import Installation
 from warmstart.run import state
 from warmstart.wings.step_images.asking import BUSY, HEARD, WAITS, Answer, peer

@@ -12,7 +12,7 @@ import os
 
 from warmstart.errors import ResourceError
 from warmstart.host import linux
-from warmstart.host.files import unknown_group
+from warmstart.host.trusted import unknown_group
 from warmstart.lean import Iterator, NamedTuple, dumps, sha256, suppress
 from warmstart.policy.shared import SharedPath, covering, is_below
 

@@ -24,8 +24,9 @@ from warmstart.caches.store.layout import File, Namespace
 from warmstart.caches.store.quota import QuotaExceeded
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import create_file, ensure_dir, opened_dir, remove_tree, unlink_if_there
+from warmstart.host.files import create_file, ensure_dir, opened_dir, unlink_if_there
 from warmstart.host.identity import Identity
+from warmstart.host.remove import remove_tree
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy
 from warmstart.policy.shared import covering

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from warmstart.caches.store.layout import LATEST_NS
-from warmstart.host.files import CHUNK as READ
+from warmstart.host.copying import CHUNK as READ
 from warmstart.host.files import write_all
 from warmstart.host.space import Reservation
 from warmstart.wings.trees import walk

@@ -31,7 +31,8 @@ from typing import NamedTuple
 
 from warmstart.caches.store.layout import LATEST_NS
 from warmstart.errors import ResourceError
-from warmstart.host.files import mount_id, unknown_group, write_all
+from warmstart.host.files import mount_id, write_all
+from warmstart.host.trusted import unknown_group
 from warmstart.host.untrusted import MOUNT, SPECIAL, UNREADABLE, TurnedAway, open_directory, open_file
 from warmstart.wings.trees.current import TreeUnusable
 
