@@ -46,7 +46,7 @@ def jobs(tmp_path: Path, tool: str) -> Iterator[tuple[LiveJob, LiveJob]]:
     """Give a job that is harvested all the time, and one that is harvested at its end alone."""
     both = LiveJob(tmp_path / "live"), LiveJob(tmp_path / "end")
     for job in both:
-        seeded = {name: Seeded("ns") for name in (tool, *registry.get(tool).refers_to)}
+        seeded = {name: Seeded("ns") for name in (tool, "triton")}
         job.context = job.context._replace(run=changed(job.context.run, seeded=seeded))
     yield both
     for job in both:
@@ -56,7 +56,7 @@ def jobs(tmp_path: Path, tool: str) -> Iterator[tuple[LiveJob, LiveJob]]:
 def started(job: LiveJob, tool: str, program: str) -> subprocess.Popen[bytes]:
     cache = job.cache.parent
     environment = {"PATH": os.defpath, "HOME": str(job.root), "TMPDIR": str(job.root)}
-    for name in (tool, *registry.get(tool).refers_to):
+    for name in (tool, "triton"):
         environment |= registry.get(name).environment(str(cache), str)
     name, *arguments = program.split()
     argv = [sys.executable, str(JOBS / f"{name}_job.py"), *arguments]

@@ -48,7 +48,7 @@ def why_not(policy: Policy, run: Run) -> str:
 
 
 def chosen(policy: Policy, run: Run) -> Run:
-    """Return a run with what is harvested of it while it runs as what is left, those first that others refer to.
+    """Return a run with what is harvested of it while it runs as what is left.
 
     Left out are single files that are rewritten, declared files, and what counts only after success.
     """
@@ -56,8 +56,7 @@ def chosen(policy: Policy, run: Run) -> Run:
     def names(caches: Caches) -> list[str]:
         known = {*registry.names(policy.profiles)} - {FILES}
         found = [registry.get(name, policy.profiles) for name in caches.seeded if name in known]
-        taken = [profile for profile in found if not profile.lock and not profile.only_successful]
-        return [profile.name for profile in sorted(taken, key=lambda profile: bool(profile.refers_to))]
+        return [profile.name for profile in found if not profile.lock and not profile.only_successful]
 
     return run.with_caches({caches.key: caches._replace(left=names(caches)) for caches in run.caches})
 

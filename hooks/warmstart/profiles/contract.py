@@ -83,9 +83,6 @@ class Profile(NamedTuple):
     follows_links: bool = False
     # Below an overlay the tool writes something wherever it hits: a cache without a trace was not used.
     leaves_trace: bool = False
-    # The profiles, itself among them, whose entries its own name. Of a job that runs its entries are taken only where
-    # none of these changes, and all of these were taken (docs/adr/0061).
-    refers_to: tuple[str, ...] = ()
     # The tool's key tells too little apart for entries of several users: they stay in the user's own scope.
     user_scope: bool = False
     experimental: bool = False  # never run with its tool (docs/reference/profiles.md, What was tried)

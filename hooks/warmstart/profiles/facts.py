@@ -33,24 +33,18 @@ def derive(profiles: list[Profile], image: str, declared: str = "", cache: str =
     """Return the facts that the profiles name, and always `image` and `cpu`, as root sees them on this node.
 
     `cache` is the grant's, and a fact unless it is "". Only this and `declared`, the name of the job's declared files,
-    come from the job. `/proc/driver/nvidia` belongs to the
-    driver. Raises `FactUnreadable`: a wrong fact would mix the entries of different nodes.
+    come from the job. Raises `FactUnreadable`: a wrong fact would mix the entries of different nodes.
     """
     known: dict[Fact, Callable[[], str]] = {
         "image": lambda: image,
         "cpu": cpu,
-        "machine": machine,
+        "machine": lambda: os.uname().machine,
         "gpu": gpu,
         "driver": driver,
         "declared": lambda: declared,
     }
     needed: set[Fact] = {"image", "cpu", *(fact for profile in profiles for fact in profile.all_facts)}
     return {fact: known[fact]() for fact in sorted(needed)} | ({"cache": cache} if cache else {})
-
-
-def machine() -> str:
-    """Return this node's instruction set architecture: `x86_64`, `aarch64`."""
-    return os.uname().machine
 
 
 def gpu(directory: str = _NVIDIA, topology: str = _AMD) -> str:
@@ -60,27 +54,21 @@ def gpu(directory: str = _NVIDIA, topology: str = _AMD) -> str:
     count, not only the job's, because Slurm gives a prolog only indexes, whose meaning depends on the site's gres.conf.
     So a node with two models has its own namespaces.
     """
-    models = set()
-    for address in _listed(f"{directory}/gpus"):
-        for line in _first_block(f"{directory}/gpus/{address}/information").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "Model":
-                models.add(_word(value))
-    if not models:
-        models = {arch for node in _listed(topology) if (arch := _gfx(f"{topology}/{node}/properties"))}
-    return "+".join(sorted(models)) or NONE
+    models = {
+        _fields(f"{directory}/gpus/{address}/information").get("Model") for address in _listed(f"{directory}/gpus")
+    }
+    if not any(models):
+        models = {_gfx(f"{topology}/{node}/properties") for node in _listed(topology)}
+    return "+".join(sorted("-".join(model.split())[:100] for model in models if model)) or NONE
 
 
 def _gfx(path: str) -> str:
     """Return the architecture of one node of AMD's topology, `gfx90a` for 90010; "" if it is a CPU."""
-    for line in _first_block(path).splitlines():
-        key, _, value = line.partition(" ")
-        if key == "gfx_target_version":
-            if not (value.isascii() and value.isdigit() and len(value) <= _LONGEST_VERSION):
-                raise FactUnreadable(path=path, problem=f"{key} is {value[:20]!a}")
-            version = int(value)
-            return f"gfx{version // 10_000}{version // 100 % 100:x}{version % 100:x}" if version else ""
-    return ""
+    written = _fields(path, " ").get("gfx_target_version", "0")
+    if not (written.isascii() and written.isdigit() and len(written) <= _LONGEST_VERSION):
+        raise FactUnreadable(path=path, problem=f"gfx_target_version is {written[:20]!a}")
+    version = int(written)
+    return f"gfx{version // 10_000}{version // 100 % 100:x}{version % 100:x}" if version else ""
 
 
 def _listed(directory: str) -> list[str]:
@@ -95,16 +83,8 @@ def _listed(directory: str) -> list[str]:
 
 def driver(directory: str = _NVIDIA) -> str:
     """Return the version of this node's NVIDIA kernel driver, e.g. `535.104.05`; `none` if there is none."""
-    for line in _first_block(f"{directory}/version").splitlines():
-        if line.startswith("NVRM version:"):
-            for word in line.split():
-                if "." in word and word.replace(".", "").isdigit():
-                    return word
-    return NONE
-
-
-def _word(value: str) -> str:
-    return "-".join(value.split())[:100]
+    words = _fields(f"{directory}/version").get("NVRM version", "").split()
+    return next((word for word in words if "." in word and word.replace(".", "").isdigit()), NONE)
 
 
 def cpu(path: str = _CPUINFO) -> str:
@@ -115,17 +95,19 @@ def cpu(path: str = _CPUINFO) -> str:
     vendor, family and model, for which the compiler tunes, and the flags, because a hypervisor may hide some. Stepping,
     microcode, clock and core count change no instruction and are left out. Only the first CPU is read.
     """
-    text = _first_block(path)
-    if not text:
+    fields = _fields(path)
+    if not fields:
         raise FactUnreadable(path=path, problem="it is empty, or there is none")
-    fields = {}
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        fields[key.strip()] = value.strip()
     model = [f"{key}={fields[key]}" for key in _MODEL if key in fields]
     flags = sorted({flag for key in _FLAGS for flag in fields.get(key, "").split()})
     digest = sha256("\n".join([*model, *flags]).encode()).hexdigest()
     return f"{os.uname().machine}-{digest[:16]}"
+
+
+def _fields(path: str, separator: str = ":") -> dict[str, str]:
+    """Return the first block's values by their keys."""
+    pairs = (line.partition(separator) for line in _first_block(path).splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _first_block(path: str) -> str:

@@ -31,15 +31,9 @@ def get(name: str, defined: Sequence[Profile] = ()) -> Profile:
     return found
 
 
-def shipped(name: str) -> Profile | None:
-    """Return the profile `name` if it comes with warmstart."""
-    return next((profile for profile in _shipped() if profile.name == name), None)
-
-
 def is_of_user(name: str) -> bool:
     """Return whether a profile's entries stay in their user's own scope."""
-    profile = shipped(name)
-    return profile is not None and profile.user_scope
+    return any(profile.user_scope for profile in _shipped() if profile.name == name)
 
 
 def _shipped() -> tuple[Profile, ...]:

@@ -156,7 +156,6 @@ PROFILES = (
         relocation="relocatable",
         in_step=True,
         leaves_trace=True,  # a lock for each code that it looks up
-        refers_to=("inductor", "triton"),  # a graph its code, an autograd entry its graphs, code its kernels
     ),
     # XLA's own caches are off: up to JAX 0.10 their path is part of each key. JAX writes in place, and never repairs.
     Profile(
@@ -218,7 +217,6 @@ PROFILES = (
         },
         facts=("gpu", "cpu"),
         in_step=True,
-        refers_to=("sglang", "triton"),  # Inductor's cache is in it
         experimental=True,
     ),
     # Made in `.staging/` and renamed; TileLang compiles again what differs from its manifest. What its autotuner keeps
@@ -298,7 +296,6 @@ PROFILES = (
         },
         facts=("gpu", "cpu"),
         in_step=True,
-        refers_to=("vllm", "triton"),  # Inductor's cache is in it
         experimental=True,
     ),
     # Seven digits are all that Warp compares: of many users' modules two would soon have the same. Its directory is
