@@ -15,7 +15,6 @@ from warmstart.ending.removal import AT_ONCE_S, remove
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, try_flock
-from warmstart.host.space import Held, fair_order
 from warmstart.lean import Iterator, NamedTuple, contextmanager
 from warmstart.queue import Item, Kind, Queue
 from warmstart.run import state
@@ -67,6 +66,8 @@ def make_room(context: Context, queue: Queue) -> list[WarmstartError]:
     Those of the user who has most go first, the oldest of them at first; none that an attempt is at work on. Returns
     the failures: one that cannot be read or removed keeps no other. Raises `OSError` of the queue.
     """
+    from warmstart.host.space import Held, fair_order
+
     failures: list[WarmstartError] = []
     items = sorted(queue.all(), key=lambda item: (item.due, item.key))
     beyond = len(items) - context.policy.harvest.waiting

@@ -15,8 +15,7 @@ import errno
 import os
 import posixpath
 
-from warmstart.caches.store.bundles import MOST_OF_FILES, entry_weight
-from warmstart.caches.store.layout import LATEST_NS, Entries, File
+from warmstart.caches.store.layout import LATEST_NS, MOST_OF_FILES, Entries, File, entry_weight
 from warmstart.harvest.scan import OUT_OF_TIME, Found, Rules, Tally, scan
 from warmstart.harvest.seeded import NOTHING_SEEDED, SeededEntries
 from warmstart.host import files
@@ -264,18 +263,18 @@ class _Copy:
         if taken:
             self._add(entry, taken)
         else:
-            self._draft += _draft_size(entry, ())
+            self._draft += entry_weight(entry, ())
 
     def _add(self, entry: str, taken: dict[str, File]) -> None:
         self._entries[entry] = taken
         self._size += sum(file.size for file in taken.values())
-        self._draft += _draft_size(entry, taken)
+        self._draft += entry_weight(entry, taken)
 
     def _whole(self, tree: Tree, entry: str, paths: list[str], optional: Collection[str]) -> dict[str, File]:
         """Copy all files of an entry, or none; leaves out those of `optional` that are gone."""
         if len(self._entries) >= self._limits.max_entries:
             raise _LimitReached(MOST_ENTRIES)
-        if self._draft + _draft_size(entry, paths) > LONGEST_DRAFT:
+        if self._draft + entry_weight(entry, paths) > LONGEST_DRAFT:
             raise _LimitReached(MOST_NAMES)
         taken: dict[str, File] = {}
         size = 0
@@ -323,11 +322,6 @@ def _rejections(tally: Tally) -> Iterator[None]:
         yield
     except _EntryRejected as rejected:
         tally.add(rejected.path, rejected.reason)
-
-
-def _draft_size(entry: str, paths: Collection[str]) -> int:
-    """Return an upper bound of an entry's JSON in a bundle's list of files, in bytes."""
-    return entry_weight(entry, paths)
 
 
 class Stage:

@@ -1,24 +1,26 @@
 """What a harvest asks of the store, and gives it: a bundle for readers, of a job on several nodes by way of its end.
 
-All of it may be done twice: what is published is known, and left out.
+All of it may be done twice: what is published is known, and left out. A job that has built nothing asks nothing, so
+that what is asked is imported only then.
 """
 
 from __future__ import annotations
 
 from warmstart.audit import events
 from warmstart.audit.log import Log
-from warmstart.caches.store import bundles, client, ending
-from warmstart.caches.store.bundles import Draft
-from warmstart.caches.store.ending import United
 from warmstart.caches.store.layout import Entries, Namespace
 from warmstart.errors import StoreError
 from warmstart.host.deadline import Deadline, after, looks
-from warmstart.lean import Iterable, NamedTuple, suppress
+from warmstart.lean import TYPE_CHECKING, Iterable, NamedTuple, suppress
 from warmstart.paths import NodePaths
 from warmstart.run.state import Caches, Run, SeededBundle
-from warmstart.seed import node_cache
 from warmstart.slurm.nodes import expand, first
 from warmstart.store.client import StoreClient
+
+if TYPE_CHECKING:
+    from warmstart.caches.store import ending
+    from warmstart.caches.store.bundles import Draft
+    from warmstart.caches.store.ending import United
 
 STORE_SECONDS = 5.0  # for one question
 HEAD_SECONDS = 20.0  # for the first node to end before the others: mostly all make the same
@@ -40,6 +42,8 @@ def known(  # noqa: PLR0917 - of whom, and where
     Of a job on several nodes with those that the first one has handed in, for which the others wait a moment, and with
     this node's own of an attempt before.
     """
+    from warmstart.caches.store import bundles, ending
+
     place, head = _place(store, run), first(caches.nodes or run.nodelist)
     if place and head != run.node:
         for _ in looks(deadline.within(min(HEAD_SECONDS, deadline.left() / 2))):
@@ -56,6 +60,9 @@ def entries_of(
     store: StoreClient, paths: NodePaths, where: Namespace, deadline: Deadline, bundle: SeededBundle
 ) -> Entries:
     """Return the entries of a bundle with their files, by the node's copy, else by the store; none if it is gone."""
+    from warmstart.caches.store import bundles
+    from warmstart.seed import node_cache
+
     with suppress(OSError, ValueError):
         return node_cache.entries_of(paths.bundles, bundle.sha256)
     with suppress(StoreError):
@@ -78,6 +85,8 @@ def publish(  # noqa: PLR0917 - what, where, and for whom
 
     Raises the store's errors.
     """
+    from warmstart.caches.store import client, ending
+
     place = _place(store, run)
     if place is None:
         made = client.publish(store, where, squashfs, draft, deadline, quota=quota)
@@ -95,6 +104,8 @@ def ended(store: StoreClient, audit: Log, run: Run, deadline: Deadline) -> None:
     The last one lists what all have handed in.
     """
     if place := _place(store, run):
+        from warmstart.caches.store import ending
+
         number = len(expand(run.nodelist))
         said = store.worker.run(deadline.within(UNION_SECONDS), ending.ended, place, store.writer, run.node, number)
         tell_united(audit, place.name, said.united)
@@ -113,4 +124,6 @@ def _place(store: StoreClient, run: Run) -> ending.Run | None:
     """Return where the nodes of a run hand in; None if it has one node, which publishes."""
     if not run.nodelist:
         return None
+    from warmstart.caches.store import ending
+
     return ending.Run(store.path, ending.name_of(run.uid, run.cluster, run.job_id, run.restarts))

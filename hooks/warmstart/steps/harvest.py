@@ -19,31 +19,29 @@ import os
 import time
 
 from warmstart.caches.store import quota
-from warmstart.caches.store.bundles import Draft
 from warmstart.caches.store.layout import MOST_BYTES, MOST_ENTRIES, Entries, Namespace, content_digest
-from warmstart.caches.store.merge import Removal
 from warmstart.errors import StoreError, WarmstartError
 from warmstart.harvest import publish
 from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage, collect, collect_overlay
-from warmstart.harvest.pack import pack
 from warmstart.harvest.publish import Given
 from warmstart.harvest.scan import OUT_OF_TIME, Tally
 from warmstart.harvest.seeded import NOTHING_SEEDED, KnownEntries, SeededEntries
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import FULL, DiskFailed, closing, ensure_dir, opened_dir
 from warmstart.host.identity import WorkerSilent
-from warmstart.host.process import ProgramTooSlow
 from warmstart.host.remove import remove_tree
 from warmstart.host.space import Reservation
 from warmstart.host.untrusted import opened_of_job
-from warmstart.lean import Callable, Iterator, Mapping, NamedTuple, contextmanager, partial, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, Iterator, Mapping, NamedTuple, contextmanager, partial, suppress
 from warmstart.profiles import contract, naming, registry
-from warmstart.profiles.client import Validator
 from warmstart.profiles.contract import Profile
 from warmstart.run.state import Caches, Run, Seeded, SeededBundle
 from warmstart.seed.overlay_end import opened_overlay, was_shown
 from warmstart.steps.contract import CacheFailed, Context
 from warmstart.store.layout import StoreFailed, StoreFull, is_user_scope
+
+if TYPE_CHECKING:
+    from warmstart.caches.store.bundles import Draft
 
 NAME = "harvest"
 BUNDLE = "bundle.sqsh"
@@ -279,6 +277,8 @@ def _packed(stage: str, entries: Entries, deadline: Deadline, space: Reservation
     if not entries:
         yield None
         return
+    from warmstart.harvest.pack import pack
+
     bundle = f"{stage}/{BUNDLE}"
     with _in_time(deadline):
         squashfs = pack(f"{stage}/entries", bundle, deadline, space.while_written(bundle))
@@ -333,6 +333,8 @@ def _judge(  # noqa: PLR0917 - what is judged, by whom, and until when
     """
     if not collected:
         return {}, True
+    from warmstart.profiles.client import Validator
+
     policy, deadline, stage = context.policy, limits.deadline.within(limits.part_s), Stage(entries_fd)
     files = {entry: sorted(paths) for entry, paths in collected.items()}
     verdicts: dict[str, str | None] = {}
@@ -399,6 +401,9 @@ def _draft(  # noqa: PLR0917 - what is known of a bundle
 
     What another scope provides leaves none: it is hidden where the scope is the user's own, whom alone that concerns.
     """
+    from warmstart.caches.store.bundles import Draft
+    from warmstart.caches.store.merge import Removal
+
     source = {entry: cache.seeded.source(entry) for entry in retired}
     scope = cache.where.scope
     given = {
@@ -453,6 +458,8 @@ def _staged(
 @contextmanager
 def _in_time(deadline: Deadline) -> Iterator[None]:
     """Raise `_Late` instead of a time-out if the time is over."""
+    from warmstart.host.process import ProgramTooSlow
+
     try:
         yield
     except (WorkerSilent, ProgramTooSlow) as error:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.lib.bundles import OWNER, draft, memory_file, namespace, publish
-from warmstart.caches.store import bundles, generations, quota
+from warmstart.caches.store import bundles, generations, layout, quota
 from warmstart.caches.store.bundles import ORPHAN_S, BundleDamaged, BundleGone, Draft
 from warmstart.caches.store.generations import StoreBusy
 from warmstart.caches.store.layout import BUNDLE, FILES, LATEST_NS, Entries, File, Namespace, content_digest
@@ -259,7 +259,7 @@ def test_an_emptied_namespace_goes_later(tmp_path: Path) -> None:
 
 def test_a_weight_is_never_less_than_what_is_written() -> None:
     made = Draft("a", 1, 7, {f"ä{n}": {f"ä{n}/x\udcff": File(10**12, "a" * 64, LATEST_NS)} for n in range(50)})
-    weight = sum(bundles.entry_weight(entry, paths) for entry, paths in made.entries.items())
+    weight = sum(layout.entry_weight(entry, paths) for entry, paths in made.entries.items())
     assert len(bundles._encoded(made.entries)) <= weight + 200
 
 

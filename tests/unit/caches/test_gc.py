@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.lib.bundles import OWNER, draft, namespace, publish
 from tests.lib.policy_site import defaults
-from warmstart.caches.store import bundles, gc, generations, merge, quota
+from warmstart.caches.store import bundles, gc, generations, layout, merge, quota
 from warmstart.caches.store.gc import Bundle, Use, What
 from warmstart.caches.store.listing import Listing, Row
 from warmstart.caches.store.merge import NOTHING, Addition, Removal
@@ -127,7 +127,7 @@ def test_a_merged_bundle_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc, "MOST_MERGED", 2)
     (merger,) = gc.mergers(listing(row(1), row(2), row(3)), 2, {})
     assert len(merger.rows) == 2
-    lengths = {row(1).sha256: bundles.MOST_OF_FILES, row(2).sha256: 1}
+    lengths = {row(1).sha256: layout.MOST_OF_FILES, row(2).sha256: 1}
     assert gc.mergers(listing(row(1), row(2)), 2, lengths) == []
 
 

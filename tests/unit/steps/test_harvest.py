@@ -20,7 +20,7 @@ from warmstart.audit.log import Log
 from warmstart.caches.store import bundles, ending, generations
 from warmstart.caches.store.layout import Namespace
 from warmstart.caches.store.listing import Row
-from warmstart.harvest import collect, publish
+from warmstart.harvest import collect, pack, publish
 from warmstart.harvest.scan import OUT_OF_TIME
 from warmstart.host import space
 from warmstart.host.deadline import Deadline, after
@@ -194,7 +194,7 @@ def test_a_program_at_the_deadline_leaves_and_else_fails(job: Job, monkeypatch: 
     if late == "validator":
         monkeypatch.setattr(Validator, "judge", refuse)
     else:
-        monkeypatch.setattr(harvest, "pack", refuse)
+        monkeypatch.setattr(pack, "pack", refuse)
     outcome = job.harvest()
     assert (outcome.run, outcome.lost) == (job.context.run, True)
     assert [str(error) in str(found) for found in outcome.degraded] == [True]

@@ -17,6 +17,7 @@ from warmstart.caches.store.layout import (
     FILES,
     LATEST_NS,
     LISTING,
+    MOST_OF_FILES,
     SEAL,
     Damaged,
     Entries,
@@ -44,15 +45,13 @@ from warmstart.host.files import (
     weakness,
     write_all,
 )
-from warmstart.lean import Iterable, NamedTuple, dumps, suppress
+from warmstart.lean import NamedTuple, dumps, suppress
 from warmstart.store.layout import is_plain_path, store_errors
 
 FORMAT = 1
-MOST_OF_FILES = 32 << 20  # bytes of a bundle's list of files: readers hold it in memory, and jobs choose the names
 MOST_NAMESPACES = 1000  # of a scope and profile, with which a job's own name of its caches adds no other
 ORPHAN_S = 86_400.0  # longer than any publication takes
 MOST_OF_FACTS = 64 << 10
-_PER_FILE, _PER_ENTRY = 120, 40  # most bytes that JSON takes besides a name
 _SWEPT = ".swept-"  # before the name of a bundle's file that is about to go
 
 
@@ -386,15 +385,6 @@ def _check_user(listing: Listing, user: str, uid: int) -> None:
     if length > MOST_OF_USER:
         problem = f"{user}'s entries of the namespace have names of {length} bytes; {MOST_OF_USER} are allowed"
         raise HarvestTooLarge(problem=problem)
-
-
-def entry_weight(entry: str, paths: Iterable[str]) -> int:
-    """Return the most bytes that an entry takes in a bundle's list of files, with every name in full."""
-    return _length(entry) + _PER_ENTRY + sum(_length(path) + _PER_FILE for path in paths)
-
-
-def _length(name: str) -> int:
-    return len(dumps(name)) - 2
 
 
 def _encoded(entries: Entries) -> bytes:

@@ -10,8 +10,8 @@ import os
 import time
 
 from warmstart.caches.store import bundles, generations, layout
-from warmstart.caches.store.bundles import MOST_OF_FILES, BundleDamaged, BundleGone
-from warmstart.caches.store.layout import BUNDLE, CACHES, FILES, MOST_ENTRIES, Namespace, is_sha256
+from warmstart.caches.store.bundles import BundleDamaged, BundleGone
+from warmstart.caches.store.layout import BUNDLE, CACHES, FILES, MOST_ENTRIES, MOST_OF_FILES, Namespace, is_sha256
 from warmstart.caches.store.listing import MOST_OF_USER, Listing, Row
 from warmstart.caches.store.quota import quota
 from warmstart.errors import StoreError

@@ -19,7 +19,7 @@ import errno
 import os
 
 from warmstart.host.files import DIRECTORY, REGULAR, closing, ensure_dir, weakness
-from warmstart.lean import NamedTuple, dumps, sha256
+from warmstart.lean import Iterable, NamedTuple, dumps, sha256
 from warmstart.store.layout import is_component
 
 CACHES = "caches"
@@ -31,6 +31,8 @@ FACTS = "facts"
 
 MOST_BYTES = 8 << 30  # of a bundle, and of all that are fetched for one job
 MOST_ENTRIES = 50_000  # of a bundle, and of what is harvested from one job
+MOST_OF_FILES = 32 << 20  # bytes of a bundle's list of files: readers hold it in memory, and jobs choose the names
+_PER_FILE, _PER_ENTRY = 120, 40  # most bytes that JSON takes besides a name
 LATEST_NS = (2**32 - 1) * 1_000_000_000  # a squashfs keeps seconds in 32 bits
 _HEX = frozenset("0123456789abcdef")
 SEAL = 65  # bytes of a seal and the end of its line
@@ -60,6 +62,15 @@ def content_digest(files: dict[str, File]) -> str:
     content = sorted((path, file.size, file.sha256) for path, file in files.items())
     digest: str = sha256(dumps(content).encode()).hexdigest()
     return digest
+
+
+def entry_weight(entry: str, paths: Iterable[str]) -> int:
+    """Return the most bytes that an entry takes in a bundle's list of files, with every name in full."""
+    return _length(entry) + _PER_ENTRY + sum(_length(path) + _PER_FILE for path in paths)
+
+
+def _length(name: str) -> int:
+    return len(dumps(name)) - 2
 
 
 class Namespace(NamedTuple):
