@@ -4,8 +4,8 @@ Installations under different prefixes share nothing: each has its own policy an
 has the same path on all nodes of the job (docs/adr/index.md, 69), so workspace and views belong to one slurmd of a
 host. Root's other state has the node's name in its path.
 
-What is about runs ends with a boot, as they do: it lies in /run. What lasts lies in /var. tmpfiles.d makes both
-directories, and hooks do where they are missing, as in a pod.
+What hooks cannot do without, and what ends with a boot as jobs do, lies in /run: a full /var stops no job. What lasts
+lies in /var. tmpfiles.d makes both directories, and hooks do where they are missing, as in a pod.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class NodePaths(NamedTuple):
     @property
     def imports(self) -> str:
         """How background imports failed lately (`images.imports.requests`)."""
-        return f"{self.root}/imports"
+        return f"{self.runtime}/imports"
 
     @property
     def state(self) -> str:
@@ -173,11 +173,6 @@ class NodePaths(NamedTuple):
     @property
     def queue(self) -> str:
         """What is to be done off the clock of jobs (`warmstart.queue`)."""
-        return f"{self.root}/queue"
-
-    @property
-    def queue_of_runs(self) -> str:
-        """What of it is about runs."""
         return f"{self.runtime}/queue"
 
     @property

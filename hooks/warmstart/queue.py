@@ -1,7 +1,9 @@
 """The queue: what a node is to do off the clock of jobs. `entry.background` makes the attempts. Runs as root.
 
-    <node>/queue/<kind>/                root, 0700; in /run those about runs, which go with a boot
-        OWNER,DUE,ATTEMPTS,KEY          0600, an item: what is to be done, a NamedTuple of the kind's own, as JSON
+    /run/warmstart/<node>/queue/<kind>/     root, 0700
+        OWNER,DUE,ATTEMPTS,KEY              0600, an item: what is to be done, a NamedTuple of the kind's own, as JSON
+
+It ends with a boot, as the jobs do that asked: the next job that needs an image or a copy asks again.
 
 The name says whose turn it is, when the next attempt may begin (in seconds since the epoch), and how many were begun.
 So a hook counts without reading, and an attempt begins with a rename. Where two files have one key, the one of more
@@ -49,7 +51,6 @@ class Kind(NamedTuple):
     is_idle: bool = True  # whether attempts have idle priority
     hook: str = "background"  # of the events of attempts
     while_off: bool = False  # whether attempts are made while warmstart is off
-    of_runs: bool = False  # whether it is about runs, which end with a boot
     unit: str = ""  # of systemd, which the program is started as where that runs; with the node's name for {}
 
     def pause_s(self, attempts: int) -> float:
@@ -98,8 +99,7 @@ class Queue:
 
     def __init__(self, paths: NodePaths, kind: Kind) -> None:
         self.kind = kind
-        self._top = paths.queue_of_runs if kind.of_runs else paths.queue
-        self.directory = f"{self._top}/{kind.name}"
+        self.directory = f"{paths.queue}/{kind.name}"
         self._paths = paths
 
     def all(self) -> list[Item]:
@@ -135,10 +135,10 @@ class Queue:
     def put(self, item: Item, what: NamedTuple) -> None:
         """Write an item in place of what there is of this key."""
         if not os.path.isdir(self.directory):
-            for directory in (self._top, self.directory):
+            for directory in (self._paths.queue, self.directory):
                 ensure_path(directory, 0o700)
         with opened_dir(self.directory) as fd:
-            replace_file(fd, item.name, dumps(what._asdict()).encode(), 0o600, durable=not self.kind.of_runs)
+            replace_file(fd, item.name, dumps(what._asdict()).encode(), 0o600, durable=False)
             _drop(fd, item.key, item.name)
 
     def drop(self, key: str) -> None:
@@ -217,5 +217,4 @@ def is_at_work(paths: NodePaths, kind: str) -> bool:
 
 def waiting(paths: NodePaths) -> dict[str, list[Item]]:
     """Return what waits of each kind that has a directory."""
-    tops = (paths.queue, paths.queue_of_runs)
-    return {kind: [*_parsed(names_in(f"{top}/{kind}"))] for top in tops for kind in names_in(top)}
+    return {kind: [*_parsed(names_in(f"{paths.queue}/{kind}"))] for kind in names_in(paths.queue)}

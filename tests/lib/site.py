@@ -250,7 +250,7 @@ class Site(LastLines):
 
     def forget_imports(self) -> None:
         """Remove the requests that maintenance would still start, and notes of failures."""
-        for path in (*self.var.glob("*/imports/*"), *self.var.glob("*/queue/imports/*")):
+        for path in (*self.runtime("").glob("*/*/imports/*"), *self.runtime("").glob("*/*/queue/imports/*")):
             path.unlink()
 
     def on_host(self, node: str, path: str | Path) -> Path:

@@ -104,18 +104,15 @@ FULL = pytest.mark.parametrize("fill", [fill_bytes, fill_inodes])
 
 
 @FULL
-def test_a_job_gets_its_image_on_a_full_disk_and_its_harvest_waits(
+def test_a_job_gets_a_new_image_on_a_full_disk_and_its_harvest_waits(
     site: Site, lasting: Path, fresh_image: Callable[[], str], fill: Callable[[Path], None]
 ) -> None:
     """The whole story is told. Maintenance publishes the cache later."""
-    image = fresh_image()
-    first = site.finish(site.cluster.submit(SHOW, ALICE, "--nodelist=n1", f"--comment=warmstart: image={image}"))
-    assert first.state == "COMPLETED"  # the store has it
     fill(lasting)
-    job = run(site, image, f"{SHOW}{site.cluster.python} {site.jobs}/copy_job.py\n")
+    job = run(site, fresh_image(), f"{SHOW}{site.cluster.python} {site.jobs}/copy_job.py\n")
     assert (job.state, said(job)) == ("COMPLETED", [])
     assert f"image={site.store}" in job.output
-    assert [found["how"] for found in site.images(job.job_id)] == ["reused"]
+    assert [found["how"] for found in site.images(job.job_id)] == ["waited"]
     assert [event["outcome"] for event in site.events(job.job_id, "hook.finished")] == ["ok", "ok"]
     assert any("it is harvested in the background" in remark for remark in site.remarks(job.job_id))
     assert sum(event["entries"] for event in site.harvested(job.job_id)) == 0

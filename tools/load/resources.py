@@ -20,8 +20,7 @@ def left(site: Site, mounted: set[str]) -> list[str]:
     `mounted` is what was mounted before the first job.
     """
     found = [f"left: {path}" for path in site.leftovers()]
-    patterns = {site.var: ("*/queue/*/*",), site.runtime(""): ("*/ports/*", "*/*/queue/*/*")}
-    found += [f"left: {path}" for top, names in patterns.items() for name in names for path in top.glob(name)]
+    found += [f"left: {path}" for name in ("*/ports/*", "*/*/queue/*/*") for path in site.runtime("").glob(name)]
     found += [f"left: {path}" for path in unfinished(site.store)]
     found += [f"mounted: {target}" for target in mounts_below(site.cluster.base) if target not in mounted]
     # The last process of a mount namespace holds its mounts, and the kernel frees their loop devices soon after.

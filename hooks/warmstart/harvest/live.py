@@ -24,7 +24,7 @@ from warmstart.queue import Item, Kind, Queue
 from warmstart.run import state
 from warmstart.run.state import Caches, Run, SeededBundle
 
-LIVE = Kind("live", of_runs=True)
+LIVE = Kind("live")
 LONGEST_S = 43_200.0  # between two harvests of a job
 SETTLING = 0.1  # of `harvest.while_running`: what an entry must not have changed for
 _ENDING_S = 1.0  # for a killed process to end

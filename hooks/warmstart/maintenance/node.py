@@ -257,7 +257,7 @@ class _NodeMaintenance:
             paths.root,
             paths.bundles,
             paths.imports,
-            *(f"{top}/{kind}" for top in (paths.queue, paths.queue_of_runs) for kind in names_in(top)),
+            *(f"{paths.queue}/{kind}" for kind in names_in(paths.queue)),
         ):
             files.remove_temporaries(directory, time.time() - ABANDONED_S)
 

@@ -75,7 +75,7 @@ def test_it_looks_after_jobs_that_run(site: Path) -> None:
     with started(site):
         wait_until("maintenance", has(site, "maintained"), 20)
         assert "live" not in done(site)
-        live = Path(Installation(str(site)).node("n1").queue_of_runs, "live")
+        live = Path(Installation(str(site)).node("n1").queue, "live")
         live.mkdir(parents=True)
         (live / "1,2,1,7.0a1b2c3d").touch()
         wait_until("a harvest", has(site, "live"), 20)

@@ -17,7 +17,7 @@ from warmstart.slurm import commands
 from warmstart.slurm.facts import Access
 
 LEFT = [
-    *("{run}/state/7", "{run}/queue/endings/0,0,0,7.0a1b2c3d", "{var}/queue/imports/0,0,0,a"),
+    *("{run}/state/7", "{run}/queue/endings/0,0,0,7.0a1b2c3d", "{run}/queue/imports/0,0,0,a"),
     *("{var}/stage/7.0a1b2c3d.numba", ""),
 ]
 
@@ -47,7 +47,7 @@ def controller(node: Node, monkeypatch: pytest.MonkeyPatch) -> Controller:
 def make(node: Node, name: str, *, last: float = 1.0, left: str = "") -> None:
     """Make what a node has, whose last job ended then, and something that waits there."""
     paths = node.installation.node(name)
-    for place in (paths.state, paths.bundles, paths.queue, f"{node.base}/shelf/{name}/images"):
+    for place in (paths.state, paths.bundles, paths.layers, f"{node.base}/shelf/{name}/images"):
         os.makedirs(place)
     Path(paths.bundles, "copy.sqsh").write_bytes(b"copy")
     Path(paths.began).touch()

@@ -107,8 +107,8 @@ def test_what_a_host_is_like(host: Host) -> None:
     Path(host.site.paths.maintained).touch()
     os.utime(host.site.paths.maintained, (1000, 1000))
     Path(host.site.installation.off_switch).touch()
-    Path(host.site.paths.queue_of_runs, "endings").mkdir(parents=True)
-    Path(host.site.paths.queue_of_runs, "endings", "2001,1769851800,1,7.0a1b2c3d").touch()
+    Path(host.site.paths.queue, "endings").mkdir(parents=True)
+    Path(host.site.paths.queue, "endings", "2001,1769851800,1,7.0a1b2c3d").touch()
     found = host.write(problem=True)
     assert (found["warmstart_policy_valid"], found["warmstart_switched_off"]) == (0, 1)
     assert found[f"warmstart_maintenance_last_success_timestamp_seconds {NODE}"] == 1000

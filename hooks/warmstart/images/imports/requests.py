@@ -1,9 +1,9 @@
 """Requests for background imports on one node: queue, one for each image and user. Runs as root.
 
-    <node state>/queue/imports/       root, 0700 (`warmstart.queue`)
-        UID,DUE,ATTEMPTS,KEY            an `ImportRequest`; KEY is IMAGE.UID
-    <node state>/imports/               root, 0700
-        IMAGE.failed                    how its last import on this node failed, for the hooks that wait here
+    /run/warmstart/<node>/queue/imports/    root, 0700 (`warmstart.queue`)
+        UID,DUE,ATTEMPTS,KEY                an `ImportRequest`; KEY is IMAGE.UID
+    /run/warmstart/<node>/imports/          root, 0700
+        IMAGE.failed                        how its last import on this node failed, for the hooks that wait here
 
 Hooks write requests, and start the program that does them (`queue.imports`) where it is not at work. A request goes
 when its image is published, when trying again is useless, when it is cancelled, or when it is tried

@@ -113,7 +113,7 @@ def test_a_forbidden_image_is_refused_by_root(asked: Site, registry: Registry) -
     """The importer asks the policy first, but whoever speaks with root need not be the importer."""
     said = answer_in_a_step(asked, BOB, "registry.invalid/a:1\\n")
     assert (said[0], said[2], said[3]) == ("failed", "user", "image-refused")
-    assert not list(asked.var.glob("*/queue/imports/*"))
+    assert not list(asked.runtime("").glob("*/*/queue/imports/*"))
 
 
 def test_a_flood_of_one_user_stops_nobody(asked: Site, fresh_image: Callable[[], str]) -> None:
@@ -202,4 +202,4 @@ def test_a_job_that_is_left_alone_gets_nothing_of_root(asked: Site, fresh_image:
         assert answer_in_a_step(site, BOB, f"{image}\\n")[0] == "alone"
     finally:
         (site.etc / "off").unlink(missing_ok=True)
-    assert not list(site.var.glob("*/queue/imports/*"))
+    assert not list(site.runtime("").glob("*/*/queue/imports/*"))
