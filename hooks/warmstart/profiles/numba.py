@@ -120,7 +120,8 @@ def _data(files: EntryFiles, name: str) -> _Data:
 def _read(files: EntryFiles, name: str, count: int) -> tuple[list[object], bytes]:
     """Return the values of the pickles that a file is, and its bytes."""
     data = files.read(name, LARGEST_PICKLE)
-    walk_pickles(data, count=count, most=_MOST_OPCODES)
+    if walk_pickles(data, count) > _MOST_OPCODES:
+        raise EntryInvalid("too-large")
     file = io.BytesIO(data)
     try:
         return [_Reader(file).load() for _ in range(count)], data

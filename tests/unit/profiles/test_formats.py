@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.lib.built_entries import SHARED
 from tests.lib.cache_files import CONTENT, TRITON_RELEASES, ZSTD, cubin, letters, of_tool, relocatable, zstd
 from tests.lib.judging import SAME_STAGE
-from warmstart.profiles import elf, formats
+from warmstart.profiles import elf
 from warmstart.profiles.entry_files import REASONS, EntryFiles, EntryInvalid
 from warmstart.profiles.formats import FORMATS, PAGE
 
@@ -113,12 +113,8 @@ def test_a_library_has_one_dynamic_segment(refused: Refused, count: int) -> None
 
 
 @pytest.mark.threat(30)
-def test_no_file_takes_more_than_its_share(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decompression bomb, a pickle without an end, a number that takes long to read, a length that nothing has."""
-    monkeypatch.setattr(formats, "MOST_INFLATED", 1000)
-    monkeypatch.setattr(formats, "MOST_OPCODES", 1000)
-    assert refused("compressed", zlib.compress(bytes(1001))) == "too-large"
-    assert refused("pickle", b"\x80\x04" + b"N0" * 1000 + b"N.") == "too-large"
+def test_no_file_takes_more_than_its_share(refused: Refused) -> None:
+    """Time is bounded for all of them alike: a number that takes long to read, a length that nothing has."""
     assert refused("pickle", b"\x80\x04L" + b"9" * 5000 + b"L\n.") == "pickle-malformed"
     assert refused("pickle", b"\x80\x04\x8e" + (1 << 40).to_bytes(8, "little") + b"x.") == "pickle-malformed"
 
