@@ -84,11 +84,12 @@ def _taken_apart(text: str) -> _Pattern:
     pattern = _patterns.get(text)
     if pattern is None:
         *above, last = text.rstrip("/").split("/")
-        stem, _, ends = last[:-1].rpartition("{")
-        starts, closed, rest = stem[1:].partition("}") if stem.startswith("{") else ("", "", stem)
-        pattern = _Pattern(text.endswith("/"), [*above, last])
         if last.endswith("}"):
-            pattern = _Pattern(False, above, tuple(starts.split(",")) if closed else (), rest, tuple(ends.split(",")))
+            first, _, ends = last[:-1].rpartition("{")
+            starts, _, stem = first.rpartition("}")
+            pattern = _Pattern(False, above, tuple(starts[1:].split(",")), stem, tuple(ends.split(",")))
+        else:
+            pattern = _Pattern(text.endswith("/"), [*above, last])
         _patterns[text] = pattern
     return pattern
 
@@ -100,7 +101,7 @@ def _between_braces(pattern: _Pattern, parts: Sequence[str]) -> str:
         return ""
     if not pattern.stem:  # the whole name is the end, and the directory is the entry
         return "/".join(above) if any(_fits(last, end) for end in pattern.ends) else ""
-    last = last[max((len(start) for start in pattern.starts if last.startswith(start)), default=0) :]
+    last = last[max(len(start) for start in (*pattern.starts, "") if last.startswith(start)) :]
     at = max(_end_of(last, end) for end in pattern.ends)
     return "/".join([*above, last[:at]]) if at > 0 and _fits(last[:at], pattern.stem) else ""
 
@@ -110,10 +111,8 @@ def _end_of(name: str, end: str) -> int:
     first, star, _ = end.partition("*")
     if not star:
         return len(name) - len(end) if name.endswith(end) else -1
-    at = name.rfind(first)
-    while at >= 0 and not fnmatchcase(name[at:], end):
-        at = name.rfind(first, 0, at + len(first) - 1) if at else -1
-    return at
+    fitting = (at for at in range(len(name), -1, -1) if name.startswith(first, at) and fnmatchcase(name[at:], end))
+    return next(fitting, -1)
 
 
 def _length(patterns: Sequence[str], parts: Sequence[str]) -> int:
