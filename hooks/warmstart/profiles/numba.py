@@ -38,9 +38,6 @@ class _StandIn:
         made.arguments = arguments
         return made
 
-    def __call__(self, *arguments: object) -> _StandIn:
-        return _StandIn(*arguments)
-
     def __setstate__(self, state: object) -> None:
         self.state = state
 
