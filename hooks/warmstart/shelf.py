@@ -3,6 +3,7 @@
     <paths.shelf>/                      the admin makes it
     <paths.shelf>/<node>/<folder>/      root, 0700; its flock: shared by who takes something, exclusive by who renames
 
+A run's state names what it has of the shelf, before any of it is shown (`note_held`); an eviction reads these names.
 Hot path of jobs on nodes with a shelf.
 """
 
@@ -13,8 +14,9 @@ import os
 
 from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import ensure_dir, ensure_path, opened_dir
+from warmstart.host.files import ensure_dir, ensure_path, names_in, opened_dir, replace_file
 from warmstart.lean import TYPE_CHECKING, Iterator, contextmanager
+from warmstart.run.state import using_state
 
 if TYPE_CHECKING:
     from warmstart.policy.keys import Policy
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 NOT_THERE = "paths.shelf is no directory, and jobs make none, because its disk may not be mounted"
 LOCK_S = 10.0
 _PAUSE_S = 0.005
+_HELD = "tree-"  # before the name of something on the shelf, in a run's state
 
 
 def folder_of(policy: Policy, node: str, folder: str) -> str:
@@ -64,3 +67,22 @@ def locked(folder: int) -> Iterator[None]:
         yield
     finally:
         files.unlock(folder)
+
+
+def note_held(state: str, job_id: int, name: str) -> None:
+    """Note in a run's state that it has something of the shelf, by its name. Raises `FileSystemBroken` or `StateFull`.
+
+    It has it until its state is forgotten.
+    """
+    with using_state(state), opened_dir(f"{state}/{job_id}") as fd:
+        replace_file(fd, _HELD + name, b"", 0o600, durable=False)
+
+
+def held(state: str) -> dict[str, list[int]]:
+    """Return the names of what runs on this node have of its shelf, each with the jobs. Raises `OSError`."""
+    found: dict[str, list[int]] = {}
+    for job in names_in(state):
+        for name in names_in(f"{state}/{job}") if job.isdecimal() else ():
+            if name.startswith(_HELD):
+                found.setdefault(name.removeprefix(_HELD), []).append(int(job))
+    return found

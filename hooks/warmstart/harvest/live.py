@@ -99,5 +99,3 @@ def note(paths: NodePaths, run: Run, bundles: list[tuple[str, str, SeededBundle]
             seeded = {**caches.seeded, name: was._replace(bundles=[*was.bundles, bundle])}
             known = known.with_caches({key: caches._replace(seeded=seeded)})
         state.save(paths.state, known)
-        for other in known.others:
-            state.save_caches(paths.state, known, other)

@@ -12,7 +12,7 @@ A tree's name is a hash of the image's name in the store and of the store that i
 of its own scope, which nobody finds who knows the image's digest alone. Whoever takes a tree has checked that the job
 may read that scope.
 
-A run's state names the tree before anything of it is shown (`state.note_held`), and an eviction reads these names. So
+A run's state names the tree before anything of it is shown (`shelf.note_held`), and an eviction reads these names. So
 no tree goes while a run lives that was given it. Whoever waits is given a tree that is whole: enroot's own is not
 written to the disk either before a container starts. Its name it gets later, so that after a crash no half tree has
 one. Runs as root. Hot path of jobs on nodes with a shelf.
@@ -29,7 +29,6 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.files import PATH, opened_dir
 from warmstart.lean import TYPE_CHECKING, NamedTuple, sha256, suppress
 from warmstart.paths import NodePaths
-from warmstart.run import state
 
 if TYPE_CHECKING:
     from warmstart.policy.keys import Policy
@@ -88,7 +87,7 @@ def take(shelf: str, key: ImageKey, paths: NodePaths, run: Run, deadline: Deadli
         if place != key.tree and not (place := find(fd, key.tree)):
             return None
         owner = os.stat(f"{place}/{TREE}", dir_fd=fd)
-        state.note_held(paths.state, run.job_id, key.tree)
+        shelves.note_held(paths.state, run.job_id, key.tree)
         os.utime(place, dir_fd=fd)
         return Unpacked(key.tree, f"{shelf}/{place}/{TREE}", owner.st_uid, owner.st_gid)
     return None

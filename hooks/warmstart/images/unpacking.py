@@ -40,7 +40,6 @@ from warmstart.images.unpacked import ABOUT, FOLDER, TREE, UNPACKING, ImageKey, 
 from warmstart.images.unpacks import WAITING, ImageNotUnpacked, UnpackRequest, is_awaited
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy
-from warmstart.run import state
 
 GONE = ".gone"
 COPY = "image"
@@ -328,7 +327,7 @@ def _claimed(shelf: int, name: str, paths: NodePaths, reference: str) -> Iterato
 
 def trees(shelf: int, paths: NodePaths) -> list[Tree]:
     """Return the trees of a shelf, the least recently used first. Raises `OSError`."""
-    jobs, found = state.held(paths.state), []
+    jobs, found = shelves.held(paths.state), []
     for name in os.listdir(shelf):
         if "." not in name:
             with suppress(OSError, ValueError, TypeError):
@@ -384,7 +383,7 @@ def prune(policy: Policy, paths: NodePaths) -> list[Tree]:
 def _remove_abandoned(shelf: int, paths: NodePaths) -> None:
     """Remove what dead processes left, and no run has."""
     with shelves.locked(shelf):
-        had = state.held(paths.state)
+        had = shelves.held(paths.state)
         for name in os.listdir(shelf):
             if name.endswith(UNPACKING) and name.removesuffix(UNPACKING) not in had:
                 with opened_dir(name, shelf) as fd:

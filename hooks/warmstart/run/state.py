@@ -1,9 +1,8 @@
 """A run of a job on a node, its caches, and their files: what the prolog writes for the epilog. Only root reads it.
 
-    state/<jobid>/              root, 0700; its flock is the lock of the job's hooks (`job_lock`)
-        run.json                the run with the caches of the job's own image, written before the work that it names
-        caches-RUN.KEY.json     the caches of another image, written while the job runs (docs/adr/0057)
-        tree-NAME               an empty file for each thing of the node's shelf that the run has (`note_held`)
+    state/<jobid>/      root, 0700; its flock is the lock of the job's hooks, and of who else writes there (`job_lock`)
+        run.json        the run and its caches, written before the work that it names
+        tree-NAME       an empty file for each thing of the node's shelf that the run has (`shelf.note_held`)
 
 It is the epilog's only source about the job: comment, restart count and `SPANK_*` can differ between the two hooks, and
 users can forge them (Slurm's prolog_epilog.html; seen on 22.05). After a crash it names everything that may have to be
@@ -25,7 +24,6 @@ from warmstart.host.files import (
     FileSystemBroken,
     ensure_dir,
     is_at,
-    names_in,
     opened_dir,
     read_small,
     replace_file,
@@ -41,7 +39,6 @@ LONGEST = 4 << 20  # bytes, in memory; users choose the names of entries
 NAME = "run.json"
 _HEAD = 512  # bytes, in which the uid stands, and before it nobody's text
 MARK = ".of-"  # before the run's name, in its directory
-_HELD = "tree-"  # before the name of something on the node's shelf
 CLAIMED = "claimed:"  # before the reference of an image that was left to pyxis, in place of a digest
 
 
@@ -95,11 +92,6 @@ class Seeded(NamedTuple):
     namespace: str
     bundles: list[SeededBundle] = []  # noqa: RUF012 - topmost first, then its own; never mutated
     hidden: list[str] = []  # noqa: RUF012 - paths of theirs that the job was not given, where no names are there
-
-    @property
-    def entries(self) -> list[str]:
-        """The entries that the job found, without those whose names are left out."""
-        return [entry for bundle in self.bundles for entry in bundle.entries]
 
     @property
     def number(self) -> int:
@@ -253,63 +245,26 @@ def _open_locked(path: str, job_id: int, deadline: Deadline) -> int:
 
 
 def save(state: str, run: Run) -> None:
-    """Write the run, without the caches of other images. Raises `FileSystemBroken` or `StateFull`.
+    """Write the run. The caller holds the job's lock. Raises `FileSystemBroken` or `StateFull`.
 
     Does not fsync, which takes longer than the rest of a warm prolog. A power failure also ends the job, and leaves
     the file whole or unreadable.
     """
-    _save(state, run.job_id, NAME, encode(run._replace(others=[])))
-
-
-def save_caches(state: str, run: Run, caches: Caches) -> None:
-    """Write the caches of another image. The caller holds the job's lock. Raises as `save`."""
-    _save(state, run.job_id, _name_of(run, caches), dumps({"format": FORMAT, **caches._asdict()}).encode())
-
-
-def forget_caches(state: str, run: Run, caches: Caches) -> None:
-    """Remove the file of another image's caches. The caller holds the job's lock."""
-    with suppress(FileNotFoundError), opened_dir(os.path.join(state, str(run.job_id))) as fd:
-        unlink_if_there(_name_of(run, caches), fd)
-
-
-def note_held(state: str, job_id: int, name: str) -> None:
-    """Note that the job's run has something of the node's shelf, by its name, before it is shown. Raises as `save`.
-
-    It has it until `forget`.
-    """
-    _save(state, job_id, _HELD + name, b"")
-
-
-def held(state: str) -> dict[str, list[int]]:
-    """Return the names of what runs on this node have of its shelf, each with the jobs. Raises `OSError`."""
-    found: dict[str, list[int]] = {}
-    for job in names_in(state):
-        for name in names_in(os.path.join(state, job)) if job.isdecimal() else ():
-            if name.startswith(_HELD):
-                found.setdefault(name.removeprefix(_HELD), []).append(int(job))
-    return found
-
-
-def _name_of(run: Run, caches: Caches) -> str:
-    return f"caches-{run.run_id}.{caches.key}.json"
-
-
-def _save(state: str, job_id: int, name: str, data: bytes) -> None:
-    with using_state(state), opened_dir(os.path.join(state, str(job_id))) as fd:
+    data = encode(run)
+    with using_state(state), opened_dir(os.path.join(state, str(run.job_id))) as fd:
         if len(data) > LONGEST:  # `load` would refuse it
             raise OSError(errno.EFBIG, f"it has {len(data)} bytes")
-        replace_file(fd, name, data, 0o600, durable=False)
+        replace_file(fd, NAME, data, 0o600, durable=False)
 
 
 def load(state: str, job_id: int) -> Run | None:
-    """Return the job's run with the caches of all images, or None if there is none.
+    """Return the job's run, or None if there is none.
 
     Raises `RunUnreadable`, and `FileSystemBroken` or `StateFull` if the disk does not give it.
     """
     path = os.path.join(state, str(job_id), NAME)
     with using_state(path), suppress(FileNotFoundError), opened_dir(os.path.dirname(path)) as fd:
-        run = decode(path, read_small(NAME, LONGEST, fd))
-        return run._replace(others=_others(fd, run))
+        return decode(path, read_small(NAME, LONGEST, fd))
     return None
 
 
@@ -338,18 +293,6 @@ def decode(path: str, data: bytes) -> Run:
         return wire.from_object(Run, {**raw, "own": [*Caches()]})._replace(own=own, others=others)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunUnreadable(path=path, problem=str(error)) from error
-
-
-def _others(fd: int, run: Run) -> list[Caches]:
-    """Return a run's caches of other images. What cannot be read goes with the run's directory, unharvested."""
-    found = []
-    for name in sorted(os.listdir(fd)):
-        if name.startswith(f"caches-{run.run_id}."):
-            with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-                raw = wire.parse(read_small(name, LONGEST, fd))
-                if raw.pop("format") == FORMAT:
-                    found.append(wire.from_object(Caches, raw))
-    return found
 
 
 def forget(state: str, job_id: int) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.lib.bundles import ASKER
 from tests.lib.node import NODE, Node
 from tests.lib.superblocks import image
+from warmstart import shelf
 from warmstart.cli import unpacked as command
 from warmstart.images import unpacks
 from warmstart.images.choice import recipe
@@ -18,7 +19,6 @@ from warmstart.images.unpacked import ImageKey, shelf_of
 from warmstart.images.unpacking import About
 from warmstart.images.unpacks import UNPACKS, UnpackRequest
 from warmstart.queue import Queue
-from warmstart.run import state as runs
 
 HEX = "ab" * 32
 
@@ -58,7 +58,7 @@ def test_what_lies_on_the_node_is_listed(site: Node) -> None:
     queue.add("5001", "failed", UnpackRequest("reg.io/c:1", "c", "team", ASKER, "too large"))
     there, waiting, failed = sorted(site.json("images", "unpacked"), key=lambda row: str(row["reference"]))
     assert (there["state"], there["user"], there["bytes"], there["jobs"]) == ("unpacked", "ws-alice", 99, "")
-    runs.note_held(site.paths.state, 7, key(site).tree)
+    shelf.note_held(site.paths.state, 7, key(site).tree)
     (there, *_) = site.json("images", "unpacked")
     assert (there["state"], there["jobs"]) == ("in use", "7")
     assert "in use" in site.command("images", "unpacked").stdout

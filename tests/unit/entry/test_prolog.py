@@ -198,7 +198,7 @@ def test_a_store_that_is_away_leaves_the_job_cold(node: Node) -> None:
     node.store.rmdir()
     record = run(node)
     assert record
-    assert record.own.seeded["numba"].entries == []
+    assert record.own.seeded["numba"].bundles == []
     assert "NUMBA_CACHE_DIR" in environment(node)
 
 

@@ -142,7 +142,7 @@ def test_a_job_on_several_nodes_is_harvested_at_its_end(node: Node) -> None:
 def test_an_empty_store_leaves_the_job_cold(node: Node) -> None:
     outcome = node.run(Options(("numba", "jax")))
     assert (outcome.degraded, node.cached()) == ([], {})
-    assert {name: found.entries for name, found in seeded(outcome).items()} == {"numba": [], "jax": []}
+    assert {name: found.bundles for name, found in seeded(outcome).items()} == {"numba": [], "jax": []}
     assert len({found.namespace for found in seeded(outcome).values()}) == 2
     assert ran(outcome).own.facts["image"] == "label:bare"
     assert cold(node) == dict.fromkeys(("numba", "jax"), "nothing-published")
@@ -153,7 +153,7 @@ def test_where_overlays_are_not_to_be_had_entries_are_extracted(node: Node) -> N
     node.publish(ENTRIES)
     outcome = node.run()
     assert outcome.degraded == []
-    assert seeded(outcome)["numba"].entries == ["m/f"]
+    assert [found.entries for found in seeded(outcome)["numba"].bundles] == [["m/f"]]
     assert node.cached() == {"numba/m/f.nbi": b"index", "numba/m/f.1.nbc": b"data"}
     assert (node.cache / "numba/m/f.nbi").stat().st_mtime_ns == MTIME_NS
     assert [remark["about"] for remark in result(node.context)["remarks"]] == ["numba"]
@@ -235,7 +235,7 @@ def test_the_budget_of_bytes_is_one_for_all(node: Node, monkeypatch: pytest.Monk
     else:
         monkeypatch.setattr(seed, bound, 20_000)
     outcome = node.run()
-    assert (seeded(outcome)["numba"].entries, outcome.degraded) == (["m/f"], [])
+    assert ([found.entries for found in seeded(outcome)["numba"].bundles], outcome.degraded) == ([["m/f"]], [])
     texts = [remark["text"] for remark in result(node.context)["remarks"]]
     assert any(text.startswith("1 bundles were left out: ") for text in texts)
     assert (caches(node)["numba"]["warm"], cold(node)) == (True, {})
@@ -258,7 +258,7 @@ def test_a_store_that_fails_leaves_the_job_cold(node: Node) -> None:
     Path(node.context.store.path).rename(node.root / "away")
     outcome = node.run()
     assert [type(error) for error in outcome.degraded] == [StoreFailed]
-    assert seeded(outcome)["numba"].entries == []
+    assert seeded(outcome)["numba"].bundles == []
 
 
 def test_a_damaged_bundle_leaves_its_profile_cold(node: Node) -> None:

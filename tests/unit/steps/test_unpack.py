@@ -12,7 +12,7 @@ import pytest
 
 from tests.lib.bundles import ASKER
 from tests.lib.runs import a_context, changed
-from warmstart import plan
+from warmstart import plan, shelf
 from warmstart.host import files
 from warmstart.images import unpacks
 from warmstart.images.choice import recipe
@@ -63,7 +63,7 @@ class Place:
     def skipped(self, **options: Any) -> str:  # noqa: ANN401 - fields of Options
         """Run the step, which finds no tree; return why."""
         outcome = self.run(**options)
-        assert runs.held(self.context.paths.state) == {}
+        assert shelf.held(self.context.paths.state) == {}
         return str(outcome.detail["reason"])
 
     def fail(self) -> None:
@@ -92,11 +92,11 @@ def test_a_tree_that_is_there_is_taken_and_noted_until_the_run_ends(place: Place
     outcome = place.run()
     assert outcome.detail == {"tree": place.key.tree}
     state = place.context.paths.state
-    assert runs.held(state) == {place.key.tree: [7]}
+    assert shelf.held(state) == {place.key.tree: [7]}
     assert os.stat(f"{place.shelf}/{place.key.tree}").st_mtime > 1  # it is a use
     assert not os.path.exists(place.context.paths.queue)
     runs.forget(state, 7)
-    assert runs.held(state) == {}
+    assert shelf.held(state) == {}
 
 
 def test_a_private_image_is_found_in_its_scope_alone(place: Place) -> None:

@@ -8,7 +8,7 @@
         asked/<key>                empty: a job has named the model then, and no set has been made
 
 A copy without another link is of no set, and goes: a day after it was made, or when its last set goes. A run's state
-names a set before anything of it is shown (`state.note_held`), and an eviction reads these names.
+names a set before anything of it is shown (`shelf.note_held`), and an eviction reads these names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from warmstart.host.remove import remove_tree
 from warmstart.host.space import Held, allocate, fair_order, room
 from warmstart.lean import TYPE_CHECKING, NamedTuple, Sequence, dumps, suppress
 from warmstart.paths import NodePaths
-from warmstart.run import state
 from warmstart.wings.models.offered import DAY_S
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def take(shelf: str, name: str, paths: NodePaths, run: Run, deadline: Deadline) 
         shelves.share(fd, deadline)
         found = os.open(f"{SETS}/{name}", files.DIRECTORY, dir_fd=fd)
         try:
-            state.note_held(paths.state, run.job_id, HELD + name)
+            shelves.note_held(paths.state, run.job_id, HELD + name)
             os.utime(found)
         except BaseException:
             os.close(found)
@@ -104,7 +103,7 @@ def is_second(policy: Policy, node: str, name: str) -> bool:
 
 def sets(shelf: int, paths: NodePaths) -> list[Set]:
     """Return the sets of a shelf, the least recently used first. Raises `OSError`."""
-    jobs, found = state.held(paths.state), []
+    jobs, found = shelves.held(paths.state), []
     with opened_dir(SETS, shelf) as fd:
         names = [name for name in os.listdir(fd) if "." not in name]
     for name in names:

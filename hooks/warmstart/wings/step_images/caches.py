@@ -189,7 +189,7 @@ def _begin(context: Context, run: Run, image: StepImage, nodes: str) -> tuple[Ca
     if run.leads(new) and run.nodelist:
         new = new._replace(topics=[f"{run_of(run.cluster, run.job_id, run.restarts)}/{_TOPICS}"])
     begun = new._replace(facts={"image": image.digest})
-    state.save_caches(context.paths.state, run, begun)
+    state.save(context.paths.state, run._replace(others=[*run.others, begun]))
     with opened_dir(run.directory) as base:
         ensure_dir(CACHES, 0o755, base)
         with opened_dir(CACHES, base) as top:
@@ -237,8 +237,8 @@ def _make(context: Context, image: StepImage, new: Caches, namespaces: list[int]
             audit.failed(failure)
         if not filled.caches.path:  # the user's quota
             raise filled.degraded[0]
-        with locked_run(context._replace(deadline=after(LOCK_S))):
-            state.save_caches(context.paths.state, run, filled.caches)
+        with locked_run(context._replace(deadline=after(LOCK_S))) as now:
+            state.save(context.paths.state, now.with_caches({new.key: filled.caches}))
             _show(context, image, new.key)
     except (WarmstartError, OSError):
         _undo(context, new)
@@ -283,5 +283,6 @@ def _undo(context: Context, one: Caches) -> None:
         with suppress(FileNotFoundError), opened_dir(one.key, top) as fd:
             overlay_end.take_down(fd)
         remove_tree(top, one.key, after(REMOVAL_S))
-    with suppress(WarmstartError), locked_run(context._replace(deadline=after(LOCK_S))):
-        state.forget_caches(context.paths.state, run, one)
+    with suppress(WarmstartError), locked_run(context._replace(deadline=after(LOCK_S))) as now:
+        others = [other for other in now.others if other.key != one.key]
+        state.save(context.paths.state, now._replace(others=others))

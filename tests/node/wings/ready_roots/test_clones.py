@@ -13,7 +13,7 @@ import pytest
 
 from tests.lib.runs import a_context, changed, result
 from tests.lib.wings.ready_roots.enroots import JOB, OWNER
-from warmstart import view
+from warmstart import shelf, view
 from warmstart.host.files import opened_dir
 from warmstart.images import unpacked, unpacks
 from warmstart.images.reference import parse
@@ -96,7 +96,7 @@ def test_a_job_is_shown_the_tree_of_its_image(context: Context) -> None:
     path = Path(done.environment[VARIABLE])
     assert path == Path(context.run.directory, item.source)
     assert ((path / "which").read_text(), (path / "which").stat().st_uid) == ("tree", JOB[0])
-    assert runs.held(context.paths.state) == {first(context).tree: [7]}
+    assert shelf.held(context.paths.state) == {first(context).tree: [7]}
     own = os.stat(f"{context.run.directory}/{OWN}")
     assert (own.st_uid, own.st_mode & 0o777) == (JOB[0], 0o700)
     assert step.run(context, Options(())).environment == done.environment
@@ -137,7 +137,7 @@ def test_a_node_that_cannot_unpacks_nothing_and_is_tried_once_after_a_boot(
     for _ in range(2):
         done = core_step.run(context, core_step.Options(parse(REFERENCE), "", 1.0))
         assert done == Outcome(detail={"reason": unpack_part.CANNOT})
-    assert (len(tries), runs.held(context.paths.state)) == (1, {})
+    assert (len(tries), shelf.held(context.paths.state)) == (1, {})
 
 
 def test_a_private_image_has_the_tree_of_its_scope(context: Context) -> None:

@@ -107,7 +107,7 @@ def killed_in(act: Callable[[], object]) -> None:
 
 
 @pytest.mark.threat(60)
-@pytest.mark.parametrize("place", ["save_caches", "ensure_dir", "_build", "seed", "save_caches again", "_show"])
+@pytest.mark.parametrize("place", ["save", "ensure_dir", "_build", "seed", "save again", "_show"])
 def test_a_maker_that_dies_costs_the_next_one_nothing(run: Run, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
 
     def dies(*_: object, **__: object) -> None:
@@ -115,16 +115,16 @@ def test_a_maker_that_dies_costs_the_next_one_nothing(run: Run, monkeypatch: pyt
 
     def make() -> None:
         module, name = {"seed": (seed, "fill")}.get(place, (caches, place))
-        if place.startswith("save_caches"):
-            real, calls = runs.save_caches, []
+        if place.startswith("save"):
+            real, calls = runs.save, []
 
-            def save(state: str, run: Any, other: Caches) -> None:  # noqa: ANN401 - the state's
-                calls.append(other)
-                real(state, run, other)
+            def save(state: str, run: Any) -> None:  # noqa: ANN401 - the state's
+                calls.append(run)
+                real(state, run)
                 if len(calls) == (2 if place.endswith("again") else 1):
                     dies()
 
-            monkeypatch.setattr(runs, "save_caches", save)
+            monkeypatch.setattr(runs, "save", save)
         else:
             monkeypatch.setattr(module, name, dies)
         run.provide()
@@ -132,7 +132,7 @@ def test_a_maker_that_dies_costs_the_next_one_nothing(run: Run, monkeypatch: pyt
     killed_in(make)
     (begun,) = run.others
     key = run.provide()
-    is_whole = place in {"save_caches again", "_show"}
+    is_whole = place in {"save again", "_show"}
     assert (key == begun.key, [made.key for made in run.others], run.directories) == (is_whole, [key], [key])
     assert run.shown() == f"{key} /store/a.sqsh\n"
 
