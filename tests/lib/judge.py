@@ -119,8 +119,8 @@ def _listing(path: Path) -> tuple[list[tuple[str, list[str], list[str]]], list[s
     if hashlib.sha256(b"".join(b"\n" + line for line in lines)).hexdigest() != raw["content"]:
         wrong.append("its lines are not those of its head")
     rows = [(row[0], *json.loads(line)) for row, line in zip(raw["rows"], lines, strict=True)]
-    for row, (_, names, lost) in zip(raw["rows"], rows, strict=True):
-        if row[2:4] != [len(names), len(names) + len(lost)] or not names:
+    for row, (_, names, _) in zip(raw["rows"], rows, strict=True):
+        if row[2] != len(names) or not names:
             wrong.append(f"has wrong numbers of {row[0]}")
     every = [entry for _, names, _ in rows for entry in names]
     if len(every) != len({*every}):

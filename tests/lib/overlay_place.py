@@ -63,7 +63,7 @@ class Node(NamedTuple):
         place = where[1:] if scope else []
         (directory / f"{sha256}.json").write_text(f"{json.dumps(place)}\n{json.dumps(entries)}")
         made.rename(directory / f"{sha256}.sqsh")
-        row = Row(sha256, 0, len(entries), len(entries), "a", 1, 7, 0)
+        row = Row(sha256, 0, len(entries), "a", 1, 7, 0)
         return Copy(where, row, str(directory))
 
     def run(self, name: str) -> Run:

@@ -124,7 +124,7 @@ def test_extraction(base: Path, cache: int) -> None:
         file.truncate(SIZE)
     bundle = str(base / "bundle.sqsh")
     subprocess.run(["mksquashfs", str(content), bundle, "-quiet", "-no-progress", "-no-sparse"], check=True)
-    row = Row("ab" * 32, os.path.getsize(bundle), 1, 1, "a", 1, 7, 0)
+    row = Row("ab" * 32, os.path.getsize(bundle), 1, "a", 1, 7, 0)
     (base / f"{row.sha256}.sqsh").hardlink_to(bundle)
     (base / f"{row.sha256}.json").write_text("[]\n" + json.dumps({"e": {"e.nbi": [SIZE, "0" * 64, 17]}}))
     copy = Copy(Namespace("/store", "user-1", "numba", "ns"), row, str(base))

@@ -107,8 +107,8 @@ def ended(store: StoreClient, audit: Log, run: Run, deadline: Deadline) -> None:
         from warmstart.caches.store import ending
 
         number = len(expand(run.nodelist))
-        said = store.worker.run(deadline.within(UNION_SECONDS), ending.ended, place, store.writer, run.node, number)
-        tell_united(audit, place.name, said.united)
+        united = store.worker.run(deadline.within(UNION_SECONDS), ending.ended, place, store.writer, run.node, number)
+        tell_united(audit, place.name, united or ())
 
 
 def tell_united(audit: Log, run: str, united: Iterable[United]) -> None:

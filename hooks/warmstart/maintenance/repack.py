@@ -4,7 +4,7 @@ The bundles are fetched, which hashes every byte, and mounted below an overlay a
 whiteouts on what is not wanted. Root reads no file in them: mksquashfs packs what the overlay shows, inode by inode, as
 it packs a harvest. Which entries there are with which files was said by who made the bundles, and is handed on.
 
-Compaction (`bundles.compact`) puts the new bundle in the place of those that it was made of, if these are as they were.
+Compaction puts the new bundle in the place of those that it was made of, if these are as they were.
 A process that dies leaves the old rows, or the new one. The old files stay for who has read the listing before.
 
 Promotion publishes entries of a bundle in a more trusted scope at an administrator's command. Their user stays.

@@ -166,7 +166,7 @@ class StoreMaintenance:
         """Remove the bundles that the policy's `maintenance` section lets expire; one scope after the other."""
         for _, of_scope in groupby(self.bundles(), lambda bundle: bundle.scope):
             going: dict[tuple[Namespace, str], list[str]] = {}
-            for bundle, reason in gc.expired(of_scope, self._session.policy.maintenance, time.time()):
+            for bundle, reason in gc.expired(of_scope, self._session.policy.maintenance, time.time()).items():
                 going.setdefault((bundle.where(self._session.store.path), reason), []).append(bundle.bundle)
             for (where, reason), names in going.items():
                 with self.isolated():

@@ -34,7 +34,7 @@ from warmstart.caches.store import bundles, ending, listing, quota
 from warmstart.caches.store.layout import Damaged, Namespace, sealed, unsealed
 from warmstart.caches.store.listing import Listing, Row
 from warmstart.caches.store.look import Generation
-from warmstart.caches.store.merge import NOTHING, Addition
+from warmstart.caches.store.merge import Change
 from warmstart.doctor import installed, slurm_files
 from warmstart.ending import waiting
 from warmstart.ending.waiting import ENDINGS
@@ -238,9 +238,9 @@ def _left(path: str) -> object:
 _REFUSED = (WarmstartError,)
 _FILE = Path(__file__).parents[3] / "policies/site.yaml"
 _LISTING = listing.encode(
-    Listing(7, "", "c" * 64, [Row(SHA256, 4096, 1, 2, "a", 1, 7, 0)], ["m/g"], [], names=[["m/f"]], lost=[["n"]])
+    Listing(7, "", "c" * 64, [Row(SHA256, 4096, 1, "a", 1, 7, 0)], ["m/g"], [], names=[["m/f"]], lost=[["n"]])
 )[1]
-_HANDED = ending.Handed("site", "numba", "ns", True, Addition(Row(SHA256, 1, 1, 1, "a", 1, 7, 0), ["a"]), NOTHING)
+_HANDED = ending.Handed("site", "numba", "ns", True, Change(Row(SHA256, 1, 1, "a", 1, 7, 0), ["a"]))
 _REQUEST = requests.ImportRequest("reg/a:1", "x86_64.oci1", "", "a", 1, "c", 7, 1.0)
 _PRODUCER = {"host": "n1", "job": 7, "since": "now", "phase": "fetching", "done": 1}
 _FAILURE = {"code": "image-not-found", "fields": {"image": "reg/a:1"}, "at": 1.5, "uid": 1}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.lib.bundles import OWNER, draft, memory_file, namespace, publish
-from warmstart.caches.store import bundles, generations, layout, quota
+from warmstart.caches.store import bundles, gc, generations, layout, listing, quota
 from warmstart.caches.store.bundles import ORPHAN_S, BundleDamaged, BundleGone, Draft
 from warmstart.caches.store.generations import StoreBusy
 from warmstart.caches.store.layout import BUNDLE, FILES, LATEST_NS, Entries, File, Namespace, content_digest
@@ -35,7 +35,7 @@ def files(store: Path) -> set[str]:
 def test_what_is_published_comes_back(tmp_path: Path) -> None:
     made = publish(tmp_path, "a", "b", content=b"the bytes")
     (row,) = generations.head(namespace(tmp_path)).rows
-    assert (row.sha256, row.size, row.number, row.total, row.user) == (made.sha256, 9, 2, 2, "a")
+    assert (row.sha256, row.size, row.number, row.user) == (made.sha256, 9, 2, "a")
     assert bundles.facts(namespace(tmp_path)) == {"cpu": "x"}
     with memory_file(b"the ") as fd:  # the beginning that came before
         assert bundles.fetch(namespace(tmp_path), row.sha256, row.size, fd) == draft("a", "b").entries
@@ -162,11 +162,11 @@ def test_a_count_that_cannot_be_read_refuses_nobody(tmp_path: Path, count: bytes
 @pytest.mark.threat(24)
 def test_names_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(tmp_path, "a" * 30)
-    monkeypatch.setattr(bundles, "MOST_OF_USER", 40)
+    monkeypatch.setattr(listing, "MOST_OF_USER", 40)
     with pytest.raises(HarvestTooLarge):
         publish(tmp_path, "b" * 30)
     assert publish(tmp_path, "b" * 30, user="b", uid=2).sha256  # there is room for others
-    monkeypatch.setattr(bundles, "MOST_OF_USER", 20)
+    monkeypatch.setattr(listing, "MOST_OF_USER", 20)
     with pytest.raises(HarvestTooLarge):
         bundles.known(namespace(tmp_path), "a", 1000, 0, fresh=False)
     monkeypatch.setattr(bundles, "MOST_OF_FILES", 100)
@@ -248,8 +248,7 @@ def test_what_was_swept_before_a_listing_named_it_is_put_again(tmp_path: Path, m
 
 def test_an_emptied_namespace_goes_later(tmp_path: Path) -> None:
     sha256 = publish(tmp_path, "a").sha256
-    assert [row.sha256 for row in bundles.remove(namespace(tmp_path), OWNER, [sha256], [], [], 0.0)] == [sha256]
-    bundles.discard(namespace(tmp_path), sha256)
+    gc.take_out(namespace(tmp_path), OWNER, gc.What([sha256]))
     assert not bundles.remove_empty(namespace(tmp_path), time.time() - 60, 0.0)
     assert bundles.remove_empty(namespace(tmp_path), time.time() + 60, 0.0)
     assert not os.path.exists(namespace(tmp_path).path)

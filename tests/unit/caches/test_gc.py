@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.lib.bundles import OWNER, draft, namespace, publish
 from tests.lib.policy_site import defaults
 from warmstart.caches.store import bundles, gc, generations, layout, merge, quota
-from warmstart.caches.store.gc import Bundle, Use, What
+from warmstart.caches.store.gc import Bundle, What
 from warmstart.caches.store.listing import Listing, Row
-from warmstart.caches.store.merge import NOTHING, Addition, Removal
+from warmstart.caches.store.merge import Change, Removal
 
 WHOLES = "whole-things"
 POLICY = defaults().maintenance._replace(keep=100, per_user=10)
@@ -34,7 +34,7 @@ def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
         bundle("unused", 0), bundle("older", 150, 6), bundle("newer", 160, 6), bundle("other", 120, 9, "user-2-b"),
         bundle("team", 120, 89, "account-t"), bundle("all", 130, 401, "site"),
     ]  # fmt: skip
-    going = {one.bundle.cache: one.reason for one in gc.expired(found, POLICY, 200)}
+    going = {one.cache: reason for one, reason in gc.expired(found, POLICY, 200).items()}
     assert going == {"unused": gc.UNUSED, "older": gc.OVER, "all": gc.OVER}
 
 
@@ -43,8 +43,8 @@ def test_a_whole_that_a_job_may_be_reading_stays() -> None:
     read = bundle("read", now - 7200, 6)._replace(profile=WHOLES)
     cache = bundle("cache", now - 100, 6)
     policy = POLICY._replace(keep=10**9)
-    assert [one.bundle for one in gc.expired([read, cache], policy, now)] == [cache]
-    assert [one.bundle for one in gc.expired([read, cache], policy, now + 7200)] == [read]
+    assert [*gc.expired([read, cache], policy, now)] == [cache]
+    assert [*gc.expired([read, cache], policy, now + 7200)] == [read]
 
 
 @pytest.mark.threat(24)
@@ -52,7 +52,7 @@ def test_names_close_to_their_bound_make_room(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(gc, "MOST_OF_USER", 100)
     heavy = [bundle("older", 150, names=50), bundle("newer", 160, names=45)]
     site = [one._replace(scope="site", user=one.cache) for one in heavy]
-    assert [(one.bundle, one.reason) for one in gc.expired([*heavy, *site], POLICY, 200)] == [(heavy[0], gc.OVER_NAMES)]
+    assert gc.expired([*heavy, *site], POLICY, 200) == {heavy[0]: gc.OVER_NAMES}
 
 
 def test_every_bundle_is_checked_once_in_thirty_days() -> None:
@@ -66,9 +66,9 @@ def test_the_survey_tells_the_last_use_and_uses_are_recorded_once_a_day(tmp_path
     made = publish(tmp_path, "a").sha256
     path = Path(namespace(tmp_path).path, f"{made}.sqsh")
     os.utime(path, (1_000_000, 1_000_000))
-    use = Use("user-1", "numba", "ns", made, 1_050_000.0)
-    assert gc.record_uses(str(tmp_path), [use, use._replace(sha256="../../x", at=9e9)]) == 0
-    assert gc.record_uses(str(tmp_path), [use._replace(at=1_200_000.0), use._replace(at=1_200_001.0)]) == 1
+    where = namespace(tmp_path)
+    assert gc.record_uses([(where, made, 1_050_000.0), (where, "../../x", 9e9)]) == 0
+    assert gc.record_uses([(where, made, 1_200_000.0), (where, made, 1_200_001.0)]) == 1
     (row,) = gc.survey(namespace(tmp_path))
     assert (row.bundle, row.used, row.user, row.entries) == (made, 1_200_000.0, "a", 1)
     path.unlink()
@@ -107,7 +107,7 @@ def test_what_is_taken_out_is_gone_with_its_files(tmp_path: Path) -> None:
 
 
 def row(number: int, entries: int = 1, user: str = "a", size: int = 1) -> Row:
-    return Row(hashlib.sha256(b"%d" % number).hexdigest(), size, entries, entries, user, ord(user), 7, number)
+    return Row(hashlib.sha256(b"%d" % number).hexdigest(), size, entries, user, ord(user), 7, number)
 
 
 def listing(*rows: Row) -> Listing:
@@ -140,13 +140,13 @@ def test_merging_never_changes_what_a_reader_gets(made: list[tuple[set[str], str
     files = {row(n).sha256: draft(*entries).entries for n, (entries, _, _) in enumerate(made)}
     found = Listing()
     for number, (entries, user, fresh) in enumerate(made):
-        new = Addition(row(number, len(entries), user), sorted(entries), sorted(entries) if fresh else [])
-        found = merge.added(found, new, NOTHING, files.get) or found
+        new = Change(row(number, len(entries), user), sorted(entries) if fresh else [])
+        found = merge.added(found, new, files.get) or found
     before = read(found)
     for number, merger in enumerate(gc.mergers(found, 2, {})):
         names = [entry for of in merger.names for entry in of]
-        one = Addition(row(100 + number, len(names), merger.rows[0].user), names)
-        merged = merge.compacted(found, merger.rows, one)
+        one = row(100 + number, len(names), merger.rows[0].user)
+        merged = merge.compacted(found, merger.rows, one, names)
         assert merged is not None
         assert len(merged.rows) == len(found.rows) - len(merger.rows) + 1
         found = merged

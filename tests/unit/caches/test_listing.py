@@ -14,7 +14,7 @@ from warmstart.caches.store import listing
 from warmstart.caches.store.layout import Damaged, sealed, unsealed
 from warmstart.caches.store.listing import HarvestTooLarge, Listing, OfOtherFormat, Row, decode, encode
 
-ROWS = [Row("a" * 64, 5, 2, 3, "alice", 1, 7, 100), Row("b" * 64, 6, 1, 1, "bob", 2, 8, 200, "mine")]
+ROWS = [Row("a" * 64, 5, 2, "alice", 1, 7, 100), Row("b" * 64, 6, 1, "bob", 2, 8, 200, "mine")]
 LISTING, TEXT = encode(
     Listing(7, "", "c" * 64, ROWS, ["x/y"], ["gone"], names=[["e", "\udcff é"], ["f"]], lost=[["g"], []])
 )
@@ -64,7 +64,7 @@ def test_any_bytes_are_damage(data: bytes) -> None:
         lambda raw: raw["rows"][0].__setitem__(0, "../../etc/passwd"),
         lambda raw: raw["rows"][0].__setitem__(0, "A" * 64),
         lambda raw: raw["rows"][0].__setitem__(1, -1),
-        lambda raw: raw["rows"][0].__setitem__(2, 9),
+        lambda raw: raw["rows"][0].__setitem__(2, -1),
         lambda raw: raw["rows"][0].pop(),
         lambda raw: raw["rows"].append(raw["rows"][0]),
         lambda raw: raw.__setitem__("rows", "none"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from warmstart.caches.store import merge
 from warmstart.caches.store.layout import Entries, File, content_digest
 from warmstart.caches.store.listing import Listing, Row, checked, decode, encode
-from warmstart.caches.store.merge import Addition, Removal
+from warmstart.caches.store.merge import Change, Removal
 
 ENTRIES = ["a", "b", "c", "d"]
 PARTS = ["1", "2", "3/x"]
@@ -58,7 +58,7 @@ MADE = st.dictionaries(st.sampled_from(ENTRIES), some(PARTS).filter(bool), min_s
 PUBLISH = st.builds(Publish, MADE, some(ENTRIES), some(ENTRIES), st.booleans(), st.booleans())
 PLACES = st.frozensets(st.integers(0, 4))
 CHANGES = st.one_of(PUBLISH, PUBLISH, st.builds(Remove, PLACES, some(ENTRIES)), st.builds(Compact, PLACES))
-Change = Publish | Remove | Compact | Lose
+Act = Publish | Remove | Compact | Lose
 
 
 class Place:
@@ -73,30 +73,30 @@ class Place:
     def files_of(self, sha256: str) -> Entries | None:
         return None if sha256 in self.lost else self.bundles[sha256]
 
-    def put(self, made: dict[str, list[str]]) -> Addition:
+    def put(self, made: dict[str, list[str]]) -> Row:
         """Put a bundle with these paths."""
         sha256 = hashlib.sha256(str(len(self.bundles)).encode()).hexdigest()
         self.bundles[sha256] = {
             entry: {path: File(len(self.bundles), sha256, 0) for path in paths} for entry, paths in made.items()
         }
-        return Addition(Row(sha256, 1, len(made), len(made), "a", 1, 7, 0), [*made])
+        return Row(sha256, 1, len(made), "a", 1, 7, 0)
 
     def at(self, places: frozenset[int]) -> list[Row]:
         return [row for place, row in enumerate(self.listing.rows) if place in places]
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: Act) -> None:
         """Change the listing, and what is expected."""
         expected = dict(self.taken)
         match change:
             case Publish(made, changed, removed, fresh, late):
                 new = self.put({entry: [f"{entry}/{part}" for part in parts] for entry, parts in made.items()})
-                new = new._replace(changed=new.names if fresh else sorted(changed))
+                replaced = {*made} if fresh else changed
                 had = {entry: self.bundles[self.taken[entry]][entry] for entry in removed if entry in self.taken}
                 source = {entry: "0" * 64 if late else content_digest(files) for entry, files in had.items()}
                 expected = {entry: sha for entry, sha in expected.items() if late or entry not in removed}
-                if not expected.keys() >= made.keys() or {*new.changed} & made.keys():
-                    expected.update(dict.fromkeys(made, new.row.sha256))
-                result = merge.added(self.listing, new, Removal(source), self.files_of)
+                if not expected.keys() >= made.keys() or replaced & made.keys():
+                    expected.update(dict.fromkeys(made, new.sha256))
+                result = merge.added(self.listing, Change(new, sorted(replaced), Removal(source)), self.files_of)
             case Remove(places, entries):
                 rows = self.at(places)
                 going = {row.sha256 for row in rows}
@@ -107,8 +107,9 @@ class Place:
                 new = self.put(
                     {e: [*self.bundles[sha][e]] for e, sha in self.taken.items() if sha in {r.sha256 for r in rows}}
                 )
-                expected = {e: new.row.sha256 if e in new.names else sha for e, sha in expected.items()}
-                result = merge.compacted(self.listing, rows, new)
+                made_of = self.bundles[new.sha256]
+                expected = {e: new.sha256 if e in made_of else sha for e, sha in expected.items()}
+                result = merge.compacted(self.listing, rows, new, made_of)
             case Lose(place):
                 self.lost.update(row.sha256 for row in self.at(frozenset({place})))
                 return
@@ -153,7 +154,7 @@ def parents(path: str) -> Iterator[str]:
 
 @settings(max_examples=300)
 @given(st.lists(CHANGES, max_size=8))
-def test_readers_get_what_the_changes_say(changes: list[Change]) -> None:
+def test_readers_get_what_the_changes_say(changes: list[Act]) -> None:
     place = Place()
     for change in changes:
         place.apply(change)
@@ -163,7 +164,7 @@ def test_readers_get_what_the_changes_say(changes: list[Change]) -> None:
 
 
 @given(st.lists(st.one_of(CHANGES, st.builds(Lose, st.integers(0, 4))), max_size=10))
-def test_a_bundle_whose_list_of_files_is_lost_mixes_nothing(changes: list[Change]) -> None:
+def test_a_bundle_whose_list_of_files_is_lost_mixes_nothing(changes: list[Act]) -> None:
     place = Place()
     for change in changes:
         before = place.provided()
@@ -196,21 +197,21 @@ def test_what_a_job_removed_stays_for_those_who_have_it_from_another() -> None:
 
 def test_a_users_scope_hides_what_wider_ones_have_until_it_has_it_itself() -> None:
     place = Place()
-    hiding = merge.added(place.listing, None, Removal(hide=["b", "a"]), place.files_of)
+    hiding = merge.added(place.listing, Change(removal=Removal(hide=["b", "a"])), place.files_of)
     assert hiding
     assert hiding.hide == ["a", "b"]
-    assert merge.added(hiding, None, Removal(hide=["a"]), place.files_of) is None
-    made = merge.added(hiding, place.put({"a": ["a/1"]}), merge.NOTHING, place.files_of)
+    assert merge.added(hiding, Change(removal=Removal(hide=["a"])), place.files_of) is None
+    made = merge.added(hiding, Change(place.put({"a": ["a/1"]})), place.files_of)
     assert made
     assert (made.hide, made.names) == (["b"], [["a"]])
 
 
 def test_what_was_published_again_changes_nothing() -> None:
     place = Place()
-    new = place.put({"a": ["a/1"]})._replace(changed=["a"])
-    first = merge.added(place.listing, new, merge.NOTHING, place.files_of)
+    new = Change(place.put({"a": ["a/1"]}), ["a"])
+    first = merge.added(place.listing, new, place.files_of)
     assert first
-    assert merge.added(first, new, Removal({"b": "0" * 64}), place.files_of) is None
+    assert merge.added(first, new._replace(removal=Removal({"b": "0" * 64})), place.files_of) is None
 
 
 def test_a_compaction_brings_nothing_back() -> None:
@@ -220,9 +221,9 @@ def test_a_compaction_brings_nothing_back() -> None:
     before = place.listing.rows
     new = place.put({"a": ["a/1"], "b": ["b/1"]})
     place.apply(Remove(entries=frozenset("a")))
-    assert merge.compacted(place.listing, before, new) is None
-    assert merge.compacted(place.listing, [], new) is None
-    assert merge.compacted(place.listing, place.listing.rows, new) is None  # it has more than these
+    assert merge.compacted(place.listing, before, new, "ab") is None
+    assert merge.compacted(place.listing, [], new, "ab") is None
+    assert merge.compacted(place.listing, place.listing.rows, new, "ab") is None  # it has more than these
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
@@ -242,11 +243,11 @@ def test_what_a_bundle_covered_does_not_come_back_when_it_leaves(is_lost: bool) 
 @pytest.mark.parametrize(("first", "second"), [("x", "x/y"), ("x/y", "x")])
 def test_a_file_in_the_place_of_a_directory_is_not_hidden(first: str, second: str) -> None:
     place = Place()
-    old = merge.added(Listing(), place.put({first: [first], "b": ["b/1"]}), merge.NOTHING, place.files_of)
+    old = merge.added(Listing(), Change(place.put({first: [first], "b": ["b/1"]})), place.files_of)
     assert old
     gone = merge.without(old, lambda _: False, [first], place.files_of)
     assert gone
     assert gone.hidden == [first]
-    new = merge.added(gone, place.put({second: [second]}), merge.NOTHING, place.files_of)
+    new = merge.added(gone, Change(place.put({second: [second]})), place.files_of)
     assert new
     assert new.hidden == []

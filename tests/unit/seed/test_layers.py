@@ -12,7 +12,7 @@ from tests.lib.whiteouts import ODD_PATHS, PATHS, RULES, grouped, merged
 from warmstart.caches.store import merge
 from warmstart.caches.store.layout import Entries, File, content_digest
 from warmstart.caches.store.listing import Listing, Row
-from warmstart.caches.store.merge import Addition, Removal
+from warmstart.caches.store.merge import Change, Removal
 from warmstart.seed.layers import given, visible
 
 
@@ -68,14 +68,13 @@ def test_who_shows_all_of_a_listing_needs_no_names(
     listing = Listing()
     for number, (paths, fresh) in enumerate(published):
         entries = {entry: {path: File(1, "", 0) for path in files} for entry, files in grouped(paths, entry_of).items()}
-        row = Row(f"{number:064x}", 1, len(entries), len(entries), "a", 1, 7, 0)
+        row = Row(f"{number:064x}", 1, len(entries), "a", 1, 7, 0)
         held[row.sha256] = entries
-        new = Addition(row, [*entries], [*entries] if fresh else [])
-        listing = merge.added(listing, new, merge.NOTHING, held.get) or listing
+        listing = merge.added(listing, Change(row, [*entries] if fresh else []), held.get) or listing
     given_from = {name: row.sha256 for row, names in zip(listing.rows, listing.names, strict=True) for name in names}
     going = {*map(entry_of, removed)} & given_from.keys()
     gone = {entry: content_digest(held[given_from[entry]][entry]) for entry in going}
-    listing = merge.added(listing, None, Removal(gone), held.get) or listing
+    listing = merge.added(listing, Change(removal=Removal(gone)), held.get) or listing
     bundles = [held[row.sha256] for row in listing.rows]
     shown = merged(
         [(n, {path for files in held.values() for path in files}) for n, held in enumerate(bundles)], listing.hidden

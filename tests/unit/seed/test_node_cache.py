@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from warmstart.caches.store import bundles
 from warmstart.caches.store.bundles import BundleGone, Draft
-from warmstart.caches.store.layout import File, Namespace
+from warmstart.caches.store.layout import BUNDLE, FILES, File, Namespace
 from warmstart.caches.store.listing import Row
 from warmstart.host import copying
 from warmstart.host.deadline import after
@@ -189,7 +189,8 @@ def test_a_beginning_counts_as_a_copy_of_its_scope(node: Node, monkeypatch: pyte
 def test_a_bundle_that_was_removed_meanwhile_leaves_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     row = node.publish("a", content=b"0123456789ab")
     begins(node, row, monkeypatch)
-    bundles.discard(node.where, row.sha256)
+    for suffix in (BUNDLE, FILES):
+        Path(node.where.path, row.sha256 + suffix).unlink()
     with pytest.raises(BundleGone):
         node.copy(row)
     assert node.names() == set()

@@ -30,8 +30,8 @@ from warmstart.caches.store.layout import (
     sealed,
     unsealed,
 )
-from warmstart.caches.store.listing import MOST_OF_USER, HarvestTooLarge, Listing, Row
-from warmstart.caches.store.merge import Addition, Removal
+from warmstart.caches.store.listing import HarvestTooLarge, Listing, Row, check_user
+from warmstart.caches.store.merge import Change, Removal
 from warmstart.errors import StoreError
 from warmstart.host import wire
 from warmstart.host.copying import ReadFailed, copy_hashed
@@ -79,15 +79,15 @@ class Draft(NamedTuple):
     job: int
     entries: Entries
     cache: str = ""
-    changed: list[str] = []  # noqa: RUF012 - never mutated, like the rest; as in `Addition`
+    changed: list[str] = []  # noqa: RUF012 - never mutated, like the rest; as in `Change`
     fresh: bool = False  # the job asked to start cold: all that it made takes the place of what is there
-    removal: Removal = merge.NOTHING
+    removal: Removal = Removal()
     facts: dict[str, str] = {}  # noqa: RUF012 - of which the namespace is a hash, for people
     at: int = 0  # when it was made, in seconds since the epoch; 0: now
 
-    def addition(self, row: Row) -> Addition:
-        """Return it as what is added to a listing."""
-        return Addition(row, [*self.entries], [*self.entries] if self.fresh else self.changed)
+    def change(self, row: Row | None) -> Change:
+        """Return what becomes of a listing with it; `row` is its bundle's, if it has one."""
+        return Change(row, [*self.entries] if self.fresh else self.changed, self.removal)
 
 
 class Published(NamedTuple):
@@ -107,7 +107,7 @@ def known(where: Namespace, user: str, uid: int, most: int, fresh: bool) -> list
     listing = generations.read(where)
     with store_errors("look at a quota", where.path), suppress(FileNotFoundError):
         quota.add(where.store, where.scope, 0, most)
-    _check_user(listing, user, uid)
+    check_user(listing, user, uid)
     return [] if fresh else sorted(entry for names in listing.names for entry in names)
 
 
@@ -126,9 +126,8 @@ def put(where: Namespace, writer: str, fd: int, draft: Draft, most: int) -> Row:
         _check_caches(where, draft.cache)
         with closing(make_namespace(where)) as dir_fd:
             size, sha256 = copy_hashed(fd)
-            number = len(draft.entries)
             at = draft.at or int(time.time())
-            row = Row(sha256, size, number, number, draft.user, draft.uid, draft.job, at, draft.cache)
+            row = Row(sha256, size, len(draft.entries), draft.user, draft.uid, draft.job, at, draft.cache)
             if _in_place(dir_fd, row):
                 os.utime(sha256 + BUNDLE, dir_fd=dir_fd, follow_symlinks=False)  # so that no sweep takes it for old
                 return row
@@ -146,8 +145,13 @@ def put(where: Namespace, writer: str, fd: int, draft: Draft, most: int) -> Row:
     return row
 
 
-def publish(where: Namespace, writer: str, fd: int | None, draft: Draft, most: int) -> Published:
-    """Publish a job's bundle, if it has one, and what it removed; readers see all of it at once. Errors as of `put`."""
+def publish(  # noqa: PLR0917 - as of `put`, and what it takes the place of
+    where: Namespace, writer: str, fd: int | None, draft: Draft, most: int, before: list[Row] | None = None
+) -> Published:
+    """Publish a job's bundle, if it has one, and what it removed; readers see all of it at once. Errors as of `put`.
+
+    A bundle that was made of others takes their place if their rows are as `before`.
+    """
     row = None
     if fd is None:
         with store_errors("make a namespace", where.path):
@@ -157,37 +161,21 @@ def publish(where: Namespace, writer: str, fd: int | None, draft: Draft, most: i
     files_of = FilesOf(where, {row.sha256: draft.entries} if row else {})
 
     def merged(old: Listing) -> Listing | None:
-        return with_added(old, draft.addition(row) if row else None, draft.removal, files_of)
+        if row and before is not None:
+            return merge.compacted(old, before, row, draft.entries)
+        return merge.added(old, draft.change(row), files_of)
 
-    return _listed(where, writer, row, fd, draft, merged)
-
-
-def compact(where: Namespace, writer: str, fd: int, draft: Draft, before: list[Row]) -> Published:
-    """Publish a bundle in place of those that it was made of. Errors as of `put`."""
-    row = put(where, writer, fd, draft, 0)
-    return _listed(where, writer, row, fd, draft, lambda old: merge.compacted(old, before, draft.addition(row)))
-
-
-def _listed(  # noqa: PLR0917 - as of `publish`, and the row of the bundle
-    where: Namespace, writer: str, row: Row | None, fd: int | None, draft: Draft, merged: generations.Merge
-) -> Published:
     listing = generations.change(where, writer, merged)
-    if row is None or fd is None or listing is None:
-        return Published(number=listing.number if listing else 0)
+    if listing is None:
+        return Published()
+    if row is None or fd is None:
+        return Published(number=listing.number)
     with store_errors("put a bundle", where.path), opened_dir(where.path) as dir_fd:
         is_there = _in_place(dir_fd, row)
     if not is_there:  # it lay there for long, and was swept before a listing named it
         put(where, writer, fd, draft, 0)
     is_listed = any(listed.sha256 == row.sha256 for listed in listing.rows)
     return Published(row.sha256 if is_listed else "", row.size, listing.number)
-
-
-def with_added(old: Listing, new: Addition | None, removal: Removal, files_of: FilesOf) -> Listing | None:
-    """Return what `merge.added` does; raises `HarvestTooLarge` if a user's names are too long with it."""
-    listing = merge.added(old, new, removal, files_of)
-    if listing and new and any(row.sha256 == new.row.sha256 for row in listing.rows):
-        _check_user(listing, new.row.user, new.row.uid)
-    return listing
 
 
 class FilesOf:
@@ -204,26 +192,6 @@ class FilesOf:
             with suppress(FileNotFoundError, Damaged), opened_dir(self._where.path) as dir_fd:
                 self._known[sha256] = _entries(dir_fd, sha256)
         return self._known[sha256]
-
-
-def remove(  # noqa: PLR0917 - what is to go
-    where: Namespace, writer: str, bundles: list[str], users: list[str], entries: list[str], before: float
-) -> list[Row]:
-    """Take bundles, all of users, all older ones, and single entries out of a listing; return the rows that left."""
-    files_of = FilesOf(where)
-    left: list[Row] = []
-
-    def leaves(row: Row) -> bool:
-        return row.sha256 in bundles or row.user in users or row.at < before
-
-    def merged(old: Listing) -> Listing | None:
-        listing = merge.without(old, leaves, entries, files_of)
-        staying = {row.sha256 for row in listing.rows} if listing else set()
-        left[:] = [row for row in old.rows if row.sha256 not in staying] if listing else []
-        return listing
-
-    generations.change(where, writer, merged)
-    return left
 
 
 def facts(where: Namespace) -> dict[str, str]:
@@ -282,13 +250,6 @@ def _copy(source: int, sha256: str, size: int, fd: int) -> None:
         raise BundleDamaged(bundle=sha256, problem="its bytes are not those of its name")
 
 
-def discard(where: Namespace, sha256: str) -> None:
-    """Remove the files of a damaged bundle, which no listing names any more: it may be put again."""
-    with store_errors("remove a bundle", where.path), opened_dir(where.path) as dir_fd:
-        for suffix in (BUNDLE, FILES) if is_sha256(sha256) else ():
-            unlink_if_there(sha256 + suffix, dir_fd)
-
-
 def sweep(where: Namespace, now: float) -> list[str]:
     """Remove old generations, files of bundles that none has named for a day, and what writers left; return the names.
 
@@ -324,35 +285,23 @@ def remove_empty(where: Namespace, before: float, forgotten: float) -> bool:
     """Remove a namespace without rows in which nothing has changed since then; return whether it was removed.
 
     One that hides entries of wider scopes goes when nothing has changed since `forgotten`, which is earlier. A
-    publisher that comes at the same moment keeps it, or finds it gone and fails: its run waits.
+    publisher that comes at the same moment keeps the directories, or finds them gone and fails: its run waits.
     """
-    gone = where._replace(name=f"gone-{where.name}")
     with store_errors("remove an empty namespace", where.path), suppress(FileNotFoundError):
         with opened_dir(where.path) as fd:
-            last = max(changed(name, fd) for name in (".", *os.listdir(fd)))
-        is_hiding = last >= forgotten
-        if last >= before or not _is_empty(where, is_hiding):
-            return False
-        os.rename(where.path, gone.path)
-        if not _is_empty(gone, is_hiding):
-            os.rename(gone.path, where.path)
-            return False
-        for folder in (f"{gone.path}/{LISTING}", gone.path):
-            with suppress(FileNotFoundError), opened_dir(folder) as fd:
-                for name in os.listdir(fd):
-                    unlink_if_there(name, fd)
-                os.rmdir(folder)
-        with suppress(OSError):  # other namespaces are there
-            os.rmdir(os.path.dirname(where.path))
-        return True
+            names = os.listdir(fd)
+            old = os.listdir(f"{where.path}/{LISTING}") if LISTING in names else []  # before the look at the newest
+            last, listing = max(changed(name, fd) for name in (".", *names)), generations.read(where, is_writer=True)
+            if last >= before or listing.rows or (listing.hide and last >= forgotten) or {*names} - {LISTING, FACTS}:
+                return False
+            for name in (FACTS, *(f"{LISTING}/{name}" for name in old)):
+                unlink_if_there(name, fd)
+        with suppress(OSError):  # a publisher came, or other namespaces are there
+            for path in (f"{where.path}/{LISTING}", where.path, os.path.dirname(where.path)):
+                if os.path.exists(path):
+                    os.rmdir(path)
+        return not os.path.exists(where.path)
     return False
-
-
-def _is_empty(where: Namespace, is_hiding: bool) -> bool:
-    with opened_dir(where.path) as fd:
-        is_bare = {LISTING, FACTS}.issuperset(os.listdir(fd))
-    listing = generations.read(where, is_writer=True)
-    return is_bare and not listing.rows and not (is_hiding and listing.hide)
 
 
 def _in_place(dir_fd: int, row: Row) -> bool:
@@ -376,15 +325,6 @@ def _check_caches(where: Namespace, cache: str) -> None:
             if (number := len(os.listdir(os.path.dirname(where.path)))) >= MOST_NAMESPACES:
                 there = f"{where.scope} has {number} of {where.profile} already"
                 raise HarvestTooLarge(problem=f"nothing is kept of cache={cache}, which is new: {there}")
-
-
-def _check_user(listing: Listing, user: str, uid: int) -> None:
-    """Raise `HarvestTooLarge` if a user's names in a listing are too long: others of the scope publish there, too."""
-    own = [number for number, row in enumerate(listing.rows) if (row.user, row.uid) == (user, uid)]
-    length = sum(len(entry) for number in own for entry in (*listing.names[number], *listing.lost[number]))
-    if length > MOST_OF_USER:
-        problem = f"{user}'s entries of the namespace have names of {length} bytes; {MOST_OF_USER} are allowed"
-        raise HarvestTooLarge(problem=problem)
 
 
 def _encoded(entries: Entries) -> bytes:

@@ -72,7 +72,7 @@ def compact(  # noqa: PLR0917 - as `publish`, and what it takes the place of
     from warmstart.caches.store import bundles
 
     with store.worker.another(keep=[squashfs]) as worker:
-        return worker.run(deadline, bundles.compact, where, store.writer, squashfs, draft, before)
+        return worker.run(deadline, bundles.publish, where, store.writer, squashfs, draft, 0, before)
 
 
 @contextmanager

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import os
 
-from warmstart.caches.store import bundles, generations
+from warmstart.caches.store import bundles, generations, merge
 from warmstart.caches.store.bundles import Draft
 from warmstart.caches.store.layout import ENDING, Damaged, Namespace, make_namespace, read_owned, sealed, unsealed
 from warmstart.caches.store.listing import HarvestTooLarge, Listing, Row
-from warmstart.caches.store.merge import NOTHING, Addition, Removal
+from warmstart.caches.store.merge import Change, Removal
 from warmstart.errors import StoreError
 from warmstart.host import wire
 from warmstart.host.files import changed, closing, ensure_dir, opened_dir, unlink_if_there, write_all
@@ -61,8 +61,7 @@ class Handed(NamedTuple):
     profile: str
     namespace: str
     is_head: bool
-    addition: Addition | None
-    removal: Removal
+    change: Change
 
 
 class United(NamedTuple):
@@ -75,13 +74,6 @@ class United(NamedTuple):
     is_passing: bool = False  # it can be listed later
 
 
-class Ended(NamedTuple):
-    """How far a run has come."""
-
-    missing: int  # nodes that have not ended
-    united: list[United]
-
-
 def name_of(uid: int, cluster: str, job_id: int, restarts: int) -> str:
     """Return the name of a run's directory, which begins with the user's uid."""
     return f"{uid}.{barrier.run_of(cluster, job_id, restarts)}"
@@ -91,24 +83,25 @@ def hand_in(  # noqa: PLR0917 - what of whom, and where to
     run: Run, writer: str, node: str, is_head: bool, where: Namespace, row: Row | None, draft: Draft
 ) -> None:
     """Hand in a bundle that lies in place, if there is one, and what its job removed; after an error, again."""
-    addition = draft.addition(row) if row else None
-    text = sealed(dumps(Handed(*where[1:], is_head, addition, draft.removal)).encode())
+    text = sealed(dumps(Handed(*where[1:], is_head, draft.change(row))).encode())
     with store_errors("hand in a bundle", run.path), _made(run) as fd, temp_file(fd, writer) as (temp, out):
         write_all(out, text)
         publish(fd, temp, out, f"{node}.{text[:_HASH].decode()}")
 
 
-def ended(run: Run, writer: str, node: str, nodes: int) -> Ended:
-    """Say that a node hands in nothing more; if it is the last of so many, make the union. After an error, again."""
+def ended(run: Run, writer: str, node: str, nodes: int) -> list[United] | None:
+    """Say that a node hands in nothing more; after an error, again. The last of so many nodes makes the union.
+
+    Returns what that did, None if nodes are missing.
+    """
     with store_errors("end a run", run.path):
         with _made(run) as fd, suppress(FileExistsError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             os.close(os.open(node + _ENDED, flags, 0o444, dir_fd=fd))
-        with suppress(FileNotFoundError), opened_dir(run.path) as fd:  # anew: only then NFS lists what is there
-            missing = nodes - sum(name.endswith(_ENDED) for name in os.listdir(fd))
-            if missing > 0:
-                return Ended(missing, [])
-        return Ended(0, _unite(run, writer))
+        with suppress(FileNotFoundError):  # anew: only then NFS lists what is there
+            if sum(name.endswith(_ENDED) for name in os.listdir(run.path)) < nodes:
+                return None
+        return _unite(run, writer)
 
 
 def has_ended(run: Run, node: str) -> bool:
@@ -119,11 +112,12 @@ def has_ended(run: Run, node: str) -> bool:
 
 def handed(run: Run, where: Namespace, nodes: list[str]) -> list[str]:
     """Return the entries of a namespace that these nodes have handed in."""
-    found: list[str] = []
+    found, files_of = list[str](), bundles.FilesOf(where)
     with store_errors("look at a run's end", run.path), suppress(FileNotFoundError), opened_dir(run.path) as fd:
         for name in os.listdir(fd):
-            if name.rpartition(".")[0] in nodes and (one := _read(fd, name)) and one[:3] == where[1:] and one.addition:
-                found += one.addition.names
+            one = _read(fd, name) if name.rpartition(".")[0] in nodes else None
+            if one and one[:3] == where[1:] and one.change.row:
+                found += files_of(one.change.row.sha256) or ()
     return found
 
 
@@ -141,18 +135,18 @@ def due(store: str, now: float) -> list[str]:
 def unite(store: str, writer: str, name: str, now: float) -> list[United]:
     """Unite what has come of a run, whichever nodes are missing. What cannot be listed is dropped after two days."""
     run = Run(store, name)
-    with store_errors("unite a run", run.path), suppress(FileNotFoundError):
-        with opened_dir(run.path) as fd:
-            is_old = _since(fd) < now - DROPPED_S
-        return _unite(run, writer, is_old=is_old)
-    return []
+    with store_errors("unite a run", run.path):
+        return _unite(run, writer, now - DROPPED_S)
 
 
-def _unite(run: Run, writer: str, *, is_old: bool = False) -> list[United]:
-    """List what the nodes have handed in, and remove that. Raises `StoreError` if some of it can be listed later."""
+def _unite(run: Run, writer: str, dropped: float = 0.0) -> list[United]:
+    """List what the nodes have handed in, and remove that. Raises `StoreError` if some of it can be listed later.
+
+    That is dropped if the first name came before `dropped`.
+    """
     united: list[United] = []
     with suppress(FileNotFoundError), opened_dir(run.path) as fd:
-        names = os.listdir(fd)
+        is_old, names = _since(fd) < dropped, os.listdir(fd)
         groups: dict[Namespace, list[Handed]] = {}
         for one in sorted(filter(None, (_read(fd, name) for name in sorted(names))), key=lambda one: one.is_head):
             groups.setdefault(Namespace(run.store, *one[:3]), []).append(one)  # the head's last, so it comes to the top
@@ -171,13 +165,13 @@ def _unite(run: Run, writer: str, *, is_old: bool = False) -> list[United]:
 def _united(where: Namespace, writer: str, group: list[Handed]) -> United:
     """List what nodes have handed in for one namespace."""
     files_of = bundles.FilesOf(where)
-    ours = {one.addition.row.sha256 for one in group if one.addition}
+    ours = {one.change.row.sha256 for one in group if one.change.row}
 
     def merged(old: Listing) -> Listing | None:
         new: Listing | None = None
         for one in group:
-            removal = one.removal if one.is_head else NOTHING
-            new = bundles.with_added(new or old, one.addition, removal, files_of) or new
+            change = one.change if one.is_head else one.change._replace(removal=Removal())
+            new = merge.added(new or old, change, files_of) or new
         return new
 
     try:
@@ -197,11 +191,10 @@ def _united(where: Namespace, writer: str, group: list[Handed]) -> United:
 def _made(run: Run) -> Iterator[int]:
     """Open a run's directory, which is made if it is missing; never the store, which is then not mounted."""
     with closing(os.open(run.store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
-        ensure_dir(ENDING, 0o700, fd)
-        with opened_dir(ENDING, fd) as above:
-            ensure_dir(os.path.basename(run.path), 0o700, above)
-            with opened_dir(run.name, above) as found:
-                yield found
+        for name in (ENDING, f"{ENDING}/{run.name}"):
+            ensure_dir(name, 0o700, fd)
+    with opened_dir(run.path) as fd:
+        yield fd
 
 
 def _read(fd: int, name: str) -> Handed | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 
-from warmstart.caches.store import bundles, generations, layout
+from warmstart.caches.store import bundles, generations, layout, merge
 from warmstart.caches.store.bundles import BundleDamaged, BundleGone
 from warmstart.caches.store.layout import BUNDLE, CACHES, FILES, MOST_ENTRIES, MOST_OF_FILES, Namespace, is_sha256
 from warmstart.caches.store.listing import MOST_OF_USER, Listing, Row
@@ -36,7 +36,11 @@ UNUSED = "unused for longer than maintenance.keep"
 OVER = "its scope is close to its quota (maintenance.per_user)"
 OVER_NAMES = "its user's names in the namespace are close to their bound"
 
-_LOCKS, _MAINTAINED = ".locks", "maintained"  # in CACHES; the second one's mtime is when maintenance last succeeded
+_LOCKS, _MAKING, _MAINTAINED = (
+    ".locks",
+    "making.",
+    "maintained",
+)  # in CACHES; the last one's mtime is when maintenance succeeded
 _held: list[HeldLock] = []  # keeps locks until this process ends
 
 
@@ -62,28 +66,11 @@ class Bundle(NamedTuple):
         return Namespace(store, self.scope, self.profile, self.namespace)
 
 
-class Use(NamedTuple):
-    """The last use of a node's copy of a bundle."""
-
-    scope: str
-    profile: str
-    namespace: str
-    sha256: str
-    at: float  # seconds since the epoch
-
-
 class Merger(NamedTuple):
     """Bundles of one user to make one of, topmost first, and what readers take of each."""
 
     rows: list[Row]
     names: list[list[str]]
-
-
-class Expired(NamedTuple):
-    """A bundle to remove, and why."""
-
-    bundle: Bundle
-    reason: str
 
 
 class What(NamedTuple):
@@ -102,10 +89,19 @@ class Out(NamedTuple):
     entries: int  # of bundles that stay
 
 
-def lock(store: str) -> bool:
-    """Take the lock of maintenance until this process ends; return False if another host has it."""
+def lock(store: str, name: str = "maintenance") -> bool:
+    """Take a lock of the store's until this process ends; return False if another host has it."""
     with store_errors("lock the store's maintenance"):
-        return _held_lock(store, "maintenance")
+        ensure_dir(f"{store}/{CACHES}", 0o700)
+        held = try_lock(f"{store}/{CACHES}/{_LOCKS}", name)
+        if held is not None:
+            _held.append(held)
+        return held is not None
+
+
+def lock_making(where: Namespace) -> bool:
+    """Take the lock of who makes what a namespace is to have, until this process ends; return False if it is held."""
+    return lock(where.store, f"{_MAKING}{where.scope}.{where.name}")
 
 
 def record_maintained(store: str) -> None:
@@ -122,20 +118,6 @@ def last_maintained(store: str) -> float | None:
         return None
 
 
-def lock_making(where: Namespace) -> bool:
-    """Take the lock of who makes what a namespace is to have, until this process ends; return False if it is held."""
-    with store_errors("lock a namespace"):
-        return _held_lock(where.store, f"making.{where.scope}.{where.name}")
-
-
-def _held_lock(store: str, name: str) -> bool:
-    ensure_dir(f"{store}/{CACHES}", 0o700)
-    held = try_lock(f"{store}/{CACHES}/{_LOCKS}", name)
-    if held is not None:
-        _held.append(held)
-    return held is not None
-
-
 def sweep_top(store: str, now: float) -> list[str]:
     """Remove what is old outside of the namespaces: temporary files, locks of makers, boards; return the paths.
 
@@ -143,7 +125,7 @@ def sweep_top(store: str, now: float) -> list[str]:
     """
     swept = []
     for folder, prefix, age in (
-        (CACHES, TEMP_PREFIX, DAY), (f"{CACHES}/{_LOCKS}", "making.", DAY), (barrier.DIRECTORY, "", BOARD_SECONDS)
+        (CACHES, TEMP_PREFIX, DAY), (f"{CACHES}/{_LOCKS}", _MAKING, DAY), (barrier.DIRECTORY, "", BOARD_SECONDS)
     ):  # fmt: skip
         with store_errors("sweep the store"), suppress(FileNotFoundError), opened_dir(f"{store}/{folder}") as fd:
             names = [name for name in sorted(os.listdir(fd)) if name.startswith(prefix) or is_temporary(name)]
@@ -190,20 +172,19 @@ def _used(where: Namespace, row: Row) -> float:
     return 0.0  # its file is lost
 
 
-def record_uses(store: str, uses: list[Use]) -> int:
-    """Record the last uses of bundles, at most once a day (of a whole, an hour) for each; return how many were updated.
+def record_uses(uses: list[tuple[Namespace, str, float]]) -> int:
+    """Record when bundles were last used, at most once a day (of a whole, an hour); return how many were updated.
 
-    A bundle that fails keeps no other: garbage collection would take what is in use. The first such error is raised.
+    A use is a namespace, a bundle's hash, and seconds since the epoch. One that fails keeps no other: garbage
+    collection would take what is in use. The first such error is raised.
     """
     recorded = 0
     failure = None
-    for scope, profile, name, sha256, at in uses:
-        if not is_sha256(sha256):
-            continue
-        path = Namespace(store, scope, profile, name).path + f"/{sha256}{BUNDLE}"
+    for where, sha256, at in uses:
+        path, least = f"{where.path}/{sha256}{BUNDLE}", HOUR if is_whole(where.profile) else DAY
         try:
             with store_errors("record a use"), suppress(FileNotFoundError):
-                if os.stat(path, follow_symlinks=False).st_mtime < at - (HOUR if is_whole(profile) else DAY):
+                if is_sha256(sha256) and os.stat(path, follow_symlinks=False).st_mtime < at - least:
                     os.utime(path, (at, at), follow_symlinks=False)
                     recorded += 1
         except StoreError as error:
@@ -247,29 +228,27 @@ def mergers(listing: Listing, fewest: int, lengths: Mapping[str, int]) -> list[M
     return plans
 
 
-def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> list[Expired]:
-    """Return the bundles to remove: all unused for `policy.keep` seconds, and the least recently used beyond a bound.
+def expired(candidates: Iterable[Bundle], policy: Maintenance, now: float) -> dict[Bundle, str]:
+    """Return the bundles to remove, with why: all unused for `policy.keep`, and the least recently used beyond a bound.
 
     Bounds are the quota of a scope, and the names that one user may have in a namespace.
     """
-    removals = []
+    going: dict[Bundle, str] = {}
     scopes: dict[str, list[Bundle]] = {}
     users: dict[tuple[str, ...], list[Bundle]] = {}
     for bundle in candidates:
         if bundle.used < now - policy.keep:
-            removals.append(Expired(bundle, UNUSED))
+            going[bundle] = UNUSED
         else:
-            scopes.setdefault(bundle.scope, []).append(bundle)
             users.setdefault((bundle.scope, bundle.profile, bundle.namespace, bundle.user), []).append(bundle)
+            scopes.setdefault(bundle.scope, []).append(bundle)
     for used in users.values():
-        going = _beyond(used, MOST_OF_USER, lambda bundle: bundle.names, now)
-        removals += [Expired(bundle, OVER_NAMES) for bundle in going]
-    gone = {expired.bundle for expired in removals}
+        going.update(dict.fromkeys(_beyond(used, MOST_OF_USER, lambda bundle: bundle.names, now), OVER_NAMES))
     for scope, used in scopes.items():
-        staying = [bundle for bundle in used if bundle not in gone]
-        going = _beyond(staying, quota(scope, policy), lambda bundle: bundle.size, now)
-        removals += [Expired(bundle, OVER) for bundle in going]
-    return removals
+        staying = [bundle for bundle in used if bundle not in going]
+        most = quota(scope, policy)
+        going.update(dict.fromkeys(_beyond(staying, most, lambda bundle: bundle.size, now), OVER))
+    return going
 
 
 def _beyond(used: list[Bundle], most: int, size_of: Callable[[Bundle], int], now: float) -> list[Bundle]:
@@ -311,8 +290,22 @@ def take_out(where: Namespace, writer: str, what: What) -> Out:
 
     What they covered does not come back.
     """
-    before = {row.sha256: row.number for row in generations.head(where).rows}
-    rows = bundles.remove(where, writer, *what)
-    for row in rows:
-        bundles.discard(where, row.sha256)
-    return Out(rows, sum(before.get(row.sha256, 0) - row.number for row in generations.head(where).rows))
+    files_of, out = bundles.FilesOf(where), Out([], 0)
+
+    def leaves(row: Row) -> bool:
+        return row.sha256 in what.bundles or row.user in what.users or row.at < what.before
+
+    def merged(old: Listing) -> Listing | None:
+        nonlocal out
+        listing = merge.without(old, leaves, what.entries, files_of)
+        left = {row.sha256: row.number for row in (listing or old).rows}
+        rows = [row for row in old.rows if row.sha256 not in left]
+        out = Out(rows, sum(row.number - left[row.sha256] for row in old.rows if row.sha256 in left))
+        return listing
+
+    generations.change(where, writer, merged)
+    with store_errors("remove bundles", where.path), opened_dir(where.path) as fd:
+        for row in out.rows:
+            for suffix in (BUNDLE, FILES):
+                unlink_if_there(row.sha256 + suffix, fd)
+    return out

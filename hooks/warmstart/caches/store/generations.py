@@ -6,21 +6,23 @@
 **link(2) is the compare-and-swap**: it never overwrites, on NFS and Lustre as on a local disk. So no lock is needed,
 and a process may die or sleep for as long as it likes between any two of these steps:
 
-    read    list the directory; open the highest number; then on to the next numbers by name, as a listing may be old
+    read    list the directory; open the highest number
     change  read → merge → write a temporary file, fsync → link it to the next number → look again
 
+- Opening a directory has its names read anew (nfs(5), close-to-open). A number that is missing in them even so is one
+  that was linked at this moment: a reader misses it, and the link of a writer fails.
 - The link fails if somebody was first (after which NFS is asked whose inode it is: it may repeat a link that had
-  worked). Then the next number is read by name, and all begins anew, after a pause that grows.
+  worked). Then this number is known to be there, and all begins anew, after a pause that grows.
 - **Look again**: old generations are removed, so a writer that slept can make a number anew that had been there, below
   the newest. So it lists the directory once more, and believes its link only if its number is the highest, or if the
   next one names it as its base, by the hash of its content. Else it takes its own away, and begins anew.
 - There is no name such as `latest`: renamed by a writer that slept it would go back, and a chain that was cleaned in
   the meantime would end there for ever.
 
-A generation that cannot be read is passed over by readers, for the one before. A writer does so only if the file is
-not what its own hash says; an error of the file system ends the change: a sick client must not make everybody forget
-rows. So nothing here can need repair. Whoever comes removes what has not been the newest for an hour: readers that have
-a head still find its names. In a storm of writers that is too much: beyond a hundred, a minute is enough.
+A generation that cannot be read is passed over by readers, for the one before. A writer does so only if the file is not
+what its own hash says; an error of the file system ends the change: a sick client must not make everybody forget
+rows. So nothing here can need repair. Whoever comes removes what has not been the newest for an hour: nodes of a job
+read the generation that their first one has read. In a storm of writers that is too much: beyond 64 MiB the eldest go.
 
 `tests/unit/caches/test_generations.py` tries every order of these steps, with writers that are killed or sleep.
 """
@@ -30,7 +32,6 @@ from __future__ import annotations
 import errno
 import os
 import time
-from itertools import pairwise
 
 from warmstart.caches.store.layout import LISTING, Damaged, Namespace, read_owned
 from warmstart.caches.store.listing import LARGEST, LINES_OF_HEAD, Listing, OfOtherFormat, decode, encode
@@ -44,10 +45,9 @@ if TYPE_CHECKING:
 
 TRIES, LOCK_S = 20, 10.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 2.0
-KEPT_S = 3600.0  # longer than any reader uses a head that it has read
-MANY, STORM_S = 100, 60.0
+KEPT_S = 3600.0  # longer than nodes of a job take to read what their first one has proposed
+KEPT_BYTES, FEWEST_KEPT = 64 << 20, 8  # of generations, if they are many or large
 _LOCK = "lock"
-_SWEPT = 2  # old ones that a writer removes: more than it makes
 _READS = 5  # of a directory in which the highest number is gone: others are at work
 
 
@@ -62,13 +62,8 @@ class StoreBusy(StoreFailed):
 def head(where: Namespace) -> Listing:
     """Return the newest generation without names of entries; an empty one if nothing was published.
 
-    A warm prolog does this for each profile, in nine calls. Opening the directory has its names read anew (nfs(5)); one
-    that is linked at this moment is missed.
+    A warm prolog does this for each profile: it lists a directory and reads the beginning of a file.
     """
-    directory = _directory(where)
-    with suppress(OSError, OfOtherFormat):
-        newest = _numbers(os.listdir(directory))[-1:]
-        return _open(None, where, newest[0], named=False, above=f"{directory}/") if newest else Listing()
     return read(where, named=False)
 
 
@@ -81,12 +76,8 @@ def read(where: Namespace, *, named: bool = True, is_writer: bool = False) -> Li
 
 def generation(where: Namespace, number: int, identity: str, *, named: bool) -> Listing | None:
     """Return the generation of this number and identity; None if it is gone."""
-    with (
-        store_errors("read a listing", where.path),
-        suppress(FileNotFoundError, Damaged),
-        opened_dir(_directory(where)) as fd,
-    ):
-        found = _open(fd, where, number, named=named)
+    with store_errors("read a listing", where.path), suppress(FileNotFoundError, Damaged):
+        found = _open(where, number, named=named)
         return found if found.identity == identity else None
     return None
 
@@ -126,11 +117,8 @@ def clean(where: Namespace, now: float) -> list[str]:
         opened_dir(_directory(where)) as fd,
     ):
         names = os.listdir(fd)
-        numbers, before = _numbers(names), now - KEPT_S
-        old = [name for name in names if name.startswith(TEMP_PREFIX) and changed(name, fd) < before]
-        for number, following in pairwise(numbers):
-            old += [_name(number)] if changed(_name(following), fd) < before else []
-        return [name for name in old if unlink_if_there(name, fd)]
+        left = [name for name in names if name.startswith(TEMP_PREFIX) and changed(name, fd) < now - KEPT_S]
+        return [*filter(lambda name: unlink_if_there(name, fd), left), *_clean(fd, _numbers(names), now)]
     return []
 
 
@@ -138,10 +126,10 @@ def named_bundles(where: Namespace) -> set[str]:
     """Return the hashes of the bundles that any generation names, none of which may go. Raises `OSError`."""
     newest = read(where, named=False, is_writer=True)
     named = {row.sha256 for row in newest.rows}
-    with suppress(FileNotFoundError), opened_dir(_directory(where)) as fd:
-        for number in _numbers(os.listdir(fd)):
+    with suppress(FileNotFoundError):
+        for number in _numbers(os.listdir(_directory(where))):
             with suppress(FileNotFoundError, Damaged):
-                named.update(row.sha256 for row in _open(fd, where, number, named=False).rows)
+                named.update(row.sha256 for row in _open(where, number, named=False).rows)
     return named
 
 
@@ -158,9 +146,9 @@ def _numbers(names: list[str]) -> list[int]:
     return sorted(int(name) for name in names if name.isascii() and name.isdecimal() and _name(int(name)) == name)
 
 
-def _open(fd: int | None, where: Namespace, number: int, *, named: bool, above: str = "") -> Listing:
+def _open(where: Namespace, number: int, *, named: bool) -> Listing:
     """Read one generation. Raises `OSError`, `Damaged` among them, and `OfOtherFormat`."""
-    data = read_owned(above + _name(number), LARGEST, fd, lines=0 if named else LINES_OF_HEAD)
+    data = read_owned(f"{_directory(where)}/{_name(number)}", LARGEST, lines=0 if named else LINES_OF_HEAD)
     found = decode(data, where.path, named=named)
     if found.number != number:
         raise Damaged("it is of another number")
@@ -173,48 +161,24 @@ def _newest(where: Namespace, known: int, *, named: bool, is_writer: bool) -> tu
     `known` is a number that there was, though a listing may lack it. Raises the first error if none can be used.
     """
     for _ in range(_READS):
-        with opened_dir(_directory(where)) as fd:  # anew: else NFS shows an old one (nfs(5), Directory entry caching)
-            there = sorted({*_numbers(os.listdir(fd)), known} - {0})
+        there = sorted({*_numbers(os.listdir(_directory(where))), known} - {0})
+        failed: Exception | None = None
+        for number in reversed(there):
             try:
-                found = _highest(fd, where, there, named=named, is_writer=is_writer)
-            except FileNotFoundError:  # it was removed meanwhile, so there is a higher one
-                known = 0
-                continue
-            top = there[-1] if there else 0
-            with suppress(FileNotFoundError):
-                while True:
-                    try:
-                        found = _open(fd, where, top + 1, named=named)
-                    except Damaged:
-                        pass
-                    except (OSError, OfOtherFormat) as error:
-                        if is_writer or isinstance(error, FileNotFoundError):
-                            raise
-                        break
-                    top += 1
-            return found, top
+                return _open(where, number, named=named), there[-1]
+            except FileNotFoundError:
+                if number == there[-1]:  # it was removed meanwhile, so there is a higher one
+                    break
+            except (OSError, OfOtherFormat) as error:
+                if is_writer and not isinstance(error, Damaged):
+                    raise
+                failed = failed or error
+        else:
+            if failed and not is_writer:
+                raise failed
+            return Listing(), max(there, default=0)
+        known = 0
     raise OSError(errno.EBUSY, "it changes all the time", _directory(where))
-
-
-def _highest(fd: int, where: Namespace, there: list[int], *, named: bool, is_writer: bool) -> Listing:
-    """Return the highest of these generations that can be used; an empty one if there is none.
-
-    Raises `FileNotFoundError` if the highest is gone.
-    """
-    failed: Exception | None = None
-    for number in reversed(there):
-        try:
-            return _open(fd, where, number, named=named)
-        except FileNotFoundError:
-            if number == there[-1]:
-                raise
-        except (OSError, OfOtherFormat) as error:
-            if is_writer and not isinstance(error, Damaged):
-                raise
-            failed = failed or error
-    if failed and not is_writer:
-        raise failed
-    return Listing()
 
 
 def _linked(where: Namespace, writer: str, number: int, text: bytes) -> bool:
@@ -232,16 +196,27 @@ def _stands(where: Namespace, new: Listing) -> bool:
     with opened_dir(_directory(where)) as fd:
         there = _numbers(os.listdir(fd))
         try:
-            if _open(fd, where, new.number, named=False).identity != new.identity:
+            if _open(where, new.number, named=False).identity != new.identity:
                 return False
-            if there[-1] > new.number and _open(fd, where, new.number + 1, named=False).base != new.identity:
+            if there[-1] > new.number and _open(where, new.number + 1, named=False).base != new.identity:
                 raise FileNotFoundError  # not in this chain
         except (FileNotFoundError, Damaged):
             unlink_if_there(name, fd)
             return False
-        now = changed(name, fd)  # by the store's clock
-        for number, following in pairwise(there[: _SWEPT + 1]):
-            age = now - changed(_name(following), fd)  # since it is no more the newest
-            if age > (STORM_S if len(there) > MANY else KEPT_S):
-                unlink_if_there(_name(number), fd)
+        _clean(fd, there, changed(name, fd))  # the time by the store's clock
     return True
+
+
+def _clean(fd: int, there: list[int], now: float) -> list[str]:
+    """Remove generations that have not been the newest for long, and the eldest of too many; return their names."""
+    names, gone = [_name(number) for number in there], list[str]()
+    if len(names) < 2:
+        return gone
+    with suppress(FileNotFoundError):  # another process removes them, too
+        most = max(FEWEST_KEPT, KEPT_BYTES // os.stat(names[-1], dir_fd=fd).st_size)
+        for number, following in enumerate(names[1:]):
+            if changed(following, fd) >= now - KEPT_S and len(names) - number <= most:
+                break
+            os.unlink(names[number], dir_fd=fd)
+            gone.append(names[number])
+    return gone

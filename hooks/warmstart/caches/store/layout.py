@@ -154,7 +154,7 @@ def unsealed(data: bytes) -> bytes:
     return data[SEAL:]
 
 
-def read_owned(name: str, limit: int, dir_fd: int | None, *, lines: int = 0) -> bytes:
+def read_owned(name: str, limit: int, dir_fd: int | None = None, *, lines: int = 0) -> bytes:
     """Read a file that is never written in place, or at least so many `lines` of it.
 
     Raises `OSError`: with `EFBIG` if it has more than `limit` bytes; with `EPERM` if somebody else than the store's

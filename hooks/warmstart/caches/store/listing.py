@@ -55,7 +55,6 @@ class Row(NamedTuple):
     sha256: str  # of the squashfs file
     size: int  # of the squashfs file, bytes
     number: int  # of the entries that readers take from it
-    total: int  # of the entries that it has
     user: str  # name of the user whose job made it
     uid: int
     job: int
@@ -120,23 +119,30 @@ def decode(data: bytes, where: str, *, named: bool) -> Listing:
 def checked(listing: Listing, *, named: bool) -> Listing:
     """Return a listing if it follows the rules; raises `ValueError`. Its names become paths on nodes, as root."""
     for row in listing.rows:
-        if not is_sha256(row.sha256) or not 0 <= row.number <= row.total or row.size < 0:
+        if not is_sha256(row.sha256) or min(row.size, row.number) < 0:
             raise ValueError(f"not a bundle: {row!a:.200}")
     if listing.number < 0 or len({row.sha256 for row in listing.rows}) < len(listing.rows):
         raise ValueError("a bundle is in it twice")
     _check_paths(listing.hidden)
     _check_paths(listing.hide)
     if named:
-        both = zip(listing.names, listing.lost, strict=True)
-        if [(len(own), len(own) + len(lost)) for own, lost in both] != [
-            (row.number, row.total) for row in listing.rows
-        ]:
+        if [len(own) for own in listing.names] != [row.number for row in listing.rows]:
             raise ValueError("not as many entries as it says")
         every = [entry for names in listing.names for entry in names]
         _check_paths(every)
         if len({*every}) < len(every):
             raise ValueError("two rows provide an entry")
     return listing
+
+
+def check_user(listing: Listing, user: str, uid: int) -> None:
+    """Raise `HarvestTooLarge` if the names of a user's rows are too long: others of the scope publish there, too."""
+    every = zip(listing.rows, listing.names, listing.lost, strict=True)
+    own = [(*names, *lost) for row, names, lost in every if (row.user, row.uid) == (user, uid)]
+    length = sum(len(entry) for entries in own for entry in entries)
+    if length > MOST_OF_USER:
+        problem = f"{user}'s entries of the namespace have names of {length} bytes; {MOST_OF_USER} are allowed"
+        raise HarvestTooLarge(problem=problem)
 
 
 def _check_paths(paths: list[str]) -> None:
