@@ -22,6 +22,7 @@ from tests.lib.registry import Registry
 from tests.lib.site import Site
 from tools.load import story
 from tools.load.front import KINDS, Front
+from tools.load.history import Gone, Place
 from tools.load.resources import uid_of
 from tools.load.story import Off
 
@@ -60,6 +61,7 @@ class Faults:
         self.in_wave: set[str] = set()
         self.failed: list[str] = []  # those that could not be injected or undone, and why
         self.off: list[Off] = []
+        self.damaged: list[Gone] = []  # what is lost with files of caches
         self._site, self._registry, self._front, self._log = site, registry, front, log
         self._dice = random.Random(seed)
         self._uids = {site.cluster.account(name).uid for name in (STORE, IMPORT, VALIDATE)}
@@ -171,6 +173,9 @@ class Faults:
                 if found and (size := (path := self._dice.choice(found)).stat().st_size):
                     os.truncate(path, self._dice.randrange(size))
                     torn = True
+                    if pattern.startswith("caches/"):
+                        scope, _, namespace = path.relative_to(self._site.store).parts[1:4]
+                        self.damaged.append(Gone(time.time(), time.time(), Place(scope, namespace)))
         return torn
 
     def _full_state(self, _jobs: list[str]) -> bool:

@@ -25,22 +25,28 @@ rules:
 """
 OF_WINGS = of_wings()
 RULES = "".join(f"  - {wing.rule}\n" for wing in OF_WINGS)
-PROFILES = profiles(alpha="*.bin", beta="*/")
+# Nodes of a job have the first one alike.
+PROFILES = profiles(alpha="*.bin", beta="*/").replace("  beta:", "    in_step: true\n  beta:")
 NAMES = 40  # of entries: most jobs find those that they want, some make new ones
 IMAGES = 4  # that jobs ask for at a time; with each wave a new one replaces the oldest
 DONE, WITHOUT = "done", "without warmstart"
 NO_IMAGE = f"{WRONG}: no image is there"
 NO_COMPONENT = f"{WRONG}: a component has no cache"
-# A whole entry ends with its own name. Nobody ever sees half of one, nor one of another name. Its second line says who
-# made it. What a job saw, made and removed it says itself, for tools/load/judge.py.
+# A whole entry ends with its own name, its third line is the checksum of what follows, and its second one says who made
+# it. Nobody ever sees half of one, nor one of another name. What a job saw, made and removed it says itself, for
+# tools/load/judge.py.
 _BEGIN = """\
-whole() {{ [ "$(head -n1 "$1")" = "$2" ] && [ "$(tail -n1 "$1")" = "end $2" ]; }}
+whole() {{
+    [ "$(head -n1 "$1")" = "$2" ] && [ "$(tail -n1 "$1")" = "end $2" ] &&
+        [ "$(tail -n +4 "$1" | cksum)" = "$(sed -n 3p "$1")" ]
+}}
 entry() {{ # DIRECTORY NAME
     if [ -e "$1" ]; then
         whole "$1" "$2" || echo "{wrong}: $1 is not whole"
     else
         mkdir -p "${{1%/*}}"
-        {{ echo "$2"; echo "$2 $USER $SLURM_JOB_ID"; head -c 20000 /dev/urandom | base64; echo "end $2"; }} >"$1.tmp" &&
+        text="$(head -c 20000 /dev/urandom | base64; echo "end $2")"
+        {{ echo "$2"; echo "$2 $USER $SLURM_JOB_ID"; echo "$text" | cksum; echo "$text"; }} >"$1.tmp" &&
             mv "$1.tmp" "$1" && echo "made $2 $USER $SLURM_JOB_ID"
     fi
 }}
@@ -64,6 +70,11 @@ case "$said" in
 esac"""
 _REMOVE = 'tell removed "$ALPHA_CACHE/{a}"*.bin; rm -f "$ALPHA_CACHE/{a}"*.bin'
 _BETA = 'entry "$BETA_CACHE/{a}/code" {a}'
+# What each node shows before anybody has written.
+_SHOW = """\
+srun --ntasks-per-node=1 bash -c 'echo "node $SLURMD_NODENAME"; for file in "$ALPHA_CACHE"/*.bin; do
+    [ ! -f "$file" ] || { read -r && read -r maker && echo "node $SLURMD_NODENAME $maker"; } <"$file"
+done'"""
 # Each node's tasks write where their variables say: a node may have nothing of warmstart's.
 _WRITE = f"""\
 srun --ntasks-per-node=1 bash -c 'for place in "$TMPDIR" "$WARMSTART_CACHE" "$ALPHA_CACHE"; do
@@ -93,7 +104,7 @@ KINDS = {
     "uses its cache": Kind(30, (_USE, _NAP)),
     "has an image": Kind(14, (_IMAGE, _NAP), "image={image}"),
     "has an image and a profile": Kind(8, (_IMAGE, _USE, _BETA, _NAP), "image={image} profiles=beta"),
-    "of two nodes": Kind(6, (_USE, _WRITE, _NAP), options=("--nodes=2",), anywhere=False),
+    "of two nodes": Kind(6, (_SHOW, _USE, _WRITE, _NAP), options=("--nodes=2",), anywhere=False),
     "array": Kind(5, (_USE, _NAP), options=("--array=0-2",), tasks=3),
     "heterogeneous": Kind(
         3,

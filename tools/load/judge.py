@@ -43,6 +43,7 @@ class Said(NamedTuple):
     made: frozenset[str]
     removed: frozenset[str]
     is_whole: bool = False  # the job came to its end
+    on_nodes: Mapping[str, frozenset[str]] = {}  # of several: what each of them showed at first
 
     @classmethod
     def of(cls, output: str) -> Said:
@@ -51,7 +52,13 @@ class Said(NamedTuple):
         saw, made, removed = (
             frozenset(rest for verb, _, rest in lines if verb == wanted) for wanted in ("saw", "made", "removed")
         )
-        return cls(saw, made, removed, output.endswith(f"{DONE}\n"))
+        nodes: dict[str, set[str]] = {}
+        for verb, _, rest in lines:
+            if verb == "node":
+                node, _, entry = rest.partition(" ")
+                nodes.setdefault(node, set()).update([entry] if entry else [])
+        on_nodes = {node: frozenset(entries) for node, entries in nodes.items()}
+        return cls(saw, made, removed, output.endswith(f"{DONE}\n"), on_nodes)
 
 
 class Witness(NamedTuple):
@@ -90,7 +97,7 @@ def caches(event: Event) -> list[Mapping[str, object]]:
 
 
 def published(event: Event) -> list[Mapping[str, object]]:
-    """Return those of which a bundle was published."""
+    """Return those of which a bundle was published; what nodes hand in has no name here."""
     return [cache for cache in caches(event) if "bundle" in cache and "warm" not in cache]
 
 
@@ -102,10 +109,37 @@ def judged(seen: Sequence[Event], jobs: Mapping[int, Witness], store: Path, shar
     """Judge what jobs saw, and what was published; entries of the user `shared` are for all."""
     saw = sum(len(job.said.saw) for job in jobs.values())
     bundles = sum(len(published(event)) for event in seen)
+    several = sum(len(job.said.on_nodes) > 1 for job in jobs.values())
     return [
+        Judged("jobs on several nodes were warm on all of them alike, or on none", several, half_warm(seen, jobs)),
         Judged("entries that jobs saw were the user's own or shared ones", saw, strangers(jobs, shared)),
         Judged("published bundles have the name of who made them", bundles, wrong_producers(seen, jobs, store)),
     ]
+
+
+def half_warm(seen: Iterable[Event], jobs: Mapping[int, Witness]) -> list[str]:
+    """Return the jobs of which a node showed other entries than another one.
+
+    A node that cannot read the store after its vote is cold alone, and its prolog says that it failed.
+    """
+    failed: dict[int, set[str]] = {}
+    for event in seen:
+        if event.name == "hook.finished" and event.fields.get("hook") == "prolog":
+            nodes, node = failed.setdefault(event.job, set()), str(event.fields.get("node"))
+            steps = [failure.get("step") for failure in _dicts(event.fields.get("failures"))]
+            nodes.add(node) if "seed" in steps else nodes.discard(node)
+    found = []
+    for number, job in sorted(jobs.items()):
+        shown = {node: names for node, names in job.said.on_nodes.items() if node not in failed.get(number, ())}
+        if len({*shown.values()}) > 1:
+            found.append(
+                f"job {number} was half warm: {', '.join(f'{n} {sorted(e)}' for n, e in sorted(shown.items()))}"
+            )
+    return found
+
+
+def _dicts(value: object) -> list[Mapping[str, object]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def wrong_producers(seen: Iterable[Event], jobs: Mapping[int, Witness], store: Path) -> list[str]:

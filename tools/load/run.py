@@ -276,7 +276,7 @@ class Load:
             said = self._said[end.job]
             jobs[end.job] = judge.Witness(user.name, user.uid, began.get(end.job, 0.0), said)
         audit = judge.events([*self._site.audit(), *story.printed(self._log)])
-        return [*judge.judged(audit, jobs, self._site.store, ALICE), *history.judged(audit, jobs)]
+        return [*judge.judged(audit, jobs, self._site.store, ALICE), *history.judged(audit, jobs, self._faults.damaged)]
 
     def _unheard(self) -> list[str]:
         """Return the jobs whose end slurmctld did not tell. It keeps no record of a task cancelled before it began."""
