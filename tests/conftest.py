@@ -159,14 +159,20 @@ def site(installed: Site) -> Iterator[Site]:
     installed.write_policy()
     before = set(installed.leftovers())  # of a test that failed: let that one fail alone
     yield installed
-    cluster = installed.cluster
-    cluster.wait_idle()
+    cluster, problem = installed.cluster, ""
+    try:
+        cluster.wait_idle()
+    except TimeoutError as error:  # mostly a job of a test that failed: it fails alone
+        problem = str(error)
+        cluster.cancel_all()
+        cluster.wait_idle()
     installed.wait_imports()
     installed.forget_imports()
     states = cluster.node_states()
     drained = cluster.drained(states)
     for node in drained:
         cluster.resume(node)
+    assert not problem
     assert not drained, {node: states[node].reason for node in drained}
     assert set(installed.leftovers()) - before == set()
 

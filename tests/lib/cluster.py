@@ -181,6 +181,11 @@ class Cluster:
         """Requeue a running job, as root; it may start again two minutes later (Slurm's rule)."""
         self.admin("scontrol", "requeue", str(job_id))
 
+    def cancel_all(self) -> None:
+        """Cancel all jobs."""
+        for partition in ("main", "ci"):
+            self.admin("scancel", f"--partition={partition}")
+
     def wait_idle(self, deadline_s: float = 60) -> None:
         """Wait until no job runs or completes and no slurmd runs a hook. Pending jobs do not count."""
         self._wait_until("an idle cluster", self._idle, deadline_s)
@@ -356,8 +361,7 @@ class Cluster:
         if not self._daemons.started:
             return
         try:
-            self.admin("scancel", "--partition=main")
-            self.admin("scancel", "--partition=ci")
+            self.cancel_all()
             self.wait_idle(10)
         except (RuntimeError, TimeoutError, subprocess.TimeoutExpired) as error:
             self.keep_logs()
