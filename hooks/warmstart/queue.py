@@ -45,8 +45,7 @@ class Kind(NamedTuple):
 
     name: str
     most: int = 0  # of one owner; 0: who puts them there bounds them, and how long they wait
-    backoff_s: float = 60.0  # after the first attempt, doubled after each further one
-    longest_s: float = float("inf")  # up to this
+    backoff_s: float = 60.0  # after the first attempt, doubled after each further one up to a day
     parallel: int = 1  # attempts at a time on a node; if there may be several, one more for another owner
     is_idle: bool = True  # whether attempts have idle priority
     hook: str = "background"  # of the events of attempts
@@ -55,7 +54,7 @@ class Kind(NamedTuple):
 
     def pause_s(self, attempts: int) -> float:
         """Return how long after the last of so many attempts the next one may begin."""
-        return min(self.backoff_s * 2 ** (attempts - 1), self.longest_s) if attempts else 0.0
+        return min(self.backoff_s * 2 ** (attempts - 1), KEPT_S) if attempts else 0.0
 
 
 class Asker(NamedTuple):

@@ -98,6 +98,13 @@ def test_a_begun_attempt_is_counted(queue: Queue) -> None:
     assert queue.begin(item) is None
 
 
+def test_what_failed_often_waits_a_day_at_most_and_is_not_due_at_once(queue: Queue) -> None:
+    begun = queue.begin(put(queue, "a", attempts=40))
+    assert begun
+    assert begun.due - time.time() <= KEPT_S
+    assert queue.due() == []
+
+
 def test_those_of_fewer_attempts_come_first(queue: Queue) -> None:
     put(queue, "c", attempts=1, tried=5000)
     put(queue, "b", asked=10)

@@ -21,7 +21,7 @@ from warmstart.run import state
 from warmstart.run.state import Caches, Run
 from warmstart.steps.contract import Context
 
-ENDINGS = Kind("endings", longest_s=3600.0, parallel=2, while_off=True)
+ENDINGS = Kind("endings", parallel=2, while_off=True)
 LEAST_FREE = 0.1  # fraction of the workspace's blocks and inodes: jobs need the space more than runs that wait
 LONGEST_S = 2 * 86400.0  # that a run waits to be harvested
 NO_ROOM = "harvest.waiting is used up"
