@@ -105,42 +105,37 @@ def cpu(path: str = _CPUINFO) -> str:
 
 
 def _fields(path: str, separator: str = ":") -> dict[str, str]:
-    """Return the first block's values by their keys."""
-    pairs = (line.partition(separator) for line in _first_block(path).splitlines())
-    return {key.strip(): value.strip() for key, _, value in pairs}
+    """Return the values of a file of the kernel or a driver up to its first empty line, by their keys.
 
-
-def _first_block(path: str) -> str:
-    """Return a file of the kernel or a driver up to its first empty line; "" if there is no such file.
-
-    Reads only as much as needed: for every core's lines the kernel queries that core's clock.
+    None at all if there is no such file. Reads only as much as needed: for every core's lines the kernel queries that core's
+    clock.
     """
-    text = b""
+    found = {}
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            while b"\n\n" not in text and (piece := os.read(fd, _PIECE)):
-                text += piece
-        finally:
-            os.close(fd)
+        with open(path, "rb", buffering=_PIECE) as file:
+            for line in file:
+                if not line.strip():
+                    break
+                key, _, value = line.decode("ascii", "replace").partition(separator)
+                found[key.strip()] = value.strip()
     except FileNotFoundError:
-        return ""
+        pass
     except OSError as error:
         raise FactUnreadable(path=path, problem=error.strerror) from error
-    return text.partition(b"\n\n")[0].decode("ascii", "replace")
+    return found
 
 
 def namespace(profile: Profile, facts: dict[str, str]) -> str:
     """Return the name of the profile's namespace for these facts: 32 lower-case hex digits.
 
-    `facts` must have all facts of the profile, and for relocation "constant-path" also `path`, where jobs see their
+    `facts` must have all facts of the profile, and unless it is relocatable also `path`, where jobs see their
     cache. `cache` counts where it is given, but for declared files, which have a name of their own. Others are ignored.
     Raises `KeyError` if one is missing, because its namespace would mix different jobs. What divides a cache into
     entries counts, too: the same file in two entries would be taken from both.
     Python's ABI is no fact: the image decides it, and tools have it in their own names.
     """
     chosen: dict[str, str] = {name: facts[name] for name in profile.all_facts}
-    if profile.relocation == "constant-path":
+    if profile.relocation != "relocatable":
         chosen["path"] = facts["path"]
     if "cache" in facts and "declared" not in profile.facts:
         chosen["cache"] = facts["cache"]
