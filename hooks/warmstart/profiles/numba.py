@@ -38,6 +38,9 @@ class _StandIn:
         made.arguments = arguments
         return made
 
+    def __call__(self, *arguments: object) -> _StandIn:
+        return _StandIn(*arguments)  # numba-cuda's files call what they have made
+
     def __setstate__(self, state: object) -> None:
         self.state = state
 
