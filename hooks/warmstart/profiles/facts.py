@@ -107,8 +107,8 @@ def cpu(path: str = _CPUINFO) -> str:
 def _fields(path: str, separator: str = ":") -> dict[str, str]:
     """Return the values of a file of the kernel or a driver up to its first empty line, by their keys.
 
-    None at all if there is no such file. Reads only as much as needed: for every core's lines the kernel queries that core's
-    clock.
+    There are none if there is no such file. Reads only as much as needed: for every core's lines the kernel queries
+    that core's clock.
     """
     found = {}
     try:
