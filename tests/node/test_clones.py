@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.lib.meddling import become, meddling, stopped
-from warmstart import view
 from warmstart.host import linux
 from warmstart.host.files import opened_dir
+from warmstart.run import mounted
 
 OWNER, JOB, OTHER = (64204, 64205), (64201, 64202), (64203, 64203)  # uid and gid
 REFUSED = dict.fromkeys(("chattr", "xattr", "acl", "chmod", "times"), "EROFS")
@@ -40,7 +40,7 @@ def base() -> Iterator[Path]:
             yield base
         finally:
             with opened_dir(str(base / "run")) as run:
-                view.take_down(run)
+                mounted.take_down(run)
             assert str(base) not in Path("/proc/self/mountinfo").read_text()
 
 
@@ -55,7 +55,7 @@ def shown(base: Path, name: str = "a1", job: tuple[int, int] = JOB, *, mapped: b
     mount = clone(base, job if mapped else OWNER)
     try:
         with opened_dir(str(base / "run")) as run:
-            return base / "run" / view.mount_for(run, name, mount, job)
+            return base / "run" / mounted.mount_for(run, name, mount, job)
     finally:
         os.close(mount)
 
@@ -136,7 +136,7 @@ def test_it_is_taken_down_while_a_process_reads_it(base: Path) -> None:
     path = shown(base)
     with (path / "sub" / "tool").open() as file:
         with opened_dir(str(base / "run")) as run:
-            view.take_down(run)
+            mounted.take_down(run)
         assert not path.exists()
         assert file.read() == "shared"
 

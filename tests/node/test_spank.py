@@ -19,10 +19,10 @@ from tests.lib import processes, spank
 from tests.lib.requirements import unavailable
 from tests.lib.teardown import unmount
 from tests.node.test_silent_fuse import answers, silent
-from warmstart import view
 from warmstart.host import linux
 from warmstart.host.files import opened_dir
 from warmstart.paths import NOTHING, Shown
+from warmstart.run.shown import show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,7 +62,7 @@ class Node(NamedTuple):
 
     def show(self, run: str, shown: Shown, uid: int = JOB) -> None:
         with opened_dir(str(self.base / "workspace" / run)) as fd:
-            view.show(fd, shown, uid)
+            show(fd, shown, uid)
 
     def write_view(self, *lines: object, job: int = 7, uid: int = JOB) -> Path:
         """Write the view that the prolog renders, or that its owner forged."""

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from warmstart import view
 from warmstart.host.files import opened_dir
 from warmstart.paths import NOTHING, Shown
+from warmstart.run import shown
+from warmstart.run.shown import show, shown_by
 
 
 def line(target: str) -> Shown:
@@ -23,13 +24,13 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with opened_dir(str(tmp_path)) as fd:
-        view.show(fd, line("/one"), os.getuid())
+        show(fd, line("/one"), os.getuid())
         with monkeypatch.context() as patched:
-            patched.setattr(view, "write_all", fills)
+            patched.setattr(shown, "write_all", fills)
             with pytest.raises(OSError, match="No space left"):
-                view.show(fd, line("/two"), os.getuid())
-        view.show(fd, line("/three"), os.getuid())
-    assert view.shown(str(tmp_path)) == [line("/one"), line("/three")]
+                show(fd, line("/two"), os.getuid())
+        show(fd, line("/three"), os.getuid())
+    assert shown_by(str(tmp_path)) == [line("/one"), line("/three")]
 
 
 @pytest.mark.report
@@ -44,7 +45,7 @@ def test_whose_the_list_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_
         monkeypatch.setattr(os, "setxattr", none)
     with opened_dir(str(tmp_path)) as fd:
         for target in ("/one", "/two"):
-            view.show(fd, line(target), os.getuid() + 1)
+            show(fd, line(target), os.getuid() + 1)
     found = (tmp_path / "shown").stat()
     assert (found.st_uid, found.st_mode & 0o007) == (os.getuid(), 0 if has_lists else 4)
 
@@ -52,5 +53,5 @@ def test_whose_the_list_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_
 @pytest.mark.parametrize("target", ["/a\tb", "/a\nb", ""])
 def test_a_path_that_a_line_cannot_have(tmp_path: Path, target: str) -> None:
     with opened_dir(str(tmp_path)) as fd, pytest.raises(OSError, match="a tab or a newline"):
-        view.show(fd, line(target), os.getuid())
-    assert view.shown(str(tmp_path)) == []
+        show(fd, line(target), os.getuid())
+    assert shown_by(str(tmp_path)) == []

@@ -52,7 +52,7 @@ class OwnLog(AuditLog):
 
     def _texts(self, job: int | None) -> Iterator[bytes]:
         of = str(job) if job else os.environ.get("SLURM_JOB_ID", "")
-        running = view.read(self._installation, of, view.EVENTS) if of.isdecimal() else None
+        running = view.read(self._installation.view, of, view.EVENTS) if of.isdecimal() else None
         try:
             store = current_policy(self._installation).policy.paths.store
             os.stat(store)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import os
 
-from warmstart import view
 from warmstart.errors import ResourceError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import end_flock_holders, opened_dir
@@ -131,7 +130,9 @@ def _unmount(root: int, place: str) -> list[str]:
         with opened_dir(place, root) as run:
             names = os.listdir(run)
             if MOUNTED in names:
-                view.take_down(run)
+                from warmstart.run import mounted
+
+                mounted.take_down(run)
             if SEED not in names and CACHES not in names:
                 return []
             from warmstart.seed import overlay_end

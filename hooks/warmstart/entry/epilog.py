@@ -47,7 +47,7 @@ def _end(hook: Hook, run: Run) -> str:
 
     # slurmd says "nobody" where it does not know the user, as with nss_slurm.
     hook.audit.correct(user=run.user, uid=run.uid)
-    told = view.text(hook.paths.view, run, view.EVENTS)
+    told = view.read(hook.paths.view, run.view_id, view.EVENTS) or b""
     ran_s = time.time() - run.began
     context = hook.context(run, after(plan.epilog_budget(hook.policy)))
     ended = release(context, plan.to_harvest(hook.policy, run, os.environ.get("SLURM_CONF", "")))
@@ -55,7 +55,7 @@ def _end(hook: Hook, run: Run) -> str:
         hook.audit.say(died_ms=round(ran_s * 1000, 3))
     outcome = FAILED if ended.lost or isinstance(ended.failure, NodeError) else OK
     if hook.policy.maintenance.reports is not None:
-        _report(hook, run, told + hook.audit.shown(outcome=outcome))
+        _report(hook, run, told.decode("utf-8", "surrogateescape") + hook.audit.shown(outcome=outcome))
     if isinstance(ended.failure, NodeError):
         raise ended.failure
     return outcome

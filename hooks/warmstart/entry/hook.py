@@ -16,11 +16,10 @@ import time
 
 from warmstart.audit.log import Log
 from warmstart.errors import NodeError, PolicyError, StoreError, WarmstartError
-from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import FULL, ensure_path, opened_dir, touch
-from warmstart.host.remove import remove_tree
+from warmstart.host.deadline import Deadline
+from warmstart.host.files import FULL, ensure_path, touch
 from warmstart.job import Job, from_environment
-from warmstart.lean import TYPE_CHECKING, Callable, Collection, NamedTuple, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, Collection, NamedTuple
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.keys import Policy
 from warmstart.run import state
@@ -79,7 +78,7 @@ class Hook(NamedTuple):
         try:
             return state.load(self.paths.state, self.job.id)
         except state.RunUnreadable:
-            _hide_view(self.paths.view, str(self.job.view_id))
+            _hide_view(self.paths, self.job.view_id)
             raise
 
     def close(self) -> None:
@@ -137,15 +136,13 @@ def _while_off(installation: Installation) -> None:
     job_id = os.environ.get("SLURM_HET_JOB_ID") or os.environ.get("SLURM_JOB_ID", "")
     node = os.environ.get("SLURMD_NODENAME", "")
     if job_id.isdecimal() and node and "/" not in node and not node.startswith("."):
-        _hide_view(installation.node(node).view, job_id)
+        _hide_view(installation.node(node), job_id)
 
 
-def _hide_view(directory: str, view_id: str) -> None:
-    """Remove a view where this hook makes none: a later run of the job must not take it for its own."""
-    from warmstart import view
+def _hide_view(paths: NodePaths, job: int | str) -> None:
+    from warmstart import view  # most jobs that no rule matches need none
 
-    with suppress(OSError), opened_dir(directory) as parent:
-        remove_tree(parent, view_id, after(view.REMOVAL_SECONDS))
+    view.hide(paths.view, job)
 
 
 def _audited(name: str, installation: Installation, job: Job, work: Callable[[Hook], str]) -> int:
@@ -219,7 +216,7 @@ def _run(  # noqa: PLR0917 - the hook's run, and what it does
         return "crashed", 0
     finally:
         if policy is None:
-            _hide_view(paths.view, str(job.view_id))
+            _hide_view(paths, job.view_id)
 
 
 def _is_observed(installation: Installation, policy: Policy | None, job: Job | None) -> bool:

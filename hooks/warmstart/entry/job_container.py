@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 
-from warmstart import view
 from warmstart.entry.hook import OK, Hook, run_hook
 from warmstart.errors import StoreError
 from warmstart.host.client import show_in_namespace
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.paths import NOTHING
+from warmstart.run.shown import NotShown, shown_by
 
 NAME = "job-container"
 SECONDS = 5.0  # CloneNSScript_Wait is 10 by default
@@ -37,12 +37,12 @@ def _show(hook: Hook) -> str:
         return OK  # the job has no workspace on this node
     owner, targets = Identity(run.user, run.uid, run.gid), [run.directory]
     try:
-        shown = [item for item in view.shown(run.directory) if item.target != NOTHING]
+        shown = [item for item in shown_by(run.directory) if item.target != NOTHING]
         targets = [item.target for item in shown]
         problems = show_in_namespace(namespace, run.directory, owner, shown, after(SECONDS))
     except (OSError, StoreError) as error:  # a worker that misses its deadline raises `WorkerSilent`, a `StoreError`
         problems = dict.fromkeys(targets, (error.strerror if isinstance(error, OSError) else None) or str(error))
     for path, problem in problems.items():
-        failure = view.NotShown(what=f"at {path} in the job's namespace", problem=problem)
+        failure = NotShown(what=f"at {path} in the job's namespace", problem=problem)
         hook.audit.failed(failure, NAME)
     return OK

@@ -206,7 +206,7 @@ def _known(installation: Installation) -> list[tuple[str, str]]:
 
 
 def _wants_nothing(installation: Installation) -> bool:
-    return view.read(installation, _job(), view.LEFT_ALONE) is not None
+    return view.read(installation.view, _job(), view.LEFT_ALONE) is not None
 
 
 def _verdict(installation: Installation, uri: str) -> str:
@@ -353,7 +353,7 @@ def _job_tmp(installation: Installation) -> str:
 
 def _read(installation: Installation, name: str) -> str:
     """Return a file of the job's view, "" if it has none."""
-    return (view.read(installation, _job(), name) or b"").decode("utf-8", "replace")
+    return (view.read(installation.view, _job(), name) or b"").decode("utf-8", "replace")
 
 
 def _say(text: str) -> None:

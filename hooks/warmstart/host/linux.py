@@ -103,23 +103,6 @@ def attach(mount_fd: int, target: str) -> None:
     libc("syscall", _MOVE_MOUNT, mount_fd, b"", _AT_FDCWD, target.encode(), _MOVE_MOUNT_F_EMPTY_PATH)
 
 
-def attach_covered(mount_fd: int, target: str) -> None:
-    """Attach a detached mount at an empty directory, below a read-only overlay: its files look alike, and are others.
-
-    A lease, a lock or a watch is an inode's, and a read-only mount keeps nobody from one: of a file that many are
-    shown, one of them could stop the others. The directory's mount must be private, and have room for another one;
-    nobody else may get to it yet, because what lies below is seen there for a moment.
-    """
-    covered = f"{target}.covered"
-    os.mkdir(covered, 0o700)
-    attach(mount_fd, covered)
-    # A single layer is refused. What else an overlay reads of attributes nobody has set here (seed/overlay.py).
-    options = f"lowerdir={covered}:{target},redirect_dir=nofollow,metacopy=off,xino=on"
-    mount("warmstart", target, "overlay", MS_RDONLY | RESTRICTED, options)
-    unmount_here(covered)  # the overlay has its own
-    os.rmdir(covered)
-
-
 def attach_on(mount_fd: int, path_fd: int) -> None:
     """Attach a detached mount on an open directory, or one of a file on an open file, whatever its path."""
     libc("syscall", _MOVE_MOUNT, mount_fd, b"", path_fd, b"", _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH)

@@ -26,7 +26,6 @@ from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import ensure_dir, opened_dir
 from warmstart.host.identity import Identity
-from warmstart.host.remove import remove_tree
 from warmstart.lean import Iterator, Sequence, contextmanager, suppress
 from warmstart.paths import SEED
 
@@ -111,6 +110,8 @@ def _show(  # noqa: PLR0917 - the arguments of `show`, and whether to map ids
                 linux.make_private("merged")
                 linux.bind("merged", f"../../cache/{subdir}")
         except BaseException:
+            from warmstart.host.remove import remove_tree
+
             remove_tree(seed, subdir, after(REMOVAL_S))
             raise
     return mapped

@@ -28,6 +28,7 @@ import stat
 from warmstart import view
 from warmstart.lean import Iterator, NamedTuple, suppress
 from warmstart.paths import NOTHING, Shown
+from warmstart.run.shown import shown_by
 from warmstart.run.state import CLAIMED
 from warmstart.steps.contract import Context, Outcome
 
@@ -117,7 +118,7 @@ def _binds(run: str) -> Iterator[str]:
     """Yield what APPTAINER_BINDPATH says of what a run shows over what is the job's, as far as it can say it."""
     lines: list[Shown] = []
     with suppress(OSError):  # containers have the originals
-        lines = view.shown(run)
+        lines = shown_by(run)
     for line in lines:
         if line.whose == "job" and line.target.isprintable() and _UNBINDABLE.isdisjoint(line.target):
             yield f"{line.target if line.source == NOTHING else f'{run}/{line.source}'}:{line.target}:{line.mode}"

@@ -23,7 +23,6 @@ from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import DiskFailed, mount_id, opened_dir
 from warmstart.host.identity import Identity
-from warmstart.host.remove import remove_tree
 from warmstart.host.untrusted import TurnedAway, open_directory
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, suppress
 from warmstart.profiles import facts as host_facts
@@ -363,6 +362,8 @@ class _Seeding:
             with opened_dir(self._directory) as base:
                 discard(base, cache.name)
         deadline = after(REMOVAL_SECONDS)
+        from warmstart.host.remove import remove_tree
+
         remove_tree(fd, cache.name, deadline)
         with suppress(WarmstartError, OSError):  # the user can cause any of these
             self._job().make_directory(fd, cache.name, deadline)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import os
 
-from warmstart import view
 from warmstart.host.files import (
     FULL,
     NODE_FAULTS,
@@ -28,6 +27,7 @@ from warmstart.host.files import (
 )
 from warmstart.lean import NamedTuple, suppress
 from warmstart.paths import NOTHING, SHOWN, Shown
+from warmstart.run.shown import show
 from warmstart.run.state import Run
 from warmstart.steps.contract import Context, Outcome
 
@@ -103,7 +103,7 @@ def _build(root: int, run: Run, profiles: tuple[str, ...], constant: str) -> Non
             for name in own:
                 os.chown(name, run.uid, run.gid, dir_fd=run_fd, follow_symlinks=False)
             try:
-                view.show(run_fd, Shown("rw", "root", "cache", NOTHING, constant, NOTHING), run.uid)
+                show(run_fd, Shown("rw", "root", "cache", NOTHING, constant, NOTHING), run.uid)
             except OSError as error:
                 # All else takes only inodes. The job has its cache, at the cache's own path; its containers have none.
                 if error.errno not in FULL:

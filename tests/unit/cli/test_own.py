@@ -79,7 +79,7 @@ def test_a_store_that_gives_users_no_reports_says_so(as_user: Node, monkeypatch:
 def test_what_is_in_view_and_report_is_told_once(as_user: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the epilog is at work, or after one that died."""
     assert prolog.main(as_user.installation.prefix) == 0
-    text = view.read(as_user.installation, "7", view.EVENTS)
+    text = view.read(as_user.installation.view, "7", view.EVENTS)
     assert epilog.main(as_user.installation.prefix) == 0
     before = as_user.command("explain", "7", "--json").stdout
     monkeypatch.setattr(view, "read", lambda _site, _job, name: text if name == view.EVENTS else None)

@@ -16,6 +16,7 @@ from warmstart import view
 from warmstart.host.files import opened_dir
 from warmstart.images.user import own_images
 from warmstart.paths import NOTHING, Shown
+from warmstart.run import shown as lists
 from warmstart.steps import environment
 from warmstart.steps.contract import Context
 from warmstart.steps.environment import Options
@@ -180,7 +181,7 @@ def show(context: Context, *shown: Shown) -> None:
     """Write what steps of the prolog add to the run's list."""
     with opened_dir(context.run.directory) as fd:
         for item in shown:
-            view.show(fd, item, context.run.uid)
+            lists.show(fd, item, context.run.uid)
 
 
 def test_a_file_is_at_its_own_path(context: Context, container: Container) -> None:

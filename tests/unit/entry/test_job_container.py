@@ -9,7 +9,6 @@ import pytest
 
 from tests.lib.node import Node
 from tests.lib.runs import a_run
-from warmstart import view
 from warmstart.entry import job_container
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
@@ -17,6 +16,7 @@ from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.paths import NOTHING, Shown
 from warmstart.run import state as runs
+from warmstart.run.shown import show
 
 Call = tuple[str, str, int, list[Shown]]
 CACHE = Shown("rw", "root", "cache", NOTHING, "/var/cache/warmstart", NOTHING)
@@ -51,7 +51,7 @@ def show_in(run: str, *items: Shown) -> None:
     """Write what steps of the prolog add to the run's list."""
     with opened_dir(run) as fd:
         for item in items:
-            view.show(fd, item, os.getuid())
+            show(fd, item, os.getuid())
 
 
 def test_what_the_run_shows_is_shown(

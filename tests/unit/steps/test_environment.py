@@ -16,6 +16,7 @@ from warmstart.host.files import opened_dir
 from warmstart.paths import NOTHING as NONE
 from warmstart.paths import Shown
 from warmstart.policy.document import PolicyInvalid
+from warmstart.run.shown import show
 from warmstart.steps import environment
 from warmstart.steps.contract import Context
 from warmstart.steps.environment import Options
@@ -221,7 +222,7 @@ def test_apptainer_is_told_where_the_cache_is(context: Context, tmp_path: Path) 
 def test_who_keeps_the_runs_mounts_from_apptainer_is_told(context: Context, tmp_path: Path) -> None:
     os.makedirs(f"{context.run.directory}/cache")
     with opened_dir(context.run.directory) as fd:
-        view.show(fd, Shown("ro", "job", NONE, NONE, "/l/env", NONE), os.getuid())
+        show(fd, Shown("ro", "job", NONE, NONE, "/l/env", NONE), os.getuid())
     policy = context.policy._replace(constant_path="containers")
     environment.run(context._replace(policy=policy, run=changed(context.run, path="/c")), NOTHING)
 
@@ -242,9 +243,9 @@ def test_apptainer_binds_what_the_run_shows(context: Context, tmp_path: Path) ->
     os.makedirs(f"{run}/cache")
     with opened_dir(run) as fd:
         for target in ("/l/m/a", "/l/m/a:b", "/l/m/a,b", "/l/m/a\x1b"):
-            view.show(fd, Shown("ro", "job", "mounted/m/tree/0", NONE, target, NONE), os.getuid())
-        view.show(fd, Shown("ro", "job", NONE, NONE, "/l/env", NONE), os.getuid())
-        view.show(fd, Shown("ro", "root", "mounted/image", NONE, NONE, NONE), os.getuid())
+            show(fd, Shown("ro", "job", "mounted/m/tree/0", NONE, target, NONE), os.getuid())
+        show(fd, Shown("ro", "job", NONE, NONE, "/l/env", NONE), os.getuid())
+        show(fd, Shown("ro", "root", "mounted/image", NONE, NONE, NONE), os.getuid())
     record = changed(context.run, path="/c")
     policy = context.policy._replace(constant_path="containers")
     environment.run(context._replace(policy=policy, run=record), NOTHING)

@@ -13,10 +13,11 @@ from types import SimpleNamespace
 import pytest
 
 from tests.lib.runs import CACHE, a_context, a_run, changed, ran
-from warmstart import view
 from warmstart.host.files import DiskFailed, FileSystemBroken
 from warmstart.images.scratch import WorkspaceNotRoots
 from warmstart.paths import LONGEST_TMPDIR, LONGEST_WORKSPACE, NOTHING, SOCKET_NAMES, Shown
+from warmstart.run import shown
+from warmstart.run.shown import shown_by
 from warmstart.steps import workspace
 from warmstart.steps.contract import Context
 from warmstart.steps.workspace import Options
@@ -80,7 +81,7 @@ def test_the_job_gets_its_own_directories_under_roots(short: tuple[Context, Path
     shown = (run / "shown").stat()
     assert (stat.S_IMODE(shown.st_mode), shown.st_uid) == (0o640, os.getuid())  # the mask: the job's user reads it
     constant = context.policy.paths.cache
-    assert view.shown(str(run)) == [Shown("rw", "root", "cache", NOTHING, constant, NOTHING)]
+    assert shown_by(str(run)) == [Shown("rw", "root", "cache", NOTHING, constant, NOTHING)]
     for path in run.rglob("*"):
         if path.is_file():
             continue
@@ -129,9 +130,9 @@ def test_a_list_that_has_no_space_is_done_without(short: tuple[Context, Path], m
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(view, "write_all", full)
+    monkeypatch.setattr(shown, "write_all", full)
     assert ran(workspace.run(short[0], OPTIONS)).own.path
-    assert view.shown(short[0].run.directory) == []
+    assert shown_by(short[0].run.directory) == []
 
 
 def test_the_longest_tmpdir_has_room_for_sockets() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import time
 
-from warmstart import view
 from warmstart.errors import WarmstartError
 from warmstart.host import linux
 from warmstart.host.files import opened_dir
@@ -21,6 +20,8 @@ from warmstart.paths import NOTHING, Shown
 from warmstart.policy.shared import granted
 from warmstart.queue import Asker
 from warmstart.request import COMMENT, NO_PATH, RequestInvalid
+from warmstart.run import mounted
+from warmstart.run.shown import show
 from warmstart.runner import Step
 from warmstart.steps.contract import Context, Outcome
 from warmstart.wings.models import requests, shelf
@@ -195,11 +196,11 @@ def _mount(context: Context, seen: Look, copies: int, number: int) -> None:
         clone = linux.clone(copies)
         try:
             linux.restrict(clone)
-            place = view.mount_for(base, f"{NAME}-{number}", clone, (run.uid, run.gid))
+            place = mounted.mount_for(base, f"{NAME}-{number}", clone, (run.uid, run.gid))
         finally:
             os.close(clone)
         for index, file in enumerate(seen.files):
-            view.show(base, Shown("ro", "job", f"{place}/{index}", file.identity, file.path, NOTHING), run.uid)
+            show(base, Shown("ro", "job", f"{place}/{index}", file.identity, file.path, NOTHING), run.uid)
 
 
 def _listed(context: Context, seen: Look) -> int:

@@ -1,6 +1,6 @@
 """A run's clones of the unpacked images that its containers start from: one for each image. Runs as root.
 
-    <run>/mounted/KEY/tree/    the clone, below an overlay of root's: read-only, and the job's own (`view.mount_for`)
+    <run>/mounted/KEY/tree/    the clone, below an overlay of root's: read-only, and the job's own (`mounted.mount_for`)
     <run>/ready-roots/         the job's, for its containers
     <run>/shown                has a line for each clone: device and inode of the image's file, and no target
 
@@ -14,7 +14,6 @@ import os
 from contextlib import suppress
 from typing import NamedTuple
 
-from warmstart import view
 from warmstart.errors import WarmstartError
 from warmstart.host import linux
 from warmstart.host.client import attach_in_namespace
@@ -26,6 +25,8 @@ from warmstart.images.store.layout import image_name
 from warmstart.images.unpacked import ImageKey, Unpacked
 from warmstart.paths import NOTHING, Shown
 from warmstart.policy.keys import Policy
+from warmstart.run import mounted
+from warmstart.run.shown import NotShown, show, shown_by
 from warmstart.step_image import StepImage
 from warmstart.steps.contract import Context
 from warmstart.wings.ready_roots import stored
@@ -53,7 +54,7 @@ def give(context: Context, image: StepImage, namespaces: list[int], tree: Unpack
     owner = (run.uid, run.gid)
     file = _file(context, image)
     with opened_dir(run.directory) as base:
-        known = [item for item in view.shown(run.directory) if item.target == NOTHING]
+        known = [item for item in shown_by(run.directory) if item.target == NOTHING]
         for item in known:
             if item.seen == file:
                 return Given(item.source)
@@ -65,14 +66,14 @@ def give(context: Context, image: StepImage, namespaces: list[int], tree: Unpack
         finally:
             os.close(fd)
         try:
-            source = view.mount_for(base, os.urandom(4).hex(), clone, owner)
+            source = mounted.mount_for(base, os.urandom(4).hex(), clone, owner)
         finally:
             os.close(clone)
         # A namespace that follows the node's mounts has the outer one by now, which became private before the inner.
         mounts = [os.path.dirname(source), source]
         for namespace in namespaces:
             attach_in_namespace(namespace, run.directory, mounts, context.deadline.within(ATTACHING_S))
-        view.show(base, Shown("ro", "root", source, file, NOTHING, NOTHING), run.uid)
+        show(base, Shown("ro", "root", source, file, NOTHING, NOTHING), run.uid)
     return Given(source)
 
 
@@ -99,7 +100,7 @@ def failure(image: StepImage, error: OSError | WarmstartError) -> WarmstartError
     """Return an error that a job can do with."""
     if isinstance(error, WarmstartError):
         return error
-    return view.NotShown(what=f"the unpacked image {image.reference} for the job", problem=error.strerror or str(error))
+    return NotShown(what=f"the unpacked image {image.reference} for the job", problem=error.strerror or str(error))
 
 
 def _file(context: Context, image: StepImage) -> str:

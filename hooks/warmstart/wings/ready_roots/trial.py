@@ -27,6 +27,7 @@ from warmstart.host.namespaces import CLONE_NEWNS, enter_new
 from warmstart.lean import libc
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy
+from warmstart.run import mounted
 
 NOBODY = Identity("nobody", 65534, 65534)
 OWNER = (65533, 65532)  # of the files on the shelf, uid and gid; any others than nobody's
@@ -108,7 +109,7 @@ def _try(tree: str, room: str) -> None:
     linux.mount("none", "/tmp", "tmpfs", linux.RESTRICTED, "mode=0755")
     for name in ("lower", "room", "merged"):
         os.mkdir(f"/tmp/{name}")
-    linux.attach_covered(clone, "/tmp/lower")
+    mounted.attach_covered(clone, "/tmp/lower")
     if room:
         linux.attach(place, "/tmp/room")
         os.chmod("/tmp/room", 0o711)

@@ -155,7 +155,7 @@ def find_asker(installation: Installation, pid: int, uid: int) -> Asker | None:
         except WarmstartError:
             return None
         if run is not None:
-            is_served = run.uid == uid and not view.text(paths.view, run, view.VERDICT)
+            is_served = run.uid == uid and view.read(paths.view, run.view_id, view.VERDICT) is None
             return Asker(node, job_id, uid, run) if is_served else None
     return Asker(nodes[0], job_id, uid, None)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 
-from warmstart import plan, view
+from warmstart import plan
 from warmstart.errors import StoreError, WarmstartError
 from warmstart.host.files import opened_dir, read_small
 from warmstart.host.identity import Identity, WorkerSilent
@@ -19,6 +19,7 @@ from warmstart.paths import NOTHING, Shown
 from warmstart.policy.match import scope_key
 from warmstart.policy.shared import granted
 from warmstart.request import COMMENT, NO_PATH, RequestInvalid
+from warmstart.run.shown import show
 from warmstart.runner import Step
 from warmstart.steps.contract import Context, Outcome
 from warmstart.wings.trees import requests, shown
@@ -173,7 +174,7 @@ def run(context: Context, options: Options) -> Outcome:
                 shown.mount(base, found.copy.root, (run.uid, run.gid) if tree.home.shared else None)
             source = shown.SOURCE if found.copy else NOTHING
             line = Shown("ro", "job", source, tree.seen.identity or NOTHING, tree.seen.path, ANOTHER)
-            view.show(base, line, run.uid)
+            show(base, line, run.uid)
     except OSError as error:
         raise TreeUnusable(tree=options.tree, problem=f"it cannot be mounted: {error.strerror}") from error
     finally:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.lib.runs import a_run
-from warmstart import view
 from warmstart.host import linux
 from warmstart.host.files import opened_dir
 from warmstart.paths import NOTHING, Shown
+from warmstart.run import mounted
+from warmstart.run.shown import show
 from warmstart.wings.ready_roots.settings import OWN
 
 HOOK = Path("hooks/warmstart/wings/ready_roots/enroot/05-warmstart-root.sh.in")
@@ -108,12 +109,10 @@ class Place:
             os.chown(self.own, *self.job)
         with opened_dir(str(self.tree)) as tree, opened_dir(str(self.run)) as run:
             clone = linux.clone_as(tree, OWNER, self.job)
-            source = view.mount_for(run, os.urandom(4).hex(), clone, self.job)
+            source = mounted.mount_for(run, os.urandom(4).hex(), clone, self.job)
             os.close(clone)
             status = self.file.stat()
-            view.show(
-                run, Shown("ro", "root", source, f"{status.st_dev} {status.st_ino}", NOTHING, NOTHING), self.job[0]
-            )
+            show(run, Shown("ro", "root", source, f"{status.st_dev} {status.st_ino}", NOTHING, NOTHING), self.job[0])
         return self.run / source
 
     def start(

@@ -13,12 +13,14 @@ import pytest
 
 from tests.lib.runs import a_context, changed, result
 from tests.lib.wings.ready_roots.enroots import JOB, OWNER
-from warmstart import shelf, view
+from warmstart import shelf
 from warmstart.host.files import opened_dir
 from warmstart.images import unpacked, unpacks
 from warmstart.images.reference import parse
 from warmstart.images.unpacked import ImageKey
+from warmstart.run import mounted
 from warmstart.run import state as runs
+from warmstart.run.shown import shown_by
 from warmstart.run.state import CLAIMED
 from warmstart.step_image import StepImage
 from warmstart.steps import unpack as core_step
@@ -59,7 +61,7 @@ def context() -> Iterator[Context]:
         yield context
     finally:
         with opened_dir(record.directory) as run:
-            view.take_down(run)
+            mounted.take_down(run)
         assert str(base) not in Path("/proc/self/mountinfo").read_text()
         shutil.rmtree(base)
 
@@ -84,13 +86,13 @@ def unpack(context: Context, key: ImageKey, text: str) -> None:
 
 
 def listed(context: Context) -> list[str]:
-    return [item.source for item in view.shown(context.run.directory)]
+    return [item.source for item in shown_by(context.run.directory)]
 
 
 def test_a_job_is_shown_the_tree_of_its_image(context: Context) -> None:
     """By the image's file, below a name that says nothing; a second prolog's step shows nothing more."""
     done = step.run(context, Options(()))
-    (item,) = view.shown(context.run.directory)
+    (item,) = shown_by(context.run.directory)
     file = os.stat(context.run.images[REFERENCE])
     assert (item.seen, item.target) == (f"{file.st_dev} {file.st_ino}", "-")
     path = Path(done.environment[VARIABLE])

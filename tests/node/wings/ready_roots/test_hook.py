@@ -18,8 +18,8 @@ from tests.lib import processes
 from tests.lib.meddling import meddling, stopped
 from tests.lib.processes import wait_until
 from tests.lib.wings.ready_roots.enroots import JOB, Place
-from warmstart import view
 from warmstart.host.files import opened_dir
+from warmstart.run import mounted
 
 WELL = "hook: 0"
 
@@ -34,7 +34,7 @@ def place() -> Iterator[Place]:
         yield place
     finally:
         with opened_dir(str(place.run)) as run:
-            view.take_down(run)
+            mounted.take_down(run)
         subprocess.run(["/usr/bin/umount", "-q", place.own], check=False)
         assert str(base) not in Path("/proc/self/mountinfo").read_text()
         shutil.rmtree(base)
@@ -132,7 +132,7 @@ def test_no_user_stops_anothers_containers(place: Place) -> None:
             assert stopped(other.job, clone / "which", b"tree\n") == []
     finally:
         with opened_dir(str(other.run)) as run:
-            view.take_down(run)
+            mounted.take_down(run)
 
 
 def test_where_the_disk_cannot_changes_lie_in_memory(place: Place) -> None:
@@ -268,7 +268,7 @@ def test_a_container_outlives_its_clone(place: Place) -> None:
         try:
             wait_until("the container", lambda: bool(place.said()), 20)
             with opened_dir(str(place.run)) as run:
-                view.take_down(run)
+                mounted.take_down(run)
             go.touch()
         finally:
             os._exit(0)

@@ -9,7 +9,6 @@ import pytest
 
 from tests.lib.policy_site import offering
 from tests.lib.runs import a_context, changed, result
-from warmstart import view
 from warmstart.host import detached, linux
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import WorkerSilent
@@ -17,6 +16,8 @@ from warmstart.policy.keys import User
 from warmstart.policy.shared import SharedPath
 from warmstart.queue import Queue
 from warmstart.request import Request, RequestInvalid
+from warmstart.run import mounted
+from warmstart.run.shown import shown_by
 from warmstart.steps.contract import Context, Outcome
 from warmstart.wings.models import look as looking
 from warmstart.wings.models import shelf, step
@@ -43,7 +44,7 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
     monkeypatch.setattr(step, "LOOK_S", 30.0)  # a machine may be busy
     monkeypatch.setattr(linux, "clone", os.dup)
     monkeypatch.setattr(linux, "restrict", lambda _: None)
-    monkeypatch.setattr(view, "mount_for", lambda _run, name, _fd, _owner: f"mounted/{name}/tree")
+    monkeypatch.setattr(mounted, "mount_for", lambda _run, name, _fd, _owner: f"mounted/{name}/tree")
     monkeypatch.setattr(detached, "start", lambda *_, **__: None)
     run = changed(context.run, path=f"{tmp_path}/cache")
     os.makedirs(run.directory)
@@ -75,7 +76,7 @@ def shown(context: Context, *models: Path, shared: tuple[SharedPath, ...] = ()) 
 def test_copies_are_listed_over_their_files(context: Context, model: Path) -> None:
     name = copied(context, model)
     outcome, ways = shown(context, model)
-    (line,) = view.shown(context.run.directory)
+    (line,) = shown_by(context.run.directory)
     file = model / "model.bin"
     assert (line.mode, line.whose, line.source, line.target) == ("ro", "job", "mounted/model-0/tree/0", str(file))
     assert line.seen.split(" ")[:2] == [str(file.stat().st_dev), str(file.stat().st_ino)]
@@ -122,7 +123,7 @@ def test_a_second_job_has_it_copied(context: Context, model: Path) -> None:
     assert [item.owner for item in Queue(context.paths, COPIES).all()] == [str(context.run.uid)]
     os.utime(model / "model.bin", (1, 1))
     assert shown(context, model)[1][-1] == ("itself", "first")
-    assert view.shown(context.run.directory) == []
+    assert shown_by(context.run.directory) == []
 
 
 def test_a_day_later_it_is_the_first_again(context: Context, model: Path) -> None:
@@ -139,7 +140,7 @@ def test_a_copy_is_shown_whatever_becomes_of_another_model(context: Context, mod
     outcome, ways = shown(context, tmp_path / "models/gone", model)
     assert ways == [("itself", "model-unusable"), ("copy", "")]
     assert [error.code for error in outcome.degraded] == ["model-unusable"]
-    assert view.shown(context.run.directory)[0].source == "mounted/model-1/tree/0"
+    assert shown_by(context.run.directory)[0].source == "mounted/model-1/tree/0"
 
 
 def test_a_job_has_a_bound(context: Context, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
