@@ -58,7 +58,7 @@ def test_readers_take_the_listing_before_and_no_writer_forgets_a_row(site: Site,
     assert site.seen() == {"a": first, "b": second, "c": third}
 
 
-@pytest.mark.parametrize("command", ["list", "compact", "verify"])
+@pytest.mark.parametrize("command", ["list", "compact"])
 def test_a_command_goes_on_and_names_each(site: Site, command: str) -> None:
     for scope in ("account-a", SHARED):
         site.publish(one("a"), scope=scope)

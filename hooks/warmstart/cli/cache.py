@@ -1,13 +1,13 @@
-"""`warmstart cache`: list, check, compact, clean and promote the bundles in the store.
+"""`warmstart cache`: list, show, remove, compact and promote the bundles in the store.
 
 Root only: only the store's owner can read or write the store, and root's `StoreClient` runs as that owner. Every change
-is audited. Others can list what their own jobs say of bundles.
+is audited.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ import click
 
 from warmstart.audit import events
 from warmstart.audit.line import visible
-from warmstart.audit.query import LineFilter, epoch
+from warmstart.audit.query import epoch
 from warmstart.caches.store import bundles
 from warmstart.caches.store.gc import Bundle, What
 from warmstart.caches.store.layout import Namespace
@@ -27,7 +27,6 @@ from warmstart.cli.output import (
     fail,
     json_option,
     rfc3339,
-    say,
     show_fields,
     show_json,
     show_rows,
@@ -35,7 +34,6 @@ from warmstart.cli.output import (
     size,
     warn,
 )
-from warmstart.cli.own import OwnLog, published
 from warmstart.errors import PolicyError, WarmstartError
 from warmstart.images.store import eviction
 from warmstart.images.store.client import ImageStoreClient
@@ -44,7 +42,7 @@ from warmstart.maintenance.store import StoreMaintenance, StoreReport, bundle_de
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
 from warmstart.profiles.contract import FILES
-from warmstart.session import Session, is_root, open_session, require_root, store_deadline
+from warmstart.session import Session, open_session, require_root, store_deadline
 from warmstart.store.client import StoreClient
 
 NO = 1
@@ -102,13 +100,6 @@ def store_reading(installation: Installation, command: str = "cache") -> Iterato
 
 
 @contextmanager
-def store_maintenance(installation: Installation) -> Iterator[tuple[Session, StoreMaintenance]]:
-    """Open a session and lock the store for maintenance. Prints an error and exits with status 2."""
-    with admin_session(installation) as session:
-        yield session, StoreMaintenance(session)
-
-
-@contextmanager
 def admin_session(installation: Installation, command: str = "cache") -> Iterator[Session]:
     """Open a session of a command, which needs root. Prints an error and exits with status 2."""
     try:
@@ -120,7 +111,7 @@ def admin_session(installation: Installation, command: str = "cache") -> Iterato
 
 @click.group
 def cache() -> None:
-    """List, check and clean the caches in the store. For root; `list` for users, too."""
+    """List and clean the caches in the store. For root."""
 
 
 @cache.command("list")
@@ -131,28 +122,18 @@ def cache() -> None:
 def list_bundles(installation: Installation, /, user: str | None, as_json: bool, **options: str | None) -> None:
     """List bundles, the most recently used last. `id` is enough of a bundle's hash to name it by.
 
-    Root is told of all. Others are told what their own jobs that are over published; what maintenance has merged or
-    removed since it does not know.
-
-    Exit status: 0 listed; 1 there are none; 2 no policy, or the store fails.
+    Exit status: 0 listed; 1 there are none; 2 not root, or the store fails.
     """
-    only, failures, images = NamespaceFilter(**options), list[WarmstartError](), dict[str, str]()
-
-    def is_wanted(bundle: Bundle) -> bool:
-        return only.matches(bundle) and user in (None, bundle.user)
-
-    if is_root():
-        with store_reading(installation) as store:
-            chosen = list(filter(is_wanted, survey(store, failures.append)))
-            images = _images(installation, store, chosen)
-    else:
-        chosen = list(filter(is_wanted, published(OwnLog(installation).lines(LineFilter()))))
+    only, failures = NamespaceFilter(**options), list[WarmstartError]()
+    with store_reading(installation) as store:
+        found = filter(only.matches, survey(store, failures.append))
+        chosen = [bundle for bundle in found if user in (None, bundle.user)]
+        images = _images(installation, store, chosen)
     rows = [
         {
             **bundle._asdict(),
             "id": bundle.bundle[:SHORT],
             "namespace": bundle.namespace if as_json else bundle.namespace[:SHORT],
-            "size": bundle.size or None,  # not every report of a job says it
             "image": images.get(bundle.namespace),
         }
         for bundle in sorted(chosen, key=lambda bundle: bundle.used)
@@ -211,31 +192,6 @@ def show(installation: Installation, bundle: str, as_json: bool) -> None:
                 click.echo(visible(f"{file.sha256}  {path}"))
 
 
-@cache.command()
-@click.argument("names", nargs=-1, metavar="[BUNDLE]...")
-@filter_options
-@json_option
-@click.pass_obj
-def verify(installation: Installation, /, names: tuple[str, ...], as_json: bool, **options: str | None) -> None:
-    """Read bundles (default: all) and compare them with their hashes.
-
-    A damaged bundle leaves its listing at once, and no job is seeded with it any more.
-
-    Exit status: 0 all are intact; 1 a bundle is damaged, missing or cannot be read; 2 not root, or the store is busy.
-    """
-    with store_maintenance(installation) as (session, work):
-        damaged = work.check(_chosen(work, NamespaceFilter(**options), names))
-    report = work.report
-    if as_json:
-        show_json({**report._asdict(), "damaged": damaged})
-    else:
-        if damaged:
-            show_table(("damaged bundle", "problem"), damaged.items())
-        say(f"{report.verified} verified, {len(damaged)} damaged, {report.failed} could not be read")
-    if _tell_failures(session) or damaged:
-        raise click.exceptions.Exit(NO)
-
-
 @cache.command("rm")
 @click.argument("names", nargs=-1, metavar="[BUNDLE]...")
 @click.option("--user", multiple=True, help="All bundles that jobs of this user made, by name; may be repeated.")
@@ -265,10 +221,11 @@ def remove(  # noqa: PLR0917 - the command's options
     if not (names or user or entry or before):
         raise click.UsageError("name bundles, or give --user, --entry or --before")
     only, reason = NamespaceFilter(**options), f"removed by {administrator()}"
-    with store_maintenance(installation) as (session, work):
-        chosen = {bundle.bundle for bundle in _chosen(work, only, names)} if names else set[str]()
+    with admin_session(installation) as session:
+        work, entries = StoreMaintenance(session), 0
+        known = [*filter(only.matches, work.bundles())] if names else []
+        chosen = {find(known, name).bundle for name in names}
         what = What(sorted(chosen), [*user], [*entry], epoch(before) if before else 0.0)
-        entries = 0
         for where in filter(only.matches, work.namespaces()):
             with work.isolated():
                 entries += work.remove(where, reason, what).entries
@@ -288,7 +245,8 @@ def compact(installation: Installation, /, as_json: bool, **options: str | None)
     Exit status: 0 done; 1 a namespace fails, or some could not be merged; 2 not root, or the store is busy.
     """
     only = NamespaceFilter(**options)
-    with store_maintenance(installation) as (session, work):
+    with admin_session(installation) as session:
+        work = StoreMaintenance(session)
         for where in filter(only.matches, work.namespaces()):
             with work.isolated():
                 if not work.compact(where, fewest=2):
@@ -312,8 +270,8 @@ def promote(installation: Installation, bundle: str, entries: tuple[str, ...], s
 
     Exit status: 0 published; 1 that scope has them all, or no such bundle; 2 refused, not root, or the store fails.
     """
-    with store_maintenance(installation) as (session, work):
-        source = find(work.bundles(), bundle)
+    with admin_session(installation) as session:
+        source = find(StoreMaintenance(session).bundles(), bundle)
         made = repack.promote(session, source, entries, scope, bundle_deadline())
         if made.sha256:
             about = {"bundle": source.bundle, "into": scope, "published": made.sha256, "entries": list(entries)[:20]}
@@ -332,13 +290,6 @@ def find(known: Iterable[Bundle], name: str) -> Bundle:
         warn(f"there is no bundle {name}" if not fitting else f"{name}: more than one bundle; give more of its id")
         raise click.exceptions.Exit(NO)
     return next(iter(fitting.values()))
-
-
-def _chosen(work: StoreMaintenance, only: NamespaceFilter, names: Sequence[str]) -> list[Bundle]:
-    """Return the bundles that the options select: those with the given names, or all."""
-    known = list(filter(only.matches, work.bundles()))
-    chosen = {find(known, name).bundle for name in names}
-    return [bundle for bundle in known if not names or bundle.bundle in chosen]
 
 
 def tell_counts(report: StoreReport, as_json: bool) -> None:

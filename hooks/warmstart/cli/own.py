@@ -7,14 +7,12 @@ They are in the views of their jobs that run on this host, and in the reports th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from warmstart import view
-from warmstart.audit import values
 from warmstart.audit.line import Line, decoded, escaped
-from warmstart.audit.query import AuditLog, LineFilter, epoch
-from warmstart.caches.store.gc import Bundle
+from warmstart.audit.query import AuditLog, LineFilter
 from warmstart.cli.audit import opened_log
 from warmstart.cli.output import fail
 from warmstart.errors import PolicyError
@@ -25,9 +23,6 @@ from warmstart.store import reports
 
 _ELSEWHERE = "ask on a host that has the store, or in the job while it runs"
 _CLOSED = "administrators: see `store.features` of `warmstart doctor`; ask in the job while it runs"
-_UNKNOWN = Bundle(
-    scope="", profile="", namespace="", bundle="", size=0, entries=0, user="", uid=0, job=0, at=0.0, used=0.0, names=0
-)
 
 
 class OwnLog(AuditLog):
@@ -81,24 +76,3 @@ def has_only_own(installation: Installation) -> bool:
         return not os.access(current_policy(installation).policy.paths.audit, os.R_OK)
     except PolicyError:
         return True
-
-
-def published(lines: Iterable[Line]) -> list[Bundle]:
-    """Return the bundles that jobs published, by their last lines. What these do not tell is empty."""
-    found: dict[str, Bundle] = {}
-    for line in lines:
-        caches = values.mapping(line, "caches")
-        for profile in caches:
-            item = values.mapping(caches, profile)
-            if name := values.text(item, "bundle"):
-                found[name] = _UNKNOWN._replace(
-                    bundle=name,
-                    profile=profile.partition("@")[0],
-                    namespace=values.text(item, "namespace"),
-                    scope=values.text(item, "scope"),
-                    user=values.text(line, "user"),
-                    size=values.count(item, "size"),
-                    entries=values.count(item, "entries"),
-                    used=epoch(values.text(line, "ts")),
-                )
-    return [*found.values()]

@@ -14,7 +14,6 @@ from tests.lib.command_line import run
 from tests.lib.hook_lines import finished, started
 from tests.lib.node import Node, OsAs
 from warmstart import session, view
-from warmstart.audit.line import Line
 from warmstart.cli import own
 from warmstart.entry import epilog, prolog
 from warmstart.paths import Installation
@@ -52,16 +51,13 @@ def test_a_refused_job_is_one_after_its_end(as_user: Node) -> None:
     assert outcomes(as_user.command("explain", "7").stdout) == ["prolog refused", "epilog ok"]
 
 
-@pytest.mark.parametrize("command", [("explain", "7"), ("cache", "list")])
-def test_a_host_where_nobody_can_ask_says_why(
-    as_user: Node, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
-) -> None:
+def test_a_host_where_nobody_can_ask_says_why(as_user: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A login host without the policy, or without the store, does not say that the user has no jobs."""
     monkeypatch.setattr(session, "os", OsAs(1000))
-    nothing = run(Installation(f"{as_user.store}/none"), *command)
+    nothing = run(Installation(f"{as_user.store}/none"), "explain", "7")
     assert (nothing.exit_code, f"{as_user.store}/none: No such file" in nothing.stderr) == (2, True)
     os.rename(as_user.store, f"{as_user.store}.away")
-    nothing = as_user.command(*command)
+    nothing = as_user.command("explain", "7")
     assert (nothing.exit_code, f"{as_user.store}: No such file" in nothing.stderr) == (2, True)
 
 
@@ -84,28 +80,6 @@ def test_what_is_in_view_and_report_is_told_once(as_user: Node, monkeypatch: pyt
     before = as_user.command("explain", "7", "--json").stdout
     monkeypatch.setattr(view, "read", lambda _site, _job, name: text if name == view.EVENTS else None)
     assert sorted(as_user.command("explain", "7", "--json").stdout.splitlines()) == sorted(before.splitlines())
-
-
-def test_users_list_the_bundles_that_their_jobs_published(as_user: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    uid = os.getuid()
-    where = {"namespace": "ab12" * 8, "scope": "site"}
-    caches: dict[int, Line] = {
-        7: {"numba": {"bundle": "b-1", "size": 10, "entries": 2, **where}, "jax": {"entries": 0}},
-        8: {"numba@ab": {"bundle": "b-2", "size": 20, "entries": 3, "namespace": "cd"}},
-    }
-    for job, items in caches.items():
-        line = finished(job_id=job, ts=f"1970-01-01T00:00:0{job}.000Z", caches=items)
-        reports.leave(str(as_user.store), uid, reports.name_of(job, "0a", "n1"), json.dumps(line) + "\n", True)
-    monkeypatch.setattr(session, "os", OsAs(1000))
-    listed = as_user.json("cache", "list")
-    assert [(row["bundle"], row["profile"], row["size"], row["entries"], row["used"]) for row in listed] == [
-        ("b-1", "numba", 10, 2, 7.0),
-        ("b-2", "numba", 20, 3, 8.0),
-    ]
-    shown = as_user.command("cache", "list", "--scope", "site").stdout  # as root's, namespaces are cut
-    assert ("ab12" * 3 in shown, "ab12" * 4 in shown, "cd" in shown) == (True, False, False)
-    shutil.rmtree(as_user.store / reports.FOLDER / str(uid))
-    assert as_user.command("cache", "list").exit_code == 1
 
 
 def test_a_report_of_a_hook_that_did_not_say_how_it_ended_is_not_ok(as_user: Node) -> None:

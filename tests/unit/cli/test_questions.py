@@ -33,7 +33,6 @@ ADMINS = {  # question → what its answer has
 }
 USERS = {
     "warmstart explain 4711": "cold: nothing is published",
-    "warmstart cache list": "numba",
     "warmstart images list": "",
     'warmstart plan --comment "warmstart: profiles=numba"': "numba",
     "warmstart profile try /tmp/mytool-cache --profile numba": "1 entry",
