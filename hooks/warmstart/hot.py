@@ -36,7 +36,6 @@ ROOTS = (
     "warmstart.profiles.shipped",
     "warmstart.seed.node_cache",
     "warmstart.seed.overlay",
-    "warmstart.seed.mounts",
     "warmstart.steps.environment",
     "warmstart.ending.release",
     "warmstart.steps.harvest",

@@ -40,7 +40,7 @@ from warmstart.policy import keys, match
 from warmstart.policy.current import current_policy
 from warmstart.policy.keys import Limits, Policy, Rule
 from warmstart.queue import Queue
-from warmstart.seed import mounts
+from warmstart.seed import node_cache
 from warmstart.seed.overlay import OverlayUnavailable
 from warmstart.slurm import commands
 from warmstart.store.client import StoreClient
@@ -122,7 +122,7 @@ class Node(LastLines):
         patch.setattr(process, "run_alone", run_alone)
         patch.setattr(match, "_exclusion", lambda _policy, _job: "")  # the job's uid is that of the accounts
         patch.setattr(commands, "with_daemons", frozenset)
-        patch.setattr(mounts, "mounted", _refuse)
+        patch.setattr(node_cache, "mounted", _refuse)
         job = a_job(uid=os.getuid(), gid=os.getgid(), node=self.name, nodelist=self.name)
         self.environ(**self.variables(job))
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.lib.privileges import drop_to
-from warmstart.caches.store.layout import File, Namespace
+from warmstart.caches.store.layout import File
 from warmstart.caches.store.listing import Row
 from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect_overlay
 from warmstart.harvest.pack import pack
@@ -26,12 +26,23 @@ from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
 from warmstart.host.remove import remove_tree
-from warmstart.seed import mounts, overlay, overlay_end
-from warmstart.seed.node_cache import Copy
+from warmstart.seed import node_cache, overlay, overlay_end
 
 JOB = Identity("a job", 64201, 64201)
 SUBDIR = "tool"
 MTIME_NS = 1_700_000_000_500_000_000
+
+
+class Copy(NamedTuple):
+    """A node's copy of a bundle."""
+
+    row: Row
+    directory: str
+
+    @property
+    def path(self) -> str:
+        """Path of the squashfs file."""
+        return node_cache.path_of(self.directory, self.row.sha256)
 
 
 class Node(NamedTuple):
@@ -59,12 +70,11 @@ class Node(NamedTuple):
         sha256 = hashlib.sha256(made.read_bytes()).hexdigest()
         files = {path: File(len(data), hashlib.sha256(data).hexdigest(), MTIME_NS) for path, data in content.items()}
         entries = {path: {path: file} for path, file in files.items()}
-        where = Namespace("/store", scope or "user-1", "tool", "ns")
-        place = where[1:] if scope else []
+        place = [scope, "tool", "ns"] if scope else []
         (directory / f"{sha256}.json").write_text(f"{json.dumps(place)}\n{json.dumps(entries)}")
         made.rename(directory / f"{sha256}.sqsh")
         row = Row(sha256, 0, len(entries), "a", 1, 7, 0)
-        return Copy(where, row, str(directory))
+        return Copy(row, str(directory))
 
     def run(self, name: str) -> Run:
         """Make a run's directory, with a cache that still belongs to root."""
@@ -97,8 +107,8 @@ class Run(NamedTuple):
 
     def show(self, *copies: Copy, hidden: Sequence[str] = ()) -> bool:
         """Mount an overlay of bundles and give the cache to the job. Return whether it is id-mapped."""
-        roots = mounts.mounted(self.node.layers, [copy.path for copy in copies], after(10))
-        with opened_dir(str(self.path)) as fd, overlay.JobIds(self.job) as ids:
+        roots = node_cache.mounted(self.node.layers, [copy.path for copy in copies], after(10))
+        with opened_dir(str(self.path)) as fd, overlay.job_ids(self.job) as ids:
             mapped = overlay.show(fd, SUBDIR, roots, hidden, ids)
         for root in roots:
             os.close(root)

@@ -24,8 +24,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import DiskFailed, opened_dir
 from warmstart.host.identity import Identity
 from warmstart.seed.extract import Source, extract
-from warmstart.seed.fetch import get
-from warmstart.seed.node_cache import Copy
+from warmstart.seed.node_cache import get, path_of
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 
@@ -72,11 +71,12 @@ def harvested(base: Path, content: dict[str, bytes]) -> tuple[int, Collected]:
     return pack(str(stage), str(base / "bundle.sqsh"), after(20)), found
 
 
-def copied(node: Node, row: Row) -> Copy:
-    """Return this node's copy of a bundle."""
+def fetched(node: Node, row: Row) -> int:
+    """Have this node's copy of a bundle; return the bytes fetched."""
     with node.client() as store:
-        directory = str(node.base / "bundles")
-        return get(directory, node.namespace(), row, store=store, most_bytes=1 << 30, deadline=after(20))
+        return get(
+            str(node.base / "bundles"), node.namespace(), row, store=store, most_bytes=1 << 30, deadline=after(20)
+        )
 
 
 @pytest.mark.threat(5)
@@ -89,12 +89,17 @@ def test_from_one_jobs_cache_into_anothers(node: Node) -> None:
     os.close(fd)
     (row,) = node.listing().rows
     assert (row.sha256, row.size, row.number) == (made.sha256, made.size, len(CACHE))
-    copy = copied(node, row)
-    assert copy.fetched == row.size
-    assert copied(node, row) == copy._replace(fetched=0)
+    assert [fetched(node, row) for _ in range(2)] == [row.size, 0]
     cache = new_dir(node.base / "other", OTHER)
     with opened_dir(str(cache)) as parent:
-        extract([Source(copy.path, None)], parent, "numba", OTHER, OTHER.uid, after(20))
+        extract(
+            [Source(path_of(str(node.base / "bundles"), row.sha256), None)],
+            parent,
+            "numba",
+            OTHER,
+            OTHER.uid,
+            after(20),
+        )
     paths = [cache / "numba", *(cache / "numba").rglob("*")]
     assert {str(path.relative_to(paths[0])): path.read_bytes() for path in paths if path.is_file()} == CACHE
     assert {(path.lstat().st_uid, path.lstat().st_gid) for path in paths} == {(OTHER.uid, OTHER.gid)}
@@ -131,8 +136,8 @@ def test_a_link_in_the_job_cache_leads_extraction_nowhere_of_roots(node: Node) -
 def test_of_eight_prologs_at_once_one_fetches_a_bundle(node: Node) -> None:
     node.publish(one("a", os.urandom(4_000_000)))
     (row,) = node.listing().rows
-    fetched = in_processes(8, lambda _: copied(node, row).fetched)
-    assert sorted(fetched) == [0] * 7 + [row.size]
+    sizes = in_processes(8, lambda _: fetched(node, row))
+    assert sorted(sizes) == [0] * 7 + [row.size]
 
 
 def in_processes(count: int, act: Callable[[int], object]) -> list[Any]:

@@ -18,7 +18,7 @@ from warmstart.host import space
 from warmstart.host.deadline import after
 from warmstart.host.files import DiskFailed, opened_dir
 from warmstart.host.space import Reservation
-from warmstart.seed.fetch import get
+from warmstart.seed.node_cache import get
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 

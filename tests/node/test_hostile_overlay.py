@@ -20,13 +20,12 @@ from pathlib import Path
 import pytest
 
 from tests.lib.meddling import meddling, stopped
-from tests.lib.overlay_place import JOB, SUBDIR, Node, Run, a_node, content, tried
+from tests.lib.overlay_place import JOB, SUBDIR, Copy, Node, Run, a_node, content, tried
 from tests.lib.privileges import drop_to
 from tests.lib.processes import wait_until
 from warmstart.harvest.collect import Collected
 from warmstart.host import linux, untrusted
 from warmstart.host.identity import Identity
-from warmstart.seed.node_cache import Copy
 from warmstart.seed.overlay_end import CacheInUse
 
 pytestmark = pytest.mark.usefixtures("capable_host")

@@ -20,14 +20,13 @@ import pytest
 
 from tests.lib.privileges import drop_to
 from tests.lib.requirements import need_root_and_mksquashfs
-from warmstart.caches.store.layout import Namespace
 from warmstart.caches.store.listing import Row
+from warmstart.caches.store.look import Layer
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
 from warmstart.seed.client import JobClient
-from warmstart.seed.node_cache import Copy
 
 pytestmark = pytest.mark.threat(28)
 JOB = Identity("a job", 64201, 64201)
@@ -127,9 +126,9 @@ def test_extraction(base: Path, cache: int) -> None:
     row = Row("ab" * 32, os.path.getsize(bundle), 1, "a", 1, 7, 0)
     (base / f"{row.sha256}.sqsh").hardlink_to(bundle)
     (base / f"{row.sha256}.json").write_text("[]\n" + json.dumps({"e": {"e.nbi": [SIZE, "0" * 64, 17]}}))
-    copy = Copy(Namespace("/store", "user-1", "numba", "ns"), row, str(base))
+    layer = Layer("user-1", row, ["e"])
     client = JobClient(JOB, VALIDATOR)
-    extraction = threading.Thread(target=client.unpack, args=([copy], [["e"]], cache, "numba", after(60)))
+    extraction = threading.Thread(target=client.unpack, args=(str(base), [layer], cache, "numba", after(60)))
     extraction.start()
     pid = unsquashfs()
     os.kill(pid, signal.SIGSTOP)

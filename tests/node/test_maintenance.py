@@ -25,8 +25,7 @@ from warmstart.host.files import opened_dir
 from warmstart.queue import Queue
 from warmstart.run import state as runs
 from warmstart.run.state import Run
-from warmstart.seed import eviction
-from warmstart.seed import fetch as fetching
+from warmstart.seed import eviction, node_cache
 
 pytestmark = pytest.mark.usefixtures("capable_host", "busy")
 
@@ -176,7 +175,8 @@ def test_copies_are_pruned_and_their_use_is_told_to_the_store(base: Path) -> Non
 def fetch(node: Host, row: Row) -> Path:
     with node.client() as store:
         directory, where = node.paths.bundles, node.namespace()
-        return Path(fetching.get(directory, where, row, store=store, most_bytes=1 << 30, deadline=after(60)).path)
+        node_cache.get(directory, where, row, store=store, most_bytes=1 << 30, deadline=after(60))
+    return Path(node_cache.path_of(directory, row.sha256))
 
 
 @pytest.mark.threat(22)

@@ -16,15 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.lib.overlay_place import JOB, MTIME_NS, SUBDIR, Node, Run, a_node, content, tried
+from tests.lib.overlay_place import JOB, MTIME_NS, SUBDIR, Copy, Node, Run, a_node, content, tried
 from tests.lib.whiteouts import PATHS, RULES, grouped, merged
 from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir
-from warmstart.seed import eviction, mounts, overlay_end
+from warmstart.seed import eviction, node_cache, overlay_end
 from warmstart.seed.eviction import Keep
 from warmstart.seed.layers import visible
-from warmstart.seed.node_cache import Copy
 from warmstart.seed.overlay_end import CacheInUse
 
 pytestmark = pytest.mark.usefixtures("capable_host")
@@ -197,7 +196,7 @@ def test_eight_prologs_mount_a_bundle_once(node: Node) -> None:
             if not pid:
                 status = 1
                 try:
-                    (fd,) = mounts.mounted(node.layers, [copy.path], after(20))
+                    (fd,) = node_cache.mounted(node.layers, [copy.path], after(20))
                     status = 0 if os.listdir(f"/proc/self/fd/{fd}") else 1
                 finally:
                     os._exit(status)
@@ -214,12 +213,12 @@ def test_a_prolog_waits_for_another_that_mounts_until_its_deadline(node: Node) -
     with opened_dir(node.layers) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(OSError, match="still mounting"):
-            mounts.mounted(node.layers, [copy.path], after(0.02))
+            node_cache.mounted(node.layers, [copy.path], after(0.02))
 
 
 def unmount(node: Node, copy: Copy) -> None:
-    with mounts.exclusive(node.layers, after(5)) as fd:
-        mounts.unmount(fd, copy.row.sha256)
+    with node_cache.exclusive(node.layers, after(5)) as fd:
+        eviction.unmount(fd, copy.row.sha256)
 
 
 def loop_devices(copy: Copy) -> list[str]:
@@ -243,12 +242,12 @@ def test_maintenance_keeps_what_a_job_has(node: Node) -> None:
     assert os.listdir(node.layers) == []
     assert len(loop_devices(copy)) == 1
     os.utime(copy.path, (before - 7200, before - 7200))
-    assert [use.at >= before for use in eviction.uses(copy.directory)] == [True]
+    assert [at >= before for _, _, at in eviction.uses(copy.directory, "/store")] == [True]
     Path("/proc/sys/vm/drop_caches").write_text("3")
     assert run.as_job(lambda: len(Path("big").read_bytes())) == 300_000
     run.take_down()
     assert loop_devices(copy) == []
-    assert [use.at >= before for use in eviction.uses(copy.directory)] == [False]
+    assert [at >= before for _, _, at in eviction.uses(copy.directory, "/store")] == [False]
     assert eviction.prune(copy.directory, node.layers, Keep(0), before + 7200) > 300_000
     assert not Path(copy.path).exists()
     assert node.mounts() == []
@@ -274,13 +273,13 @@ def test_what_no_job_has_needed_for_an_hour_is_unmounted(node: Node) -> None:
 
 def mount(node: Node, copy: Copy) -> None:
     """Mount a copy as a prolog does that then shows it to a job."""
-    os.close(*mounts.mounted(node.layers, [copy.path], after(5)))
+    os.close(*node_cache.mounted(node.layers, [copy.path], after(5)))
 
 
 @pytest.mark.threat(27)
 def test_mounts_are_bounded_for_each_user_and_for_the_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounts, "MOST_OF_SCOPE", 3, raising=False)
-    monkeypatch.setattr(mounts, "MOST_MOUNTED", 5, raising=False)
+    monkeypatch.setattr(eviction, "MOST_OF_SCOPE", 3)
+    monkeypatch.setattr(eviction, "MOST_MOUNTED", 5)
     made = {
         (scope, number): node.bundle({f"{scope}{number}": b"x"}, scope)
         for scope, count in (("user-1-a", 5), ("user-2-b", 2), ("user-3-c", 3))
@@ -304,12 +303,12 @@ def test_mounts_are_bounded_for_each_user_and_for_the_node(node: Node, monkeypat
 
 @pytest.mark.threat(27)
 def test_a_mount_that_is_about_to_be_shown_stays(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounts, "MOST_OF_SCOPE", 1, raising=False)
-    monkeypatch.setattr(mounts, "MOST_MOUNTED", 1, raising=False)
+    monkeypatch.setattr(eviction, "MOST_OF_SCOPE", 1)
+    monkeypatch.setattr(eviction, "MOST_MOUNTED", 1)
     shown, opened, last = (node.bundle({name: b"x"}, "user-1-a") for name in "abc")
     run = node.run("1.aaaaaaaa")
     run.show(shown)
-    roots = mounts.mounted(node.layers, [opened.path], after(5))
+    roots = node_cache.mounted(node.layers, [opened.path], after(5))
     mount(node, last)
     assert names_in(node.layers) == sorted([opened.row.sha256, last.row.sha256])
     with opened_dir(".", roots[0]) as root:

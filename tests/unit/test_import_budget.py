@@ -66,7 +66,7 @@ def test_a_cache_that_is_all_mounted_starts_no_programs() -> None:
     mounted = (
         "import types; warmstart.steps.seed._Seeding.finish(types.SimpleNamespace(_warm=[], _vote=None, _profiles=[]))"
     )
-    modules = ("warmstart.steps.seed", "warmstart.seed.overlay", "warmstart.seed.mounts", "warmstart.seed.node_cache")
+    modules = ("warmstart.steps.seed", "warmstart.seed.overlay", "warmstart.seed.node_cache")
     assert "subprocess" not in imported(*modules, then=mounted)
 
 

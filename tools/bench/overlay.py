@@ -16,15 +16,14 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from tests.lib.overlay_place import JOB, Node, Run, a_node
+from tests.lib.overlay_place import JOB, Copy, Node, Run, a_node
 from tests.lib.teardown import unmount
 from tools.bench.clock import in_turns
 from tools.bench.figures import Figure, Series
 from tools.bench.seeding import a_cache
 from warmstart.host import linux
 from warmstart.host.deadline import after
-from warmstart.seed import mounts
-from warmstart.seed.node_cache import Copy
+from warmstart.seed import node_cache
 
 SIZE = 1000  # bytes of a file that is written
 LARGE = 64 << 20
@@ -76,7 +75,7 @@ def _twice(work: Work, place: Path) -> float:
 
 @contextmanager
 def _squashfs_alone(node: Node, copy: Copy) -> Iterator[Path]:
-    os.close(mounts.mounted(node.layers, [copy.path], after(10))[0])
+    os.close(node_cache.mounted(node.layers, [copy.path], after(10))[0])
     yield Path(node.layers) / copy.row.sha256
 
 

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.lib.overlay_place import JOB, SUBDIR, Node, Run, a_node
+from tests.lib.overlay_place import JOB, SUBDIR, Copy, Node, Run, a_node
 from tools.bench.clock import in_turns, timed
 from tools.bench.figures import Figure, Series
 from warmstart.harvest.collect import HarvestLimits, Stage, collect_overlay
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.seed import overlay_end
-from warmstart.seed.node_cache import Copy
 
 SEEDED, NEW = 5_000, 200
 

@@ -178,7 +178,7 @@ def _trial_directory(parent: str) -> Iterator[str]:
 
 def _show(parent: str, name: str) -> _Shown:
     """Pack a bundle, mount it and show it as a job's cache."""
-    from warmstart.seed import mounts
+    from warmstart.seed import node_cache
 
     enter_new()
     base = f"{parent}/{name}"
@@ -188,8 +188,8 @@ def _show(parent: str, name: str) -> _Shown:
         try:
             bundle = f"{base}/bundles/one.sqsh"
             os.close(pack(f"{base}/entries", bundle, after(SECONDS)))
-            layers = mounts.mounted(f"{base}/layers", [bundle], after(SECONDS))
-            with overlay.JobIds(Identity("nobody", 65534, 65534)) as nobody:
+            layers = node_cache.mounted(f"{base}/layers", [bundle], after(SECONDS))
+            with overlay.job_ids(Identity("nobody", 65534, 65534)) as nobody:
                 mapped = overlay.show(run, "x", layers, [], nobody)
         except WarmstartError as error:
             return _Shown(str(error), mapped=False, change=VOLUME if mount_of(base).kind == "overlay" else LOAD)

@@ -13,13 +13,6 @@ PAUSE_SHARE = 0.05  # then this part of the time waited so far,
 LONGEST_PAUSE_S = 5.0  # and never more than this; chance makes each up to half longer or shorter
 
 
-def uptime_s() -> float:
-    """Return for how long this machine, or this container, has been up: since its process 1 began."""
-    with open("/proc/1/stat", "rb", buffering=0) as file:  # proc_pid_stat(5), field 22: in clock ticks since boot
-        began = int(file.read().rpartition(b")")[2].split()[19])
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - began / os.sysconf("SC_CLK_TCK")
-
-
 class Deadline(NamedTuple):
     """A point in time, in seconds of `time.monotonic()`."""
 

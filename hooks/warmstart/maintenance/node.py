@@ -25,7 +25,6 @@ from warmstart import plan
 from warmstart.attempts import endings
 from warmstart.audit import events
 from warmstart.caches.store import gc
-from warmstart.caches.store.layout import Namespace
 from warmstart.ending import release
 from warmstart.ending.release import Orphan
 from warmstart.ending.waiting import ENDINGS
@@ -216,10 +215,7 @@ class _NodeMaintenance:
 
     def _uses(self) -> int:
         session = self._session
-        uses = [
-            (Namespace(session.store.path, *use.place), use.sha256, use.at)
-            for use in eviction.uses(session.paths.bundles)
-        ]
+        uses = eviction.uses(session.paths.bundles, session.store.path)
         recorded = session.store.worker.run(session.store_deadline(), gc.record_uses, uses) if uses else 0
         return recorded + self._notes()
 

@@ -32,8 +32,7 @@ from warmstart.host.remove import remove_tree
 from warmstart.host.space import Reservation
 from warmstart.profiles import registry
 from warmstart.profiles.contract import is_whole
-from warmstart.seed import fetch, layers, mounts, node_cache, overlay
-from warmstart.seed.overlay import JobIds
+from warmstart.seed import layers, node_cache, overlay
 from warmstart.session import Session
 from warmstart.store.client import StoreClient
 
@@ -130,11 +129,10 @@ def _packed(
 def _pack_in(
     stage: str, store: StoreClient, where: Namespace, parts: Sequence[Part], deadline: Deadline
 ) -> Iterator[tuple[int, list[Row], Entries]]:
-    copies = [
-        fetch.get(f"{stage}/bundles", where, part.row, store=store, most_bytes=MOST_BYTES, deadline=deadline)
-        for part in parts
-    ]
-    files = [node_cache.entries_of(copy.directory, copy.row.sha256) for copy in copies]
+    copies = f"{stage}/bundles"
+    for part in parts:
+        node_cache.get(copies, where, part.row, store=store, most_bytes=MOST_BYTES, deadline=deadline)
+    files = [node_cache.entries_of(copies, part.row.sha256) for part in parts]
     shown = layers.visible(files, [part.names for part in parts]).entries
     # Jobs choose names, so a name may be a file in one bundle and a directory in another: both stay out.
     taken = [number for number, part in enumerate(parts) if len(shown[number]) == len(part.names)]
@@ -143,9 +141,10 @@ def _pack_in(
         return
     hidden = layers.visible([files[number] for number in taken], [parts[number].names for number in taken]).hidden
     view, out = f"{stage}/cache/{_VIEW}", f"{stage}/bundle.sqsh"
-    with opened_dir(stage) as top, Reservation(top) as space, JobIds(ROOT) as root:
+    with opened_dir(stage) as top, Reservation(top) as space, overlay.job_ids(ROOT) as root:
         os.makedirs(view, mode=0o700)
-        roots = mounts.mounted(f"{stage}/layers", [copies[number].path for number in taken], deadline)
+        paths = [node_cache.path_of(copies, parts[number].row.sha256) for number in taken]
+        roots = node_cache.mounted(f"{stage}/layers", paths, deadline)
         try:
             overlay.show(top, _VIEW, roots, hidden, root)
         finally:

@@ -6,14 +6,15 @@ and kill these processes, but not trace them: the real uid is the validator's (d
 
 from __future__ import annotations
 
+from warmstart.caches.store.look import Layer
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import DiskFailed
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
 from warmstart.lean import Sequence
+from warmstart.seed import node_cache
 from warmstart.seed.extract import Source, extract, make_directory, restore_times
-from warmstart.seed.node_cache import Copy
 
 ROOMS = ("warmstart.seed.extract:",)
 
@@ -25,20 +26,19 @@ class JobClient:
         self._identity = identity
         self._real_uid = validator.uid
 
-    def unpack(
-        self, copies: Sequence[Copy], names: Sequence[Sequence[str]], cache: int, subdir: str, deadline: Deadline
-    ) -> None:
-        """Extract entries of these copies into `subdir` of the cache, named after their profile.
+    def unpack(self, bundles: str, layers: Sequence[Layer], cache: int, subdir: str, deadline: Deadline) -> None:
+        """Extract the entries of layers, whose copies are in `bundles`, into `subdir` of the cache: their profile's.
 
         Modes and times are restored. Raises `DiskFailed`, `ProgramTooSlow` or `BundleDamaged`; the caller then removes
         `subdir`.
         """
         times: dict[str, int] = {}
         sources = []
-        for copy, entries in zip(copies, names, strict=True):
-            files = copy.entries(entries)
-            own = {path: file.mtime_ns for entry in entries for path, file in files[entry].items()}
-            sources.append(Source(copy.path, None if len(entries) == len(files) else list(own)))
+        for _, row, names in layers:
+            files = node_cache.entries_of(bundles, row.sha256, names)
+            own = {path: file.mtime_ns for entry in names for path, file in files[entry].items()}
+            path = node_cache.path_of(bundles, row.sha256)
+            sources.append(Source(path, None if len(names) == len(files) else list(own)))
             times.update(own)
         extract(sources, cache, subdir, self._identity, self._real_uid, deadline)
         try:

@@ -7,18 +7,17 @@ came in vain nothing stays.
 from __future__ import annotations
 
 import os
-import time
 
 from warmstart.caches.store import client
 from warmstart.caches.store.bundles import BundleDamaged
 from warmstart.caches.store.layout import Entries, Namespace
 from warmstart.caches.store.listing import Row
-from warmstart.errors import ResourceError
 from warmstart.host import space
-from warmstart.host.deadline import Deadline, jittered, uptime_s
+from warmstart.host.deadline import Deadline
 from warmstart.host.files import (
     DiskFailed,
     closing,
+    disk_errors,
     ensure_dir,
     is_at,
     opened_dir,
@@ -28,35 +27,18 @@ from warmstart.host.files import (
 )
 from warmstart.host.identity import WorkerSilent
 from warmstart.lean import dumps, suppress
-from warmstart.seed.node_cache import ABOUT, BUNDLE, FETCHING, Copy, here
+from warmstart.seed.node_cache import ABOUT, BUNDLE, FETCHING, FetchOverBudget, is_here
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import StoreFailed
 
-JUST_BOOTED_S = 900.0  # of uptime
-SPREAD_S = 2.0
-_is_spread = False
 
-
-class FetchOverBudget(ResourceError):
-    """A bundle is not on the node, and its fetch takes more bytes or time than there are."""
-
-    code = "fetch-over-budget"
-    template = "bundle {bundle}: {problem}"
-    hint = "later jobs go on with what came; raise seed.fetch_budget in the policy, or what nodes keep of its kind"
-
-
-def get(directory: str, where: Namespace, row: Row, *, store: StoreClient, most_bytes: int, deadline: Deadline) -> Copy:
-    """Return the node's copy of a bundle, which is fetched if there is none, and nobody else does.
-
-    Raises `FetchOverBudget` if the fetch takes more than `most_bytes`, is not complete at the deadline, or another job
-    is still at it; `OSError` and `DiskFailed` if the node's disk fails, and the errors of the store.
-    """
-    if copy := here(directory, where, row):
-        return copy
+def get(  # noqa: PLR0917 - as `node_cache.get`
+    directory: str, where: Namespace, row: Row, store: StoreClient, most_bytes: int, deadline: Deadline
+) -> int:
+    """Fetch a bundle that was not there, if nobody else does; as `node_cache.get`."""
     if row.size > most_bytes:
         problem = f"it has {row.size} bytes, but only {most_bytes} may still be fetched"
         raise FetchOverBudget(bundle=row.sha256, problem=problem)
-    _spread(deadline)
     ensure_dir(directory, 0o700)
     flags, temp = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, row.sha256 + FETCHING
     with opened_dir(directory) as dir_fd:
@@ -65,22 +47,14 @@ def get(directory: str, where: Namespace, row: Row, *, store: StoreClient, most_
                 if not wait_flock(fd, deadline):
                     problem = "another job of this node was still fetching it at the deadline"
                     raise FetchOverBudget(bundle=row.sha256, problem=problem)
-                copy, is_ours = here(directory, where, row), is_at(fd, temp, dir_fd)
-                if copy and is_ours:
-                    unlink_if_there(temp, dir_fd)
-                if copy:
-                    return copy
-                if is_ours:  # else another job has given it up
+                is_ours = is_at(fd, temp, dir_fd)  # else another job has given it up, or brought it
+                if is_here(directory, row):
+                    if is_ours:
+                        unlink_if_there(temp, dir_fd)
+                    return 0
+                if is_ours:
                     _fill(dir_fd, fd, where, row, store, deadline)
-                    return Copy(where, row, directory, row.size)
-
-
-def _spread(deadline: Deadline) -> None:
-    """Pause a moment before the first fetch on a node that has just started: many that do lack the same bundles."""
-    global _is_spread  # noqa: PLW0603 - of this hook
-    if not _is_spread and uptime_s() < JUST_BOOTED_S:
-        time.sleep(jittered(min(SPREAD_S, deadline.left() / 5) / 1.5))
-    _is_spread = True
+                    return row.size
 
 
 def _fill(  # noqa: PLR0917 - where to, and what
@@ -112,11 +86,9 @@ def _reserve(fd: int, row: Row) -> None:
 
     The file stays as long as it is: its length says how much has come.
     """
-    try:
+    with disk_errors(f"bundle {row.sha256}"):
         is_held = space.allocate(fd, row.size, keep_length=True)
         left = space.room(fd) - (0 if is_held else row.size)
-    except OSError as error:
-        raise DiskFailed(what=f"bundle {row.sha256}", problem=error.strerror) from error
     if left <= 0:
         raise DiskFailed(what=f"bundle {row.sha256}", problem=space.no_room(fd, row.size))
 

@@ -26,7 +26,7 @@ from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import ensure_dir, opened_dir
 from warmstart.host.identity import Identity
-from warmstart.lean import Iterator, Sequence, contextmanager, suppress
+from warmstart.lean import Iterator, NamedTuple, Sequence, contextmanager, suppress
 from warmstart.paths import SEED
 
 MOST_WHITEOUTS = 20_000  # a namespace that needs more should be compacted; until then it is extracted
@@ -49,28 +49,25 @@ class OverlayUnavailable(ResourceError):
     hint = "check that the kernel has overlay, squashfs and loop devices (/dev/loop-control); jobs start slower"
 
 
-class JobIds:
-    """A job's uid and gid, and the user namespace that maps root's files to them in all overlays of the job.
+class JobIds(NamedTuple):
+    """A job's uid and gid, and the user namespace that maps root's files to them in all overlays of the job."""
 
-    The namespace is made at its first use. On exit from the `with` statement its descriptor is closed.
-    """
+    uid: int
+    gid: int
+    namespace: int  # descriptor; -1 if the kernel gives none
 
-    def __init__(self, job: Identity) -> None:
-        self.uid, self.gid = job.uid, job.gid
-        self._namespace = -1
 
-    def __enter__(self) -> JobIds:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._namespace >= 0:
-            os.close(self._namespace)
-
-    def namespace(self) -> int:
-        """Return a descriptor of the user namespace; the caller must not close it. Raises `OSError`."""
-        if self._namespace < 0:
-            self._namespace = linux.user_namespace(self.uid, self.gid)
-        return self._namespace
+@contextmanager
+def job_ids(job: Identity) -> Iterator[JobIds]:
+    """Yield the ids of a job, whose namespace is there for a `with`."""
+    namespace = -1
+    with suppress(OSError):
+        namespace = linux.user_namespace(job.uid, job.gid)
+    try:
+        yield JobIds(job.uid, job.gid, namespace)
+    finally:
+        if namespace >= 0:
+            os.close(namespace)
 
 
 def show(run_fd: int, subdir: str, layers: Sequence[int], hidden: Sequence[str], job: JobIds) -> bool:
@@ -83,16 +80,17 @@ def show(run_fd: int, subdir: str, layers: Sequence[int], hidden: Sequence[str],
     Raises `OverlayUnavailable` if the overlay cannot be mounted, and leaves nothing of it.
     """
     try:
-        with suppress(OSError):  # there is no cheaper probe for id-mapping than the attempt
-            return _show(run_fd, subdir, layers, hidden, job, mapped=True)
-        return _show(run_fd, subdir, layers, hidden, job, mapped=False)
+        if job.namespace >= 0:
+            with suppress(OSError):  # there is no cheaper probe for id-mapping than the attempt
+                _show(run_fd, subdir, layers, hidden, job)
+                return True
+        _show(run_fd, subdir, layers, hidden, job._replace(namespace=-1))
+        return False
     except OSError as error:
         raise OverlayUnavailable(profile=subdir, problem=error.strerror or str(error)) from error
 
 
-def _show(  # noqa: PLR0917 - the arguments of `show`, and whether to map ids
-    run_fd: int, subdir: str, layers: Sequence[int], hidden: Sequence[str], job: JobIds, mapped: bool
-) -> bool:
+def _show(run_fd: int, subdir: str, layers: Sequence[int], hidden: Sequence[str], job: JobIds) -> None:
     ensure_dir(SEED, 0o700, run_fd)
     with opened_dir(SEED, run_fd) as seed:
         os.mkdir(subdir, 0o700, dir_fd=seed)
@@ -101,7 +99,7 @@ def _show(  # noqa: PLR0917 - the arguments of `show`, and whether to map ids
                 for name in ("work", "merged", "upper"):
                     os.mkdir(name, 0o700)
                 os.chown("upper", job.uid, job.gid)
-                with _attached(layers, job if mapped else None) as names:
+                with _attached(layers, job.namespace) as names:
                     if hidden:
                         _make_whiteouts(hidden, job)
                         names.insert(0, WHITEOUTS)
@@ -114,12 +112,11 @@ def _show(  # noqa: PLR0917 - the arguments of `show`, and whether to map ids
 
             remove_tree(seed, subdir, after(REMOVAL_S))
             raise
-    return mapped
 
 
 @contextmanager
-def _attached(layers: Sequence[int], job: JobIds | None) -> Iterator[list[str]]:
-    """Attach a clone of each layer for a `with`, id-mapped if `job` is given; yield paths to them.
+def _attached(layers: Sequence[int], namespace: int) -> Iterator[list[str]]:
+    """Attach a clone of each layer for a `with`, with the ids of a namespace, if there is one; yield paths to them.
 
     An overlay takes only layers that are attached. A directory for each would have to be made and removed.
     """
@@ -128,8 +125,8 @@ def _attached(layers: Sequence[int], job: JobIds | None) -> Iterator[list[str]]:
     try:
         for layer in layers:
             clones.append(linux.clone(layer))
-            if job:
-                linux.map_ids(clones[-1], job.namespace())
+            if namespace >= 0:
+                linux.map_ids(clones[-1], namespace)
             linux.attach(clones[-1], LAYERS)
             linux.make_private(LAYERS)
         yield [linux.proc_path(clone) for clone in clones]
@@ -145,19 +142,14 @@ def _make_whiteouts(hidden: Sequence[str], job: JobIds) -> None:
     """Make a whiteout at each path. The job owns the parents: a merged directory has the owner of its topmost one."""
     if len(hidden) > MOST_WHITEOUTS:
         raise OSError(errno.E2BIG, f"{len(hidden)} files of its bundles must be hidden, the limit is {MOST_WHITEOUTS}")
-    made = {""}
-    _make_folder(WHITEOUTS, job)
+    made: set[str] = set()
     for path in hidden:
         folders = path.split("/")[:-1]
-        for depth in range(1, len(folders) + 1):
-            folder = "/".join(folders[:depth])
+        for depth in range(len(folders) + 1):
+            folder = "/".join([WHITEOUTS, *folders[:depth]])
             if folder not in made:
-                _make_folder(f"{WHITEOUTS}/{folder}", job)
+                os.mkdir(folder, 0o755)
+                os.chmod(folder, 0o755)  # whatever the umask is
+                os.chown(folder, job.uid, job.gid)
                 made.add(folder)
         os.mknod(f"{WHITEOUTS}/{path}", stat.S_IFCHR, os.makedev(0, 0))
-
-
-def _make_folder(path: str, job: JobIds) -> None:
-    os.mkdir(path, 0o755)
-    os.chmod(path, 0o755)  # whatever the umask is
-    os.chown(path, job.uid, job.gid)

@@ -12,9 +12,9 @@ import time
 from warmstart.errors import ResourceError
 from warmstart.host import linux
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import PATH, mount_id, opened_dir
+from warmstart.host.files import PATH, closing, mount_id, opened_dir
 from warmstart.host.remove import remove_tree
-from warmstart.host.untrusted import TurnedAway, open_directory
+from warmstart.host.untrusted import opened_of_job
 from warmstart.lean import Iterator, NamedTuple, contextmanager, suppress
 from warmstart.paths import SEED
 
@@ -45,15 +45,15 @@ def opened_overlay(run_fd: int, profile: str, freeze: Deadline | None) -> Iterat
     With `freeze` None it is left to its job, which runs, as it is. Raises `CacheInUse` if a process still has a file
     open for writing at that deadline.
     """
-    with _opened(run_fd, profile) as opened:
-        if opened is None:
-            yield None
-            return
-        profile_dir, merged = opened
+    merged = _merged(run_fd, profile)
+    if merged is None:
+        yield None
+        return
+    with closing(merged):
         if freeze and not _make_read_only(merged, freeze):
             problem = "writes to the job's cache; nothing of it is harvested"
             raise CacheInUse(what=f"profile {profile}", problem=problem)
-        with opened_dir("upper", profile_dir) as upper, opened_dir(".", merged) as root:
+        with opened_dir(f"{SEED}/{profile}/upper", run_fd) as upper, opened_dir(".", merged) as root:
             yield OpenedOverlay(upper, root)
 
 
@@ -88,27 +88,24 @@ def take_down(run_fd: int) -> list[str]:
     run's tree; that removes the mount points and so detaches the mounts in other jobs' namespaces. Can be repeated,
     and handles whatever an interrupted prolog left.
     """
-    return [subdir for subdir in _subdirs(run_fd) if not _take_one_down(run_fd, subdir)]
+    try:
+        with opened_dir(SEED, run_fd) as seed:
+            subdirs = sorted(os.listdir(seed))
+    except FileNotFoundError:
+        return []
+    return [subdir for subdir in subdirs if not _take_one_down(run_fd, subdir)]
 
 
 def _take_one_down(run_fd: int, subdir: str) -> bool:
     """Unmount one overlay; return whether it was unused."""
-    with _opened(run_fd, subdir) as opened:
-        if opened is None:
-            return True
-        with suppress(OSError):  # the disk below fails: unmount it all the same
-            _make_read_only(opened[1], after(LAST_TRY_S))
+    merged = _merged(run_fd, subdir)
+    if merged is None:
+        return True
+    with closing(merged), suppress(OSError):  # the disk below fails: unmount it all the same
+        _make_read_only(merged, after(LAST_TRY_S))
     unused = _unmount_from_cache(run_fd, subdir)
-    with opened_dir(SEED, run_fd) as seed, opened_dir(subdir, seed) as profile_dir:
+    with opened_dir(f"{SEED}/{subdir}", run_fd) as profile_dir:
         return linux.unmount("merged", profile_dir) and unused
-
-
-def _subdirs(run_fd: int) -> list[str]:
-    try:
-        with opened_dir(SEED, run_fd) as seed:
-            return sorted(os.listdir(seed))
-    except FileNotFoundError:
-        return []
 
 
 def discard(run_fd: int, subdir: str) -> None:
@@ -124,33 +121,18 @@ def _unmount_from_cache(run_fd: int, subdir: str) -> bool:
     The job controls everything below `cache`, so the mount point may be covered or gone. Whatever stays mounted is
     detached with the removal of the tree.
     """
-    try:
-        cache = open_directory("cache", run_fd, mount_id(run_fd))
-    except TurnedAway:
-        return True
-    try:
+    with suppress(OSError), opened_of_job("cache", run_fd) as cache:
         return linux.unmount(subdir, cache)
-    except OSError:
-        return True
-    finally:
-        os.close(cache)
+    return True
 
 
-@contextmanager
-def _opened(run_fd: int, subdir: str) -> Iterator[tuple[int, int] | None]:
-    """Open `.seed/<subdir>` and, with O_PATH, the root of its overlay; yields None if none is mounted."""
-    if not was_shown(run_fd, subdir):
-        yield None
-        return
-    with opened_dir(SEED, run_fd) as seed, opened_dir(subdir, seed) as profile_dir:
-        try:
-            merged = os.open("merged", PATH, dir_fd=profile_dir)
-        except FileNotFoundError:
-            merged = -1
-        if merged < 0:
-            yield None
-            return
-        try:
-            yield None if mount_id(merged) == mount_id(profile_dir) else (profile_dir, merged)
-        finally:
-            os.close(merged)
+def _merged(run_fd: int, subdir: str) -> int | None:
+    """Return a descriptor (O_PATH) of the root of the overlay below `.seed/<subdir>`; None if none is mounted."""
+    try:
+        merged = os.open(f"{SEED}/{subdir}/merged", PATH, dir_fd=run_fd)
+    except FileNotFoundError:
+        return None
+    if mount_id(merged) == mount_id(run_fd):
+        os.close(merged)
+        return None
+    return merged

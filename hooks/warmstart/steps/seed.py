@@ -18,23 +18,23 @@ import time
 from warmstart.caches.store import client
 from warmstart.caches.store.layout import MOST_BYTES, Namespace
 from warmstart.caches.store.listing import Row
-from warmstart.caches.store.look import Found, Layer, Want, own_failure
+from warmstart.caches.store.look import Found, Want, own_failure
 from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import DiskFailed, mount_id, opened_dir
+from warmstart.host.files import DiskFailed, disk_errors, opened_dir
 from warmstart.host.identity import Identity
-from warmstart.host.untrusted import TurnedAway, open_directory
+from warmstart.host.untrusted import opened_of_job
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, suppress
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
 from warmstart.run.state import Caches, Run, Seeded, SeededBundle
+from warmstart.seed import node_cache
 from warmstart.steps.contract import CacheFailed, Context, Outcome
 from warmstart.store.layout import StoreFailed
 
 if TYPE_CHECKING:
     from warmstart.seed.client import JobClient
-    from warmstart.seed.node_cache import Copy
     from warmstart.seed.overlay import JobIds
     from warmstart.seed.vote import Proposed, Vote
     from warmstart.store.barrier import Barrier
@@ -81,21 +81,28 @@ class _Cache:
         self.namespace = host_facts.namespace(profile, facts)
         self.is_agreed = is_agreed  # all nodes of the job show it, or none
         self.cold = NOTHING_PUBLISHED  # why; "" once it may be warm
-        self.found = Found([], [], False, 0, {}, {})
-        self.copies: list[Copy] = []  # of the bundles to show, topmost first
-        self.entries: list[list[str]] | None = None  # of each; None: all that their rows give, by no name
+        self.found = Found([], [], False, 0, {}, {})  # which bundles to show; they are on the node once it is mounted
+        self.fetched = 0  # bytes
         self.way = ""  # "overlay" or "extraction", once the job sees it
         self.is_mapped = False
         self.started = time.monotonic()
 
+    def take(self, names: list[list[str]]) -> None:
+        """Give the job these entries of each bundle."""
+        layers = [layer._replace(names=own) for layer, own in zip(self.found.layers, names, strict=True)]
+        self.found = self.found._replace(layers=layers, is_named=True)
+
     @property
     def seeded(self) -> Seeded:
         """What the job was given."""
-        given = []
-        for number, copy in enumerate(() if self.cold else self.copies):
-            names, more = ([], copy.row.number) if self.entries is None else (self.entries[number], 0)
-            given.append(SeededBundle(copy.where.scope, copy.row.sha256, names, more))
-        return Seeded(self.namespace, given, self.found.hidden if given and self.entries is None else [])
+        if self.cold:
+            return Seeded(self.namespace)
+        unnamed = not self.found.is_named
+        given = [
+            SeededBundle(scope, row.sha256, names, row.number if unnamed else 0)
+            for scope, row, names in self.found.layers
+        ]
+        return Seeded(self.namespace, given, self.found.hidden if unnamed else [])
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -217,56 +224,47 @@ class _Seeding:
 
     def _proposed(self, cache: _Cache) -> Proposed:
         """Return what this node can show of a profile."""
-        from warmstart.seed.node_cache import here
         from warmstart.seed.vote import Proposed
 
         left, without = self._bytes, []
         for layer in cache.found.layers:
-            missing = 0 if here(self._context.paths.bundles, self._where(cache, layer), layer.row) else layer.row.size
+            missing = 0 if node_cache.is_here(self._context.paths.bundles, layer.row) else layer.row.size
             if missing > left:
                 without.append(layer.row.sha256)
             else:
                 left -= missing
         return Proposed(cache.namespace, cache.facts, cache.found.listings, without)
 
-    def _where(self, cache: _Cache, layer: Layer) -> Namespace:
-        return Namespace(self._context.policy.paths.store, layer.scope, cache.name, cache.namespace)
-
     def _fetch(self, cache: _Cache) -> None:
-        """Copy the bundles of a profile to this node; leave out those for which there are no bytes, or no time."""
-        from warmstart.seed.node_cache import here
-
+        """Have the bundles of a profile on this node; leave out those for which there are no bytes, or no time."""
         left_out: dict[str, ResourceError] = {}
-        copies: dict[str, Copy] = {}
-        for layer in cache.found.layers:
-            where = self._where(cache, layer)
-            if copy := here(self._context.paths.bundles, where, layer.row) or self._fetched(where, layer.row, left_out):
-                copies[layer.row.sha256] = copy
+        for scope, row, _ in cache.found.layers:
+            where = Namespace(self._context.policy.paths.store, scope, cache.name, cache.namespace)
+            try:
+                fetched = self._get(where, row)
+            except node_cache.FetchOverBudget as error:
+                left_out[row.sha256] = error
+            else:
+                self._bytes -= fetched
+                cache.fetched += fetched
         if cache.found.beyond:
             why = f"an overlay has at most {MOST_LAYERS}; does `warmstart maintain --store` run each night?"
             self._tell_left_out(cache, cache.found.beyond, CacheFailed(profile=cache.name, problem=why))
-        if left_out:
-            why_not = next(iter(left_out.values()))
-            self._tell_left_out(cache, len(left_out), why_not)
-            cache.cold = why_not.code if cache.is_agreed else "" if copies else BUNDLES_LEFT_OUT
-            if not cache.cold and not cache.found.is_named:  # what the others cover is not known
-                wanted = _wanted(cache)._replace(at=cache.found.listings, without=[*left_out])
-                self._look({cache: wanted}, self._context.deadline.within(MOUNTING_SECONDS))
-        layers = [layer for layer in cache.found.layers if layer.row.sha256 in copies]
-        cache.copies = [copies[layer.row.sha256] for layer in layers]
-        cache.entries = [layer.names for layer in layers] if cache.found.is_named else None
+        if not left_out:
+            return
+        why_not = next(iter(left_out.values()))
+        self._tell_left_out(cache, len(left_out), why_not)
+        layers = [layer for layer in cache.found.layers if layer.row.sha256 not in left_out]
+        cache.cold = why_not.code if cache.is_agreed else "" if layers else BUNDLES_LEFT_OUT
+        if not cache.cold and not cache.found.is_named:  # what the others cover is not known
+            wanted = _wanted(cache)._replace(at=cache.found.listings, without=[*left_out])
+            self._look({cache: wanted}, self._context.deadline.within(MOUNTING_SECONDS))
+        else:
+            cache.found = cache.found._replace(layers=layers)
 
-    def _fetched(self, where: Namespace, row: Row, left_out: dict[str, ResourceError]) -> Copy | None:
-        from warmstart.seed.fetch import FetchOverBudget, get
-
+    def _get(self, where: Namespace, row: Row) -> int:
         bundles, store, until = self._context.paths.bundles, self._context.store, self._fetching
-        try:
-            copy = get(bundles, where, row, store=store, most_bytes=self._bytes, deadline=until)
-        except FetchOverBudget as error:
-            left_out[row.sha256] = error
-            return None
-        self._bytes -= copy.fetched
-        return copy
+        return node_cache.get(bundles, where, row, store=store, most_bytes=self._bytes, deadline=until)
 
     def _tell_left_out(self, cache: _Cache, number: int, why: ResourceError) -> None:
         self._context.audit.remark(f"{number} bundles were left out: {why}", cache.name)
@@ -276,9 +274,9 @@ class _Seeding:
         suited = [cache for cache in self._warm if cache.profile.suits_overlay]
         if not suited:
             return
-        from warmstart.seed.overlay import JobIds, OverlayUnavailable
+        from warmstart.seed.overlay import OverlayUnavailable, job_ids
 
-        with JobIds(self._identity) as ids, opened_dir(self._directory) as base:
+        with job_ids(self._identity) as ids, opened_dir(self._directory) as base:
             for cache in suited:
                 with self._cold_on_failure(cache):
                     try:
@@ -288,17 +286,19 @@ class _Seeding:
                         return
 
     def _show(self, cache: _Cache, base: int, ids: JobIds) -> None:
-        from warmstart.seed import mounts, overlay
+        from warmstart.seed import overlay
 
-        entries, hidden = cache.entries, cache.found.hidden
-        if entries is not None:
+        bundles, layers, hidden = self._context.paths.bundles, cache.found.layers, cache.found.hidden
+        names: list[list[str]] | None = None
+        if cache.found.is_named:
             from warmstart.seed.layers import visible
 
-            bundles = [copy.entries(names) for copy, names in zip(cache.copies, entries, strict=True)]
-            entries, hidden = visible(bundles, entries)
+            files = [node_cache.entries_of(bundles, layer.row.sha256, layer.names) for layer in layers]
+            names, hidden = visible(files, [layer.names for layer in layers])
+        paths = [node_cache.path_of(bundles, layer.row.sha256) for layer in layers]
         until = self._context.deadline.within(MOUNTING_SECONDS)
         try:
-            roots = mounts.mounted(self._context.paths.layers, [copy.path for copy in cache.copies], until)
+            roots = node_cache.mounted(self._context.paths.layers, paths, until)
         except OSError as error:
             raise overlay.OverlayUnavailable(profile=cache.name, problem=error.strerror or str(error)) from error
         try:
@@ -306,13 +306,15 @@ class _Seeding:
         finally:
             for root in roots:
                 os.close(root)
-        cache.entries, cache.way = entries, "overlay"
+        if names is not None:
+            cache.take(names)
+        cache.way = "overlay"
 
     def finish(self) -> dict[str, Seeded]:
         """Extract what is not mounted, agree with the job's other nodes, and return what the job was given."""
         for cache in self._warm:
             if not cache.way:
-                with self._cold_on_failure(cache), self._opened_cache(cache) as fd:
+                with self._cold_on_failure(cache), self._opened_cache() as fd:
                     self._extract(cache, fd)
         if self._vote and (agreed := [cache for cache in self._profiles if cache.is_agreed]):
             self._settle(self._vote, agreed)
@@ -323,13 +325,15 @@ class _Seeding:
         return {cache.name: cache.seeded for cache in self._profiles}
 
     def _extract(self, cache: _Cache, fd: int) -> None:
-        if cache.entries is None:
+        bundles = self._context.paths.bundles
+        if not cache.found.is_named:
             from warmstart.seed.layers import given
 
-            cache.entries = given([copy.entries() for copy in cache.copies], cache.found.hidden)
+            files = [node_cache.entries_of(bundles, layer.row.sha256) for layer in cache.found.layers]
+            cache.take(given(files, cache.found.hidden))
         until = self._context.deadline.within(self._budget_s + EXTRACTION_SECONDS)
         try:
-            self._job().unpack(cache.copies, cache.entries, fd, cache.name, until)
+            self._job().unpack(bundles, cache.found.layers, fd, cache.name, until)
         except BaseException:  # a partial profile is worse than none
             self._discard(cache, fd)
             raise
@@ -350,7 +354,7 @@ class _Seeding:
         for cache in agreed:
             if cache.name in against:
                 if not cache.cold:
-                    with self._cold_on_failure(cache), self._opened_cache(cache) as fd:
+                    with self._cold_on_failure(cache), self._opened_cache() as fd:
                         self._discard(cache, fd)
                 cache.cold = against[cache.name]
 
@@ -385,25 +389,18 @@ class _Seeding:
             way=cache.way,
             mapped=cache.is_mapped,
             entries=cache.seeded.number,
-            bundles=len(cache.copies),
-            bundle_ids=[copy.row.sha256 for copy in cache.copies],
-            scopes=sorted({copy.where.scope for copy in cache.copies}),
-            fetched_bytes=sum(copy.fetched for copy in cache.copies),
+            bundles=len(cache.found.layers),
+            bundle_ids=[layer.row.sha256 for layer in cache.found.layers],
+            scopes=sorted({layer.scope for layer in cache.found.layers}),
+            fetched_bytes=cache.fetched,
             ms=round((time.monotonic() - cache.started) * 1000, 3),
         )
 
     @contextmanager
-    def _opened_cache(self, cache: _Cache) -> Iterator[int]:
-        """Open the caches below root's directory. Raises `CacheFailed` if the job's user has replaced them."""
-        with opened_dir(self._directory) as base:
-            try:
-                fd = open_directory("cache", base, mount_id(base))
-            except TurnedAway as turned:
-                raise CacheFailed(profile=cache.name, problem=f"the cache directory: {turned.reason}") from turned
-            try:
-                yield fd
-            finally:
-                os.close(fd)
+    def _opened_cache(self) -> Iterator[int]:
+        """Open the caches below root's directory. Raises `OSError` if the job's user has replaced them."""
+        with opened_dir(self._directory) as base, opened_of_job("cache", base) as fd:
+            yield fd
 
     @contextmanager
     def _cold_on_failure(self, cache: _Cache) -> Iterator[None]:
@@ -428,10 +425,10 @@ def _wanted(cache: _Cache) -> Want:
 def _give_away(run: Run, directory: str) -> DiskFailed | None:
     """Make the job's user the owner of the cache in a directory, and of its directories; the cache itself last."""
     try:
-        with opened_dir(directory) as base, opened_dir("cache", base) as cache:
+        with disk_errors("the job gets no cache"), opened_dir(directory) as base, opened_dir("cache", base) as cache:
             for name in os.listdir(cache):
                 os.chown(name, run.uid, run.gid, dir_fd=cache, follow_symlinks=False)
             os.fchown(cache, run.uid, run.gid)
-    except OSError as error:
-        return DiskFailed(what="the job gets no cache", problem=error.strerror or str(error))
+    except DiskFailed as failure:
+        return failure
     return None

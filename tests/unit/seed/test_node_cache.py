@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -26,10 +25,9 @@ from warmstart.caches.store.listing import Row
 from warmstart.host import copying
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
-from warmstart.seed import eviction, fetch
-from warmstart.seed.eviction import IN_USE_S, Keep, Use
-from warmstart.seed.fetch import FetchOverBudget
-from warmstart.seed.node_cache import Copy, Place
+from warmstart.seed import eviction, node_cache
+from warmstart.seed.eviction import IN_USE_S, Keep
+from warmstart.seed.node_cache import FetchOverBudget
 from warmstart.store.client import StoreClient
 
 WHOLES = "whole-things"
@@ -61,10 +59,14 @@ class Node(NamedTuple):
         os.close(fd)
         return row
 
-    def copy(self, row: Row, *, most: int = 1 << 20, seconds: float = 30) -> Copy:
-        return fetch.get(
-            str(self.directory), self.where, row, store=self.client, most_bytes=most, deadline=after(seconds)
-        )
+    def get(self, row: Row, *, most: int = 1 << 20, seconds: float = 30) -> int:
+        until = after(seconds)
+        return node_cache.get(str(self.directory), self.where, row, store=self.client, most_bytes=most, deadline=until)
+
+    def copy(self, row: Row) -> Path:
+        """Fetch a bundle if it is not there; return the path of its copy."""
+        self.get(row)
+        return Path(node_cache.path_of(str(self.directory), row.sha256))
 
     def names(self) -> set[str]:
         """Return what the directory holds, without the hashes."""
@@ -81,27 +83,27 @@ def node(tmp_path: Path) -> Iterator[Node]:
         yield Node(tmp_path, client)
 
 
-def age(copy: Copy, seconds: float) -> None:
+def age(copy: Path, seconds: float) -> None:
     """Have a copy used so long ago, and all that lies beside it."""
     then = time.time() - seconds
-    for path in Path(copy.directory).glob(f"{copy.row.sha256}*"):
+    for path in copy.parent.glob(f"{copy.stem}*"):
         os.utime(path, (then, then))
 
 
 def test_a_bundle_is_fetched_once(node: Node) -> None:
     row = node.publish("a", "b", content=b"squashfs")
+    assert node.get(row) == 8
     copy = node.copy(row)
-    assert copy == Copy(node.where, row, str(node.directory), 8)
-    assert Path(copy.path).read_bytes() == b"squashfs"
-    assert [*copy.entries(["b"])] == ["a", "b"]
+    assert copy.read_bytes() == b"squashfs"
+    assert [*node_cache.entries_of(str(node.directory), row.sha256, ["b"])] == ["a", "b"]
     with pytest.raises(bundles.BundleDamaged):
-        copy.entries(["c"])
+        node_cache.entries_of(str(node.directory), row.sha256, ["c"])
     assert node.names() == {"sqsh", "json"}
     assert stat.S_IMODE(node.directory.stat().st_mode) == 0o700
-    assert stat.S_IMODE(os.stat(copy.path).st_mode) == 0o444
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o444
     age(copy, HOUR_AGO)
-    assert node.copy(row, most=0) == copy._replace(fetched=0)
-    assert time.time() - os.stat(copy.path).st_mtime < 600
+    assert node.get(row, most=0) == 0
+    assert time.time() - copy.stat().st_mtime < 600
 
 
 def test_another_jobs_fetch_is_waited_for_until_the_deadline(node: Node) -> None:
@@ -111,20 +113,9 @@ def test_another_jobs_fetch_is_waited_for_until_the_deadline(node: Node) -> None
         fcntl.flock(held, fcntl.LOCK_EX)
         held.write("half of another, and longer")
         with pytest.raises(FetchOverBudget, match="another job"):
-            node.copy(row, seconds=0.05)
-    assert Path(node.copy(row).path).read_bytes() == b"whole"  # it has died
+            node.get(row, seconds=0.05)
+    assert node.copy(row).read_bytes() == b"whole"  # it has died
     assert "fetching" not in node.names()
-
-
-def test_nodes_that_boot_together_do_not_fetch_at_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    naps: list[float] = []
-    monkeypatch.setattr(fetch, "uptime_s", lambda: 60.0)
-    monkeypatch.setattr(fetch, "_is_spread", False)
-    monkeypatch.setattr(fetch, "time", SimpleNamespace(sleep=naps.append))
-    rows = [node.publish(name, content=name.encode()) for name in "ab"]
-    for row in rows:
-        node.copy(row)
-    assert [nap <= fetch.SPREAD_S for nap in naps] == [True]
 
 
 @contextmanager
@@ -155,13 +146,13 @@ def test_the_next_job_goes_on_with_a_fetch(node: Node, monkeypatch: pytest.Monke
     row = node.publish("a", content=b"0123456789ab")
     late = pytest.raises(FetchOverBudget, match="8 of 12 bytes came in time")
     with that_stops(monkeypatch, lambda: time.sleep(60)), late:
-        node.copy(row, seconds=1)
+        node.get(row, seconds=1)
     (beginning,) = node.directory.glob("*.fetching")
     assert beginning.read_bytes() == b"01234567"
     (stored,) = (node.base / "store").rglob("*.sqsh")
     stored.chmod(0o600)
     stored.write_bytes(b"not read89ab")
-    assert Path(node.copy(row).path).read_bytes() == b"0123456789ab"
+    assert node.copy(row).read_bytes() == b"0123456789ab"
     assert node.names() == {"sqsh", "json"}
 
 
@@ -202,14 +193,14 @@ def test_the_least_recently_used_copy_goes_first(node: Node) -> None:
     copies = [node.copy(row) for row in rows]
     for copy, seconds in zip(copies, (HOUR_AGO, 3 * HOUR_AGO, 5), strict=True):
         age(copy, seconds)
-    (size,) = {os.stat(copy.path).st_size + os.stat(copy.path.replace(".sqsh", ".json")).st_size for copy in copies}
+    (size,) = {copy.stat().st_size + copy.with_suffix(".json").stat().st_size for copy in copies}
     assert size > 100
     assert node.prune(3 * size) == 0
     assert node.prune(3 * size - 1) == size
-    assert [os.path.exists(copy.path) for copy in copies] == [True, False, True]
-    assert not list(node.directory.glob(f"{copies[1].row.sha256}*"))
+    assert [copy.exists() for copy in copies] == [True, False, True]
+    assert not list(node.directory.glob(f"{copies[1].stem}*"))
     assert node.prune(0) == size
-    assert [os.path.exists(copy.path) for copy in copies] == [False, False, True]
+    assert [copy.exists() for copy in copies] == [False, False, True]
     assert eviction.prune(str(node.base / "none"), str(node.base / "layers"), Keep(0), 0.0) == 0
 
 
@@ -259,12 +250,12 @@ def test_what_the_dead_left_goes(node: Node) -> None:
 def test_where_a_copy_is_from_and_when_it_was_used(node: Node) -> None:
     row = node.publish("a", content=b"x")
     copy = node.copy(row)
-    os.utime(copy.path, (100, 100))
-    assert eviction.uses(copy.directory) == [Use(Place("user-1", "numba", "ns"), row.sha256, 100.0)]
+    os.utime(copy, (100, 100))
+    assert eviction.uses(str(node.directory), node.client.path) == [(node.where, row.sha256, 100.0)]
     for damage in (b"", b"[]", b'{"a": 1}', b"\xff"):
-        (node.directory / f"{copy.row.sha256}.json").write_bytes(damage)
-        assert eviction.uses(copy.directory) == []
-    assert eviction.uses(str(node.base / "none")) == []
+        copy.with_suffix(".json").write_bytes(damage)
+        assert eviction.uses(str(node.directory), "/store") == []
+    assert eviction.uses(str(node.base / "none"), "/store") == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 3 * 3600), st.integers(0, 50)), max_size=6), st.integers(0, 200))

@@ -26,7 +26,7 @@ from warmstart.host.files import DiskFailed
 from warmstart.profiles import facts, registry
 from warmstart.queue import Queue
 from warmstart.run.state import Run, Seeded
-from warmstart.seed import mounts, overlay, overlay_end
+from warmstart.seed import node_cache, overlay, overlay_end
 from warmstart.steps import seed
 from warmstart.steps.contract import CacheFailed, Context, Outcome
 from warmstart.steps.seed import Options
@@ -83,7 +83,7 @@ class Node:
             shown.append((subdir, len(layers), hidden))
             return True
 
-        self.patch.setattr(mounts, "mounted", mounted)
+        self.patch.setattr(node_cache, "mounted", mounted)
         self.patch.setattr(overlay, "show", show)
         return shown
 
@@ -95,7 +95,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     def refuse(*_: object) -> list[int]:
         raise OSError(errno.ENODEV, "no loop device")
 
-    monkeypatch.setattr(mounts, "mounted", refuse)
+    monkeypatch.setattr(node_cache, "mounted", refuse)
     monkeypatch.setattr(process, "run_alone", run_alone)
     made = Node(tmp_path, monkeypatch)
     yield made
@@ -343,7 +343,7 @@ def nodes(node: Node, tmp_path: Path) -> Iterator[list[Node]]:
     for number, one in enumerate((node, other), 1):
         one.context = one.context._replace(run=one.context.run._replace(node=f"n{number}", nodelist="n[1-2]"))
         (one.cache / "deepgemm").mkdir()
-    node.patch.setattr(mounts, "mounted", lambda _, paths, __: [os.open(path, os.O_RDONLY) for path in paths])
+    node.patch.setattr(node_cache, "mounted", lambda _, paths, __: [os.open(path, os.O_RDONLY) for path in paths])
     node.patch.setattr(overlay, "show", lambda *_: True)
     node.patch.setattr(overlay_end, "discard", lambda *_: None)
     yield [node, other]

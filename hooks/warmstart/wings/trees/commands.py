@@ -163,9 +163,9 @@ def _rows(installation: Installation, user: str | None) -> tuple[list[dict[str, 
         found = _found(store, "", user, failures)
     here: dict[str, list[str]] = {}
     for node in installation.nodes():
-        for use in eviction.uses(installation.node(node).bundles):
-            if use.place.profile == PROFILE:
-                here.setdefault(use.sha256, []).append(node)
+        for where, sha256, _ in eviction.uses(installation.node(node).bundles, store.path):
+            if where.profile == PROFILE:
+                here.setdefault(sha256, []).append(node)
     newest = {(_view(copy), copy.scope): copy for copy in found}
     return [
         {

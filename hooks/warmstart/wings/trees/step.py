@@ -328,11 +328,11 @@ def _proposed(context: Context, tree: _Tree, at: dict[str, Generation]) -> _Foun
 
 def _fetched(context: Context, tree: _Tree, row: Row) -> _Found:
     """Return the mounted copy; the tree itself if it does not come in time."""
-    from warmstart.seed import fetch, mounts
+    from warmstart.seed import node_cache
 
     policy = context.policy
     try:
-        copy = fetch.get(
+        fetched = node_cache.get(
             context.paths.bundles,
             place_of(context.store.path, tree.home.scope, tree.facts),
             row,
@@ -340,9 +340,10 @@ def _fetched(context: Context, tree: _Tree, row: Row) -> _Found:
             most_bytes=offered(policy).keep,
             deadline=context.deadline.within(policy.seed.fetch_budget),
         )
-    except fetch.FetchOverBudget as error:
+    except node_cache.FetchOverBudget as error:
         return _Found(None, error.code)
-    (root,) = mounts.mounted(context.paths.layers, [copy.path], context.deadline.within(MOUNTING_S))
+    path = node_cache.path_of(context.paths.bundles, row.sha256)
+    (root,) = node_cache.mounted(context.paths.layers, [path], context.deadline.within(MOUNTING_S))
     lacks: list[str] = []
     with suppress(FileNotFoundError):
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
@@ -351,7 +352,7 @@ def _fetched(context: Context, tree: _Tree, row: Row) -> _Found:
         finally:
             os.close(fd)
     files = os.fstatvfs(root).f_files
-    return _Found(_Mounted(root, copy.fetched, lacks, files, row.size, float(row.at), tree.home.scope), "")
+    return _Found(_Mounted(root, fetched, lacks, files, row.size, float(row.at), tree.home.scope), "")
 
 
 def _without(context: Context, options: Options, tree: _Tree, listed: Found) -> _Found:

@@ -22,8 +22,8 @@ from warmstart.policy.shared import SharedPath
 from warmstart.queue import Queue
 from warmstart.request import Request, RequestInvalid
 from warmstart.runner import Prepared
-from warmstart.seed import fetch, mounts, vote
-from warmstart.seed.fetch import FetchOverBudget
+from warmstart.seed import node_cache, vote
+from warmstart.seed.node_cache import FetchOverBudget
 from warmstart.seed.vote import Cold, Proposed
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store.barrier import Barrier
@@ -51,7 +51,7 @@ class Shown:
         monkeypatch.setattr(shown, "mount", lambda *_: None)
         monkeypatch.setattr(view, "show", lambda _run, item, _uid: self.sources.append(item.source))
         monkeypatch.setattr(requests, "start_due", self.started.append)
-        monkeypatch.setattr(mounts, "mounted", self._mounted)
+        monkeypatch.setattr(node_cache, "mounted", self._mounted)
 
     def _mounted(self, _layers: str, paths: list[str], _deadline: object) -> list[int]:
         assert os.path.exists(paths[0])
@@ -189,7 +189,7 @@ def test_a_copy_that_does_not_come_in_time_is_not_shown(site: Shown, monkeypatch
         raise FetchOverBudget(bundle="b", problem="it is too slow")
 
     with monkeypatch.context() as patch:
-        patch.setattr(fetch, "get", too_slow)
+        patch.setattr(node_cache, "get", too_slow)
         (notice,) = site.run()
     assert (site.event(), site.sources) == (("itself", "fetch-over-budget"), [NOTHING])
     assert "read-only; its copy did not come in time" in notice
