@@ -55,7 +55,7 @@ def _without_fault(act: Act) -> tuple[Done, list[str]]:
 
 
 def failures(act: Act, share: int = 1) -> list[str]:
-    """Let each call site of an act fail, with each error that it may have; return what is wrong."""
+    """Let each call site of an act fail, with each error that is told apart; return what is wrong."""
     done, wrong = _without_fault(act)
     faults = [Fault(place, error) for place in done.sites for error in place.errors()]
     assert faults
@@ -72,22 +72,26 @@ def failures(act: Act, share: int = 1) -> list[str]:
 
 
 def deaths(act: Act, share: int = 1) -> list[str]:
-    """Kill an act before each call that changes something; return what is wrong."""
+    """Kill an act before the first and the last call of each call site that changes something; return what is wrong."""
     done, wrong = _without_fault(act)
-    calls, missed = done.calls, 0
-    assert calls
-    for call in chosen(range(1, calls + 1), share):
+    changes, missed = done.changes, 0
+    assert changes
+    calls = [
+        call for call, place in enumerate(changes, 1) if place not in changes[: call - 1] or place not in changes[call:]
+    ]
+    for call in chosen(calls, share):
         act.prepare()
         done = act.run(stop_at=call)
         if done.status is not None:  # it had less to do this time: what is due today goes by hashes
-            assert done.calls < call
+            assert len(done.changes) < call
             missed += 1
             continue
         assert done.stopped_at is not None
         name, _, where, domain = done.stopped_at
         wrong += [
-            f"before call {call} of {calls}, {name} in {where} ({domain}): {text}" for text in act.check(done, None)
+            f"before call {call} of {len(changes)}, {name} in {where} ({domain}): {text}"
+            for text in act.check(done, None)
         ]
-    if missed > calls / 10:  # the place is another one than at first
-        wrong.append(f"{missed} of {calls} calls were not reached")
+    if missed > len(calls) / 10:  # the place is another one than at first
+        wrong.append(f"{missed} of {len(calls)} calls were not reached")
     return wrong

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
@@ -39,26 +40,28 @@ EXIT = "exit 1"  # a program that fails
 ENDING_S = 10.0  # for processes that were killed
 LONGEST = 90.0  # seconds; longer than any budget of the policy that sweeps use
 
-# What each kind of call may fail with on a disk, by its man page, and what a network file system may add.
-_LOOK = ("EIO",)
-_CHANGE = ("EIO", "EROFS", "ENOSPC", "EDQUOT")
-_KINDS: Mapping[str, tuple[str, ...]] = {
-    "open": ("EIO", "EMFILE"),
-    "create": (*_CHANGE, "EMFILE"),
+# What each kind of call may fail with on a disk, by its man page, and what a network file system may add. Errors within
+# one pair of brackets are the same to the code: a call site has one of them.
+_BROKEN, _FULL = ("EIO", "EROFS"), ("ENOSPC", "EDQUOT")
+_LOOK = (("EIO",),)
+_CHANGE = (_BROKEN, _FULL)
+_KINDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "open": (*_LOOK, ("EMFILE",)),
+    "create": (*_CHANGE, ("EMFILE",)),
     "name": _CHANGE,
-    "remove": ("EIO", "EROFS"),
-    "data": ("EIO", "ENOSPC", "EDQUOT"),
+    "remove": (_BROKEN,),
+    "data": (*_LOOK, _FULL),
     "read": _LOOK,
     "look": _LOOK,
-    "inode": ("EIO", "EROFS"),
-    "acl": (*_CHANGE, "ENOTSUP"),
-    "lock": ("ENOLCK",),
-    "descriptor": ("EMFILE",),
-    "process": ("EAGAIN", "ENOMEM"),
-    "program": ("EAGAIN", "EMFILE", EXIT),
-    "mount": ("EIO", "ENOMEM", "EPERM"),
-    "device": ("EIO", "EBUSY"),
-    "question": ("EIO",),
+    "inode": (_BROKEN,),
+    "acl": (*_CHANGE, ("ENOTSUP",)),
+    "lock": (("ENOLCK",),),
+    "descriptor": (("EMFILE",),),
+    "process": (("EAGAIN", "ENOMEM"),),
+    "program": (("EAGAIN", "EMFILE"), (EXIT,)),
+    "mount": (("EIO", "ENOMEM"), ("EPERM",)),
+    "device": (("EIO",), ("EBUSY",)),
+    "question": (("EIO",),),
 }
 _OF_OS = {
     "mkdir": "name", "mknod": "name", "link": "name", "symlink": "name", "rename": "name",
@@ -92,12 +95,14 @@ class CallSite(NamedTuple):
     domain: str  # the part of the site that the call is about
 
     def errors(self) -> tuple[str, ...]:
-        """Return the errors that the call may have there."""
-        if self.kind in _IN_MEMORY:
-            return _KINDS[self.kind]
-        if self.domain == ELSEWHERE:
-            return ("EMFILE",) if self.kind in {"open", "create"} else ()
-        return _KINDS[self.kind] + (("ESTALE",) if self.domain == STORE else ())
+        """Return the errors that the call may have there, one of those that are alike: which one goes by the place."""
+        kinds = _KINDS[self.kind]
+        if self.kind not in _IN_MEMORY and self.domain == ELSEWHERE:
+            kinds = (("EMFILE",),) if self.kind in {"open", "create"} else ()
+        elif self.kind not in _IN_MEMORY and self.domain == STORE:
+            kinds = ((*kinds[0], "ESTALE"), *kinds[1:])
+        turn = zlib.crc32(self.where.encode())
+        return tuple(alike[turn % len(alike)] for alike in kinds)
 
 
 class Fault(NamedTuple):
@@ -113,7 +118,7 @@ class Done(NamedTuple):
     status: int | None  # None: it was killed
     stderr: str
     sites: list[CallSite]  # that it came by, in this order, each once
-    calls: int  # that change something
+    changes: list[int]  # each call that changes something, in this order: a hash of its place
     hits: int  # calls that failed by the fault
     stopped_at: CallSite | None  # where it was killed
 
@@ -157,6 +162,7 @@ class _Shared:
 
 _CALLS, _HITS, _STOPPED = 1, 2, 3
 _STOP = b"!"  # how the line of the site begins at which a process stopped
+_CHANGE_LINE = b"+"  # how the line of a change begins
 
 
 class Faults:
@@ -201,13 +207,14 @@ class Faults:
             stderr.seek(0)
             text = stderr.read().decode("utf-8", "replace")
         lines = self._shared.lines()
-        sites = [CallSite(*json.loads(line)) for line in lines if not line.startswith(_STOP)]
+        sites = [CallSite(*json.loads(line)) for line in lines if line.startswith(b"[")]
+        changes = sorted([int(word) for word in line[1:].split()] for line in lines if line.startswith(_CHANGE_LINE))
         stops = [CallSite(*json.loads(line[1:])) for line in lines if line.startswith(_STOP)]
         return Done(
             os.waitstatus_to_exitcode(status_word) if os.WIFEXITED(status_word) else None,
             text,
             list(dict.fromkeys(sites)),
-            self._shared.counter(_CALLS),
+            [place for _, place in changes],
             self._shared.counter(_HITS),
             stops[0] if stops else None,
         )
@@ -274,7 +281,9 @@ class Faults:
         return call
 
     def _changing(self, site: CallSite) -> None:
-        if self._shared.count(_CALLS) == self._stop_at and not self._shared.counter(_STOPPED):
+        number = self._shared.count(_CALLS)
+        self._shared.append(b"%b%d %d" % (_CHANGE_LINE, number, zlib.crc32(str(site).encode())))
+        if number == self._stop_at and not self._shared.counter(_STOPPED):
             self._shared.append(_STOP + json.dumps(site).encode())
             self._shared.count(_STOPPED, self._real_getpid())
             while True:
