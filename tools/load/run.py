@@ -151,7 +151,8 @@ class Load:
         leftovers = left(self._site, self._mounted)
         lines, printed = self._site.audit(), story.printed(self._log)
         told = sorted([*lines, *printed], key=lambda line: str(line["ts"]))
-        gaps = story.gaps(seen, told, self._ended.values(), self._faults.off)
+        known = story.reissued({node: self.cluster.slurmd_log(node) for node in self.cluster.nodes})
+        gaps = story.gaps(seen, told, self._ended.values(), self._faults.off, known)
         drained = [f"drained: {node}" for node in self.cluster.drained()]
         drained += [f"{line['event']}: {line}" for line in lines if line["event"] == "node.drained"]
         judged += [

@@ -7,9 +7,10 @@ disk"): beside the host's syslog, which a test cannot take over.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,7 +109,26 @@ def tracebacks(log: Path) -> list[str]:
     return [f"stderr: {part.strip()[-400:]}" for part in text.split("Traceback (most recent call last)")[1:]]
 
 
-def gaps(seen: Sequence[Call], lines: Iterable[Line], ended: Iterable[Ended], off: Sequence[Off] = ()) -> list[str]:
+def reissued(logs: Mapping[str, str]) -> set[tuple[int, str]]:
+    """Return the jobs for which a slurmd has run no prolog, by node: requeued ones that it still knew.
+
+    `logs` are those of slurmd. Slurm 22.05 holds a requeued job for two minutes, and slurmd knows it for two minutes
+    from the end of its epilog, which is a moment later.
+    """
+    return {
+        (int(job), node)
+        for node, log in logs.items()
+        for job in re.findall(r"reissued job credential for job (\d+)", log)
+    }
+
+
+def gaps(
+    seen: Sequence[Call],
+    lines: Iterable[Line],
+    ended: Iterable[Ended],
+    off: Sequence[Off] = (),
+    without_prolog: Collection[tuple[int, str]] = (),
+) -> list[str]:
     """Return where the audit and the witness differ, and jobs whose story has no beginning or end.
 
     A hook that ran while warmstart was switched off may be in the audit.
@@ -128,7 +148,7 @@ def gaps(seen: Sequence[Call], lines: Iterable[Line], ended: Iterable[Ended], of
         for one in told
         if one.outcome not in ("ok", "failed", "refused")
     ]
-    found += _ends(seen, ended)
+    found += _ends(seen, ended, without_prolog)
     found += _untold(told)
     return found
 
@@ -139,7 +159,7 @@ def _may_be_off(call: Call, off: Sequence[Off]) -> bool:
     )
 
 
-def _ends(seen: Sequence[Call], ended: Iterable[Ended]) -> list[str]:
+def _ends(seen: Sequence[Call], ended: Iterable[Ended], without_prolog: Collection[tuple[int, str]]) -> list[str]:
     """Each job's last run has an epilog on each of its nodes, and a prolog before it."""
     started: dict[tuple[int, str], list[str]] = {}
     for call in seen:
@@ -148,7 +168,8 @@ def _ends(seen: Sequence[Call], ended: Iterable[Ended]) -> list[str]:
     for end in ended:
         for node in end.nodes:
             last = started.get((end.job, node), [])[-2:]
-            if "prolog" not in last and end.state in ("COMPLETED", "FAILED"):
+            is_owed = end.state in ("COMPLETED", "FAILED") and (end.job, node) not in without_prolog
+            if "prolog" not in last and is_owed:
                 found.append(f"job {end.job} {end.state} on {node} without a prolog")
             if last[-1:] != ["epilog"]:
                 found.append(f"job {end.job} {end.state} on {node} without an epilog")
