@@ -325,7 +325,7 @@ def test_a_view_that_cannot_be_removed_costs_nothing_else(
 ) -> None:
     run = runs.make(topics=["test.7.0/caches"])
     with monkeypatch.context() as patch:
-        patch.setattr(view, "remove_tree", fails)
+        patch.setattr(view, "_remove", fails)
         WAYS[way](runs, run)
     codes = [failure["code"] for failure in runs.result()["failures"]]
     assert codes == [WorkspaceBusy.code, StoreFailed.code]

@@ -14,7 +14,7 @@ from tests.lib.node import SCOPE
 from tests.lib.policy_site import defaults, offering
 from tests.lib.runs import a_context, a_job, a_run, result
 from tests.lib.wings.trees.sites import NOT_ROOT, TreeSite
-from warmstart import plan, view
+from warmstart import plan
 from warmstart.paths import NOTHING
 from warmstart.policy.keys import User
 from warmstart.policy.match import Grant
@@ -49,7 +49,7 @@ class Shown:
         self.started: list[object] = []
         monkeypatch.setattr(step, "LOOK_S", 30.0)  # a machine may be busy
         monkeypatch.setattr(shown, "mount", lambda *_: None)
-        monkeypatch.setattr(view, "show", lambda _run, item, _uid: self.sources.append(item.source))
+        monkeypatch.setattr(step, "show", lambda _run, item, _uid: self.sources.append(item.source))
         monkeypatch.setattr(requests, "start_due", self.started.append)
         monkeypatch.setattr(node_cache, "mounted", self._mounted)
 
