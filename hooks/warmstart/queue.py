@@ -151,9 +151,9 @@ class Queue:
         due = int(time.time() + self.kind.pause_s(attempts))
         return self._rename(item, item._replace(attempts=attempts, due=due))
 
-    def go_on(self, begun: Item, before: Item) -> None:
+    def go_on(self, begun: Item) -> None:
         """Do not count an attempt: it goes on in another turn."""
-        self._rename(begun, begun._replace(attempts=before.attempts, due=int(time.time())))
+        self._rename(begun, begun._replace(attempts=begun.attempts - 1, due=int(time.time())))
 
     def hasten(self, item: Item) -> None:
         """Let the next attempt begin at once; those that were begun count."""
@@ -173,9 +173,18 @@ class Queue:
                 self.drop(item.key)
 
     def start_due(self) -> None:
-        """Start the program if an attempt is due, and no process of it is at work."""
-        if self.due() and not is_at_work(self._paths, self.kind.name):
-            start(self._paths, self.kind.name, self.kind.unit)
+        """Start the program if an attempt is due."""
+        if self.due():
+            self.start()
+
+    def start(self) -> None:
+        """Start the program that makes the attempts, unless a process of it is at work."""
+        if is_at_work(self._paths, self.kind.name):
+            return
+        from warmstart.host import detached
+
+        node = os.path.basename(self._paths.root)
+        detached.start([self._paths.background_program, self.kind.name, node], unit=self.kind.unit.format(node))
 
 
 def _drop(fd: int, key: str, but: str = "") -> None:
@@ -192,14 +201,6 @@ def _parsed(names: list[str]) -> Iterator[Item]:
         attempts, _, key = rest.partition(",")
         if key and due.isdecimal() and attempts.isdecimal() and not name.startswith("."):
             yield Item(owner, int(due), int(attempts), key)
-
-
-def start(paths: NodePaths, kind: str, unit: str = "") -> None:
-    """Start the program that makes the attempts of a kind on a node; `unit` as in `Kind`."""
-    from warmstart.host import detached
-
-    node = os.path.basename(paths.root)
-    detached.start([paths.background_program, kind, node], unit=unit.format(node))
 
 
 @contextmanager

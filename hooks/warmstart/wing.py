@@ -52,7 +52,7 @@ class Wing(NamedTuple):
     keep: str = ""  # the policy's key, SECTION.KEY, for the bytes of its packed wholes that stay on a node
     variables: tuple[str, ...] = ()  # of the job, that its step sets
     commands: dict[str, str] = {}  # noqa: RUF012 - command → its name in `commands.py`
-    queues: tuple[str, ...] = ()  # the name of its kind of the queue (`attempts.py`)
+    queue: str = ""  # the name of its kind of the queue (`attempts.py`)
     informs: dict[str, str] = {}  # noqa: RUF012 - attribute of jobs that no slurmd tells → what the policy lacks for it
     refuses: bool = True  # whether a job that asks for what is not offered fails; otherwise it is told
 

@@ -17,16 +17,14 @@ import sys
 import time
 from collections import Counter
 from contextlib import suppress
-from itertools import count
 from types import ModuleType
 from typing import NoReturn
 
 from warmstart import wing
 from warmstart.errors import WarmstartError
 from warmstart.host import process
-from warmstart.host.files import names_in
 from warmstart.paths import Installation, NodePaths
-from warmstart.queue import DONE, KEPT_S, LATER, MORE, Item, Kind, Outcome, Queue, at_work
+from warmstart.queue import DONE, LATER, MORE, Item, Kind, Outcome, Queue, at_work
 from warmstart.session import NodeOfAnotherPod, Session, open_session, require_keeper
 
 FAILED, WRONG_USAGE = 1, 2
@@ -41,79 +39,66 @@ _CORE = {
 }
 
 
-def kinds() -> list[str]:
-    """Return the names of all kinds: the core's, and those of the wings that are here. Never on a warm path."""
-    return list(_modules())
+def kinds() -> dict[str, str]:
+    """Return the modules of all kinds: the core's, and those of the wings that are here. Never on a warm path."""
+    return _CORE | {it.queue: f"warmstart.wings.{name}.attempts" for name, it in wing.found().items() if it.queue}
 
 
 def load(kind: str) -> ModuleType:
     """Return the module of a kind; nothing is loaded for others."""
-    module = _modules()[kind]
+    module = kinds()[kind]
     __import__(module)
     return sys.modules[module]
 
 
-def drop_unknown(session: Session) -> None:
-    """Drop items a day after they were due that nothing here does, such as those of a wing that was taken off."""
-    known = kinds()
-    for kind in names_in(session.paths.queue):
-        queue = Queue(session.paths, Kind(kind))
-        for item in queue.all() if kind not in known else ():
-            if abs(time.time() - item.due) > KEPT_S:
-                queue.drop(item.key)
-
-
 def main(prefix: str, arguments: list[str]) -> int:
-    """Do what waits on a node, or on each. Return the exit status."""
+    """Do what waits on a node, or on each; what fails on one stops no other. Return the exit status."""
     installation = Installation(prefix)
     kind, node, key = [*arguments, "", "", ""][:3]
-    try:
-        nodes = installation.nodes()
-    except OSError as error:
-        return _failed(error)
+    nodes = installation.nodes()
     if kind not in kinds() or (node and node not in nodes):
         print(f"usage: background {'|'.join(kinds())} [NODE [KEY]]", file=sys.stderr)  # noqa: T201 - who calls it
         return WRONG_USAGE
-    act = _attempt if key else _begin_all
-    return max((act(installation, load(kind), name, key) for name in ([node] if node else nodes)), default=0)
+    module, status = load(kind), 0
+    for name in [node] if node else nodes:
+        try:
+            if key:
+                _attempt(installation, module, name, key)
+            else:
+                make_attempts(installation, name, module.KIND)
+        except (WarmstartError, OSError) as error:  # of this node's disk; all that waits stays
+            hint = f" ({error.hint})" if isinstance(error, WarmstartError) else ""
+            print(f"warmstart: {error}{hint}", file=sys.stderr)  # noqa: T201
+            status = FAILED
+    return status
 
 
 def make_attempts(installation: Installation, node: str, kind: Kind) -> None:
-    """Have the attempts of a kind made that are due on a node, unless another process is at it. Raises `OSError`."""
+    """Have the attempts of a kind made that are due on a node, unless another process is at it, or another pod's.
+
+    Raises `OSError`.
+    """
     paths = installation.node(node)
-    with at_work(paths, kind.name, LOCK_S) as is_ours:
-        if is_ours:
-            _Attempts(installation, paths, kind).run()
+    with suppress(NodeOfAnotherPod):
+        require_keeper(paths, node)
+        with at_work(paths, kind.name, LOCK_S) as is_ours:
+            if is_ours:
+                _Attempts(installation, paths, kind).run()
 
 
-def _begin_all(installation: Installation, module: ModuleType, node: str, _key: str) -> int:
-    """Have the attempts of a node made that are due; return the exit status. What fails stops no other node's."""
-    try:
-        with suppress(NodeOfAnotherPod):
-            require_keeper(installation.node(node), node)
-            make_attempts(installation, node, module.KIND)
-    except (WarmstartError, OSError) as error:  # of this node's disk; all that waits stays
-        return _failed(error)
-    return 0
-
-
-def _attempt(installation: Installation, module: ModuleType, node: str, key: str) -> int:
-    """Make one attempt in this process, if its item is still there; return the exit status."""
+def _attempt(installation: Installation, module: ModuleType, node: str, key: str) -> None:
+    """Make one attempt in this process, if its item is still there. Raises `OSError` and the errors of a session."""
     kind: Kind = module.KIND
     if kind.is_idle:
         process.be_idle()
     if installation.is_off and not kind.while_off:
-        return 0
+        return
     outcome = LATER
-    try:
-        with open_session(installation, kind.hook, node) as session, session.isolated(f"{kind.name}: {key}"):
-            outcome = attempt(session, module, key)
-        if outcome == DONE:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it looks withdrawn as soon as it is dropped
-            Queue(installation.node(node), kind).drop(key)
-    except (WarmstartError, OSError) as error:
-        return _failed(error)
-    return 0
+    with open_session(installation, kind.hook, node) as session, session.isolated(f"{kind.name}: {key}"):
+        outcome = attempt(session, module, key)
+    if outcome == DONE:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it looks withdrawn as soon as it is dropped
+        Queue(installation.node(node), kind).drop(key)
 
 
 def attempt(session: Session, module: ModuleType, key: str) -> Outcome:
@@ -125,7 +110,7 @@ def attempt(session: Session, module: ModuleType, key: str) -> Outcome:
         return LATER
     outcome: Outcome = module.attempt(session, begun)
     if outcome == MORE:
-        queue.go_on(begun, item)
+        queue.go_on(begun)
     return outcome
 
 
@@ -139,8 +124,7 @@ class _Attempts:
         self._kind = kind
         self._queue = Queue(paths, kind)
         self._at_work: dict[int, Item] = {}  # by pid
-        self._turns = count(1)
-        self._last: dict[str, int] = {}  # the turn of each owner's last one
+        self._last: dict[str, float] = {}  # when each owner's last one began
         self._again: dict[Item, float] = {}  # when it may begin again if its process has not counted an attempt
 
     def run(self) -> None:
@@ -178,11 +162,8 @@ class _Attempts:
 
         def may_begin(item: Item) -> bool:
             is_other = most > 1 and len(owners) == 1 and item.owner not in owners
-            return (
-                len(self._at_work) < most + is_other
-                and now >= self._again.get(item, 0.0)
-                and _thing(item) not in things
-            )
+            has_room = len(self._at_work) < most + is_other
+            return has_room and now >= self._again.get(item, 0.0) and _thing(item) not in things
 
         may = filter(may_begin, self._queue.due())
         return min(may, key=lambda e: (owners[e.owner], self._last.get(e.owner, 0), e.attempts, e.due), default=None)
@@ -190,21 +171,10 @@ class _Attempts:
     def _begin(self, item: Item) -> None:
         pid = os.posix_spawn(self._program, [self._program, self._kind.name, self._node, item.key], os.environ)
         self._at_work[pid] = item
-        self._last[item.owner] = next(self._turns)
-        self._again[item] = time.monotonic() + self._kind.backoff_s
+        self._last[item.owner] = now = time.monotonic()
+        self._again[item] = now + self._kind.backoff_s
 
 
 def _thing(item: Item) -> str:
     """Return what an item is about, of which one attempt is made at a time: an image, a run's job."""
     return item.key.partition(".")[0]
-
-
-def _modules() -> dict[str, str]:
-    return _CORE | {kind: f"warmstart.wings.{name}.attempts" for name, it in wing.found().items() for kind in it.queues}
-
-
-def _failed(error: WarmstartError | OSError) -> int:
-    """Say so to who calls it by hand; return the exit status."""
-    hint = f" ({error.hint})" if isinstance(error, WarmstartError) else ""
-    print(f"warmstart: {error}{hint}", file=sys.stderr)  # noqa: T201
-    return FAILED

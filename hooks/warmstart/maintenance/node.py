@@ -204,7 +204,6 @@ class _NodeMaintenance:
         session = self._session
         for kind in background.kinds():
             Queue(session.paths, background.load(kind).KIND).start_due()
-        background.drop_unknown(session)
 
     def _scratch(self) -> None:
         """Remove what dead imports left on the disk, and old notes of how imports failed."""

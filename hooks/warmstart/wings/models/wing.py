@@ -11,5 +11,5 @@ WING = Wing(
     refuses=False,
     only_for="model",
     commands={"models": "models"},
-    queues=("models",),
+    queue="models",
 )

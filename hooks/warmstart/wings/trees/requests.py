@@ -10,7 +10,7 @@ import time
 
 from warmstart.lean import TYPE_CHECKING, NamedTuple, sha256
 from warmstart.policy.shared import SharedPath
-from warmstart.queue import Asker, Item, Kind, Queue, start
+from warmstart.queue import Asker, Item, Kind, Queue
 
 if TYPE_CHECKING:
     from warmstart.paths import NodePaths
@@ -111,7 +111,7 @@ def is_refused(paths: NodePaths, request: TreeRequest) -> bool:
 def start_due(paths: NodePaths) -> None:
     """Start the program that packs, if an attempt is due."""
     if due(paths):
-        start(paths, PACKS.name)
+        Queue(paths, PACKS).start()
 
 
 def clock(at: float) -> str:

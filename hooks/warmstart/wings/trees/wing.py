@@ -11,5 +11,5 @@ WING = Wing(
     only_for="tree",
     keep="trees.keep",
     commands={"trees": "trees"},
-    queues=("packs",),
+    queue="packs",
 )
