@@ -154,15 +154,17 @@ def contained(registry: Registry, install: Callable[[Path], None]) -> Iterator[C
 
 
 @pytest.fixture
-def site(installed: Site) -> Iterator[Site]:
+def site(installed: Site, request: pytest.FixtureRequest) -> Iterator[Site]:
     """Return the site under its usual policy; afterwards no node is drained and no job has left anything."""
     installed.write_policy()
+    cluster, problem, failed = installed.cluster, "", request.session.testsfailed
     before = set(installed.leftovers())  # of a test that failed: let that one fail alone
     yield installed
-    cluster, problem = installed.cluster, ""
+    if request.session.testsfailed > failed:  # its jobs may not even have begun
+        cluster.cancel_all()
     try:
         cluster.wait_idle()
-    except TimeoutError as error:  # mostly a job of a test that failed: it fails alone
+    except TimeoutError as error:
         problem = str(error)
         cluster.cancel_all()
         cluster.wait_idle()
