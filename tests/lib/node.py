@@ -210,7 +210,10 @@ class Node(LastLines):
         status = 0
         for name in background.kinds():
             kind = getattr(background.load(name), "KIND", None)
-            keys = [item.key for item in Queue(self.paths, kind).due()] if kind else [""]
+            try:
+                keys = [item.key for item in Queue(self.paths, kind).due()] if kind else [""]
+            except OSError:  # by a fault of a test's; the program's own look says so
+                status, keys = 1, []
             status = max([status, *(background.main(str(self.base), [name, self.name, key]) for key in keys)])
         return status
 
