@@ -58,10 +58,10 @@ class NodeJob(LastLines):
     def run(self, script: str) -> str:
         """Run a shell script as the job's user, with the job's variables; return what it prints."""
         ids = [f"--reuid={self.job.uid}", f"--regid={self.job.gid}", "--clear-groups"]
-        environment = {"PATH": os.defpath, **self.variables}
+        environment = {"PATH": os.defpath, "PYTHONFAULTHANDLER": "1", **self.variables}
         argv = [SETPRIV, *ids, "--", "/bin/sh", "-euc", script]
         done = subprocess.run(argv, check=False, capture_output=True, text=True, env=environment, cwd="/", timeout=300)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
         return done.stdout
 
     def end(self) -> None:

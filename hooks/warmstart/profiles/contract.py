@@ -1,7 +1,7 @@
 """What a profile says about one tool's cache: variables, entries, checks (docs/reference/profiles.md).
 
 A profile is data. Those that come with warmstart are in `shipped`, in the form in which a site writes its own in the
-policy. Hot path. What names entries is in `naming`, what opens files in `checks`.
+policy. Hot path. What names entries is in `naming`, what opens files in `formats`.
 """
 
 from __future__ import annotations

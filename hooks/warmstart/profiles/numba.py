@@ -38,8 +38,8 @@ class _StandIn:
         made.arguments = arguments
         return made
 
-    def __call__(self, *arguments: object) -> _StandIn:
-        return _StandIn(*arguments)  # numba-cuda's files call what they have made
+    def __call__(self, *arguments: object) -> _StandIn:  # of numba-cuda's files
+        return _StandIn(*arguments)
 
     def __setstate__(self, state: object) -> None:
         self.state = state
@@ -70,7 +70,7 @@ def check(files: EntryFiles) -> None:
     if {_stem(name) for name in data} != indexes.keys():
         raise EntryInvalid("incomplete")
     for stem, index in indexes.items():
-        if not index.data or not all(_stem(name) == stem and name in data for name in index.data.values()):
+        if not index.data or not {name for name in data if _stem(name) == stem}.issuperset(index.data.values()):
             raise EntryInvalid("incomplete")
         for key, name in index.data.items():
             wanted = _types_of(key)  # None of explicit types, a text: all processes compile those in the same order
@@ -81,8 +81,7 @@ def check(files: EntryFiles) -> None:
 
 
 def _stem(data_name: str) -> str:
-    """Return the name of a data file without `.<n>.nbc`."""
-    return data_name.removesuffix(".nbc").rpartition(".")[0]
+    return data_name.removesuffix(".nbc").rpartition(".")[0]  # without `.<n>.nbc`
 
 
 def _check_wrapper(
