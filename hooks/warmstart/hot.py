@@ -15,8 +15,7 @@ from _imp import source_hash
 TYPE_CHECKING = False  # as in `lean`, which comes from the file
 
 if TYPE_CHECKING:
-    import ast
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from importlib.machinery import ModuleSpec, SourceFileLoader
     from types import CodeType, ModuleType
 else:
@@ -24,29 +23,19 @@ else:
     from _frozen_importlib_external import SourceFileLoader
 
 NAME = "hot.code"
-# What these import, in this order. Anything else that a hook needs it finds as usual.
-ROOTS = (
-    "warmstart.entry.prolog",
-    "warmstart.entry.epilog",
-    "warmstart.policy.current",
-    "warmstart.runner",
-    "warmstart.steps.workspace",
-    "warmstart.steps.image",
-    "warmstart.steps.seed",
-    "warmstart.profiles.shipped",
-    "warmstart.seed.node_cache",
-    "warmstart.seed.overlay",
-    "warmstart.steps.environment",
-    "warmstart.ending.release",
-    "warmstart.steps.harvest",
-)
-
 # By name: the module's own file, relative to the release's directory; whether it is a package; the modules of the file
 # that its body imports; where its code, as `marshal` writes it, begins and ends behind this table, and its hash.
 Table = dict[str, tuple[str, bool, tuple[str, ...], int, int, bytes]]
-_LENGTH = 4  # bytes of the table's length, before it and its hash
+LENGTH = 4  # bytes of the table's length, before it and its hash
 _HASH = 8  # bytes
 _FIRST = 384 << 10  # bytes: what every hook comes to. More memory takes longer, as the kernel gives it page by page
+
+
+def magic() -> bytes:
+    """Return what compiled code of this Python begins with in its own files."""
+    import _frozen_importlib_external
+
+    return _frozen_importlib_external.MAGIC_NUMBER
 
 
 def install(release: str) -> None:
@@ -57,82 +46,14 @@ def install(release: str) -> None:
         os.close(fd)
     except OSError:
         return
-    magic = _magic()
-    if data.startswith(magic):
-        checked = len(magic) + _LENGTH
+    begin = magic()
+    if data.startswith(begin):
+        checked = len(begin) + LENGTH
         start = checked + _HASH
-        end = start + int.from_bytes(data[len(magic) : checked], "little")
+        end = start + int.from_bytes(data[len(begin) : checked], "little")
         if source_hash(0, data[start:end]) == data[checked:start]:
             table = marshal.loads(data[start:end])  # noqa: S302 - root's, as the modules are
             sys.meta_path.insert(0, _Hot(release, table, data, end))
-
-
-def build(release: str) -> None:
-    """Write the file of a release's directory, which has the package. Run by `make install`."""
-    import __future__
-
-    import ast
-
-    for name in ROOTS:
-        __import__(name)
-    from warmstart import wing
-
-    wings = [f"warmstart.wings.{module}" for part in ("step", "end", "informs") for module in wing.with_part(part)]
-    for name in wings:
-        __import__(name)
-    files = {
-        name: module.__file__
-        for name, module in sys.modules.items()
-        if name.startswith("warmstart.") and name != __name__ and module.__file__ is not None
-    }
-    table: Table = {}
-    codes = bytearray()
-    begun = set()
-
-    def add(name: str) -> None:
-        """Add a module behind those that it imports, as `exec_module` comes to them."""
-        if name not in files or name in begun:
-            return
-        begun.add(name)
-        path = os.path.relpath(files[name], release)  # tracebacks find it below sys.path
-        with open(files[name], "rb") as file:
-            tree = ast.parse(file.read(), path)
-        imports = tuple(other for other in _imports(tree) if other in files)
-        for other in (name.rpartition(".")[0], *imports):
-            add(other)
-        # As a flag, and not as the import of a module, which would have to be found.
-        tree.body = [node for node in tree.body if getattr(node, "module", "") != "__future__"]
-        code = compile(tree, path, "exec", __future__.annotations.compiler_flag, dont_inherit=True, optimize=2)
-        start = len(codes)
-        written = marshal.dumps(code)
-        codes.extend(written)
-        is_package = hasattr(sys.modules[name], "__path__")
-        table[name] = path, is_package, imports, start, len(codes), source_hash(0, written)
-
-    for name in files:
-        add(name)
-    head = marshal.dumps(table)
-    with open(f"{release}/{NAME}", "wb") as file:
-        file.write(_magic() + len(head).to_bytes(_LENGTH, "little") + source_hash(0, head) + head + codes)
-
-
-def _imports(tree: "ast.Module") -> "Iterator[str]":
-    """Yield what the body of a module imports; of `from a import b` both a and a.b, which need not be a module."""
-    import ast
-
-    for node in tree.body:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def _magic() -> bytes:
-    """Return what compiled code of this Python begins with in its own files."""
-    import _frozen_importlib_external
-
-    return _frozen_importlib_external.MAGIC_NUMBER
 
 
 class _Hot:

@@ -42,7 +42,6 @@ OWN = {
     "images/unpacking.py:trees": "root's own file; whatever it is, it is left out",
     "images/user/own_images.py:_offer_credentials": "the user's own lines, passed on to the user's own process",
     "policy/types.py:as_json": "a policy that this process has checked",
-    "run/state.py:_others": "root's own file; whatever it is, it is left out",
     "seed/eviction.py:_place": "root's own file beside a copy; whatever it is, it is left out",
     "steps/seed.py:_Seeding._extract": "starts unsquashfs",
     "seed/node_cache.py:entries_of": "root's own file beside a copy, of a list that was checked",

@@ -24,7 +24,7 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     release.mkdir(parents=True)
     for place in (release, destdir):
         (place / "warmstart").symlink_to(REPOSITORY / "hooks/warmstart")
-    build = "import sys; sys.path.insert(0, sys.argv[1]); from warmstart import hot; hot.build(sys.argv[1])"
+    build = "import sys; sys.path.insert(0, sys.argv[1]); from warmstart import hot_build; hot_build.build(sys.argv[1])"
     subprocess.run([sys.executable, "-ISXutf8", "-c", build, destdir], check=True)
     (destdir / hot.NAME).rename(release / hot.NAME)
     (prefix / "start").write_text((REPOSITORY / "hooks/warmstart/start.py").read_text())
