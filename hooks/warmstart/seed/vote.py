@@ -19,10 +19,13 @@ from __future__ import annotations
 
 from warmstart.caches.store.look import Generation
 from warmstart.host.deadline import Deadline, after, looks
-from warmstart.lean import Mapping, NamedTuple, partial
+from warmstart.lean import TYPE_CHECKING, Mapping, NamedTuple, partial
 from warmstart.slurm.nodes import expand, first
 from warmstart.store.barrier import Barrier, HeadSilent
 from warmstart.store.client import StoreClient
+
+if TYPE_CHECKING:
+    from warmstart.store.barrier import M
 
 VOTES_S = 5.0  # for mounts, votes and what the store is late by
 MARGIN_S = 5.0  # by which a node waits longer for the choice than the head node may take
@@ -91,14 +94,18 @@ class Vote:
         """Wait for the proposal; in the end propose nothing."""
         spare = deadline.left() - self._budget_s - VOTES_S - SAYING_S
         until = after(0.0 if self._store.head_silent else max(0.0, min(PROPOSAL_S, spare)))  # waited for once already
-        look = partial(self._barrier.hear, self._store, _PROPOSAL, Proposal)
+        return self._awaited(_PROPOSAL, until, "proposed nothing", Proposal({}))
+
+    def _awaited(self, name: str, until: Deadline, what: str, else_said: M) -> M:
+        """Wait for what the head node says; in the end say something in its place, for all. Raises `HeadSilent`."""
+        look = partial(self._barrier.hear, self._store, name, type(else_said))
         try:
-            return self._barrier.await_head(self._store, look, until, "proposed nothing")
+            return self._barrier.await_head(self._store, look, until, what)
         except HeadSilent:
-            made = self._barrier.begin(self._store, _PROPOSAL, Proposal({}), after(SAYING_S))
-            if not made.profiles:
+            said = self._barrier.say(self._store, name, else_said, after(SAYING_S), begins=name == _PROPOSAL)
+            if said == else_said:
                 raise
-            return made
+            return said
 
     def settle(self, cold: dict[str, str], deadline: Deadline) -> dict[str, Cold]:
         """Tell the others which profiles this node cannot show, and why; return which ones none of them shows.
@@ -109,24 +116,14 @@ class Vote:
         if self._is_head:
             return self._barrier.say(self._store, _CHOICE, self._counted(cold, until), deadline).cold
         self._vote(cold, deadline)
-        return self._chosen(Deadline(until.at - SAYING_S)).cold
+        silent = Cold(HeadSilent.code, [first(self._barrier.nodelist)])
+        mine = Choice(dict.fromkeys(self._proposed, silent))
+        return self._awaited(_CHOICE, Deadline(until.at - SAYING_S), "chosen nothing", mine).cold
 
     def _vote(self, cold: dict[str, str], deadline: Deadline) -> None:
         bits = sum(1 << number for number, profile in enumerate(self._proposed) if profile in cold)
-        why = min(cold.values(), default="").replace(": ", "+").replace(", ", "+")
+        why = min(cold.values(), default="").replace(" ", "+")
         self._barrier.mark(self._store, f"{_VOTE}{self._node}.{bits:x}.{why}", deadline)
-
-    def _chosen(self, until: Deadline) -> Choice:
-        """Wait for the choice; in the end choose cold."""
-        look = partial(self._barrier.hear, self._store, _CHOICE, Choice)
-        try:
-            return self._barrier.await_head(self._store, look, until, "chosen nothing")
-        except HeadSilent as error:
-            silent = Cold(error.code, [first(self._barrier.nodelist)])
-            mine = Choice(dict.fromkeys(self._proposed, silent))
-            if (choice := self._barrier.say(self._store, _CHOICE, mine, after(SAYING_S))) == mine:
-                raise
-            return choice
 
     def _counted(self, own: dict[str, str], until: Deadline) -> Choice:
         """Return the choice of the head node by the votes of all nodes; a profile without a vote is cold."""
@@ -147,7 +144,7 @@ class Vote:
             node, bits, why = mark.rsplit(".", 2)
             for number, profile in enumerate(self._proposed):
                 if int(bits, 16) >> number & 1:
-                    against[profile][node] = why.replace("+", ": ", 1).replace("+", ", ")
+                    against[profile][node] = why.replace("+", " ")
         silent = dict.fromkeys(missing, NO_VOTE)
         return Choice({profile: _cold(found or silent) for profile, found in against.items() if found or silent})
 

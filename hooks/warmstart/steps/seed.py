@@ -17,7 +17,6 @@ import time
 
 from warmstart.caches.store import client
 from warmstart.caches.store.layout import MOST_BYTES, Namespace
-from warmstart.caches.store.listing import Row
 from warmstart.caches.store.look import Found, Want, own_failure
 from warmstart.errors import ResourceError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline, after
@@ -237,37 +236,34 @@ class _Seeding:
 
     def _fetch(self, cache: _Cache) -> None:
         """Have the bundles of a profile on this node; leave out those for which there are no bytes, or no time."""
+        bundles, store, until = self._context.paths.bundles, self._context.store, self._fetching
         left_out: dict[str, ResourceError] = {}
         for scope, row, _ in cache.found.layers:
             where = Namespace(self._context.policy.paths.store, scope, cache.name, cache.namespace)
             try:
-                fetched = self._get(where, row)
+                size = node_cache.get(bundles, where, row, store=store, most_bytes=self._bytes, deadline=until)
             except node_cache.FetchOverBudget as error:
                 left_out[row.sha256] = error
             else:
-                self._bytes -= fetched
-                cache.fetched += fetched
+                self._bytes -= size
+                cache.fetched += size
         if cache.found.beyond:
             why = f"an overlay has at most {MOST_LAYERS}; does `warmstart maintain --store` run each night?"
-            self._tell_left_out(cache, cache.found.beyond, CacheFailed(profile=cache.name, problem=why))
-        if not left_out:
-            return
-        why_not = next(iter(left_out.values()))
-        self._tell_left_out(cache, len(left_out), why_not)
+            self._context.audit.remark(f"{cache.found.beyond} bundles were left out: {why}", cache.name)
+        if left_out:
+            self._leave_out(cache, left_out)
+
+    def _leave_out(self, cache: _Cache, left_out: dict[str, ResourceError]) -> None:
+        why = next(iter(left_out.values()))
+        self._context.audit.remark(f"{len(left_out)} bundles were left out: {why}", cache.name)
         layers = [layer for layer in cache.found.layers if layer.row.sha256 not in left_out]
-        cache.cold = why_not.code if cache.is_agreed else "" if layers else BUNDLES_LEFT_OUT
-        if not cache.cold and not cache.found.is_named:  # what the others cover is not known
+        if cache.is_agreed or not layers:
+            cache.cold = why.code if cache.is_agreed else BUNDLES_LEFT_OUT
+        elif cache.found.is_named:
+            cache.found = cache.found._replace(layers=layers)
+        else:  # what the others cover is not known
             wanted = _wanted(cache)._replace(at=cache.found.listings, without=[*left_out])
             self._look({cache: wanted}, self._context.deadline.within(MOUNTING_SECONDS))
-        else:
-            cache.found = cache.found._replace(layers=layers)
-
-    def _get(self, where: Namespace, row: Row) -> int:
-        bundles, store, until = self._context.paths.bundles, self._context.store, self._fetching
-        return node_cache.get(bundles, where, row, store=store, most_bytes=self._bytes, deadline=until)
-
-    def _tell_left_out(self, cache: _Cache, number: int, why: ResourceError) -> None:
-        self._context.audit.remark(f"{number} bundles were left out: {why}", cache.name)
 
     def _mount(self) -> None:
         """Mount the overlays. After the first one that is unavailable, this and all later profiles are extracted."""
@@ -314,8 +310,8 @@ class _Seeding:
         """Extract what is not mounted, agree with the job's other nodes, and return what the job was given."""
         for cache in self._warm:
             if not cache.way:
-                with self._cold_on_failure(cache), self._opened_cache() as fd:
-                    self._extract(cache, fd)
+                with self._cold_on_failure(cache):
+                    self._extract(cache)
         if self._vote and (agreed := [cache for cache in self._profiles if cache.is_agreed]):
             self._settle(self._vote, agreed)
         for cache in self._profiles:
@@ -324,7 +320,7 @@ class _Seeding:
             self._tell(cache)
         return {cache.name: cache.seeded for cache in self._profiles}
 
-    def _extract(self, cache: _Cache, fd: int) -> None:
+    def _extract(self, cache: _Cache) -> None:
         bundles = self._context.paths.bundles
         if not cache.found.is_named:
             from warmstart.seed.layers import given
@@ -333,9 +329,10 @@ class _Seeding:
             cache.take(given(files, cache.found.hidden))
         until = self._context.deadline.within(self._budget_s + EXTRACTION_SECONDS)
         try:
-            self._job().unpack(bundles, cache.found.layers, fd, cache.name, until)
+            with opened_dir(self._directory) as base, opened_of_job("cache", base) as fd:
+                self._job().unpack(bundles, cache.found.layers, fd, cache.name, until)
         except BaseException:  # a partial profile is worse than none
-            self._discard(cache, fd)
+            self._discard(cache)
             raise
         cache.way = "extraction"
 
@@ -354,23 +351,24 @@ class _Seeding:
         for cache in agreed:
             if cache.name in against:
                 if not cache.cold:
-                    with self._cold_on_failure(cache), self._opened_cache() as fd:
-                        self._discard(cache, fd)
+                    with self._cold_on_failure(cache):
+                        self._discard(cache)
                 cache.cold = against[cache.name]
 
-    def _discard(self, cache: _Cache, fd: int) -> None:
+    def _discard(self, cache: _Cache) -> None:
         """Leave the profile an empty directory: its variable names it, and not every tool makes it."""
-        if cache.way == "overlay":
-            from warmstart.seed.overlay_end import discard
-
-            with opened_dir(self._directory) as base:
-                discard(base, cache.name)
-        deadline = after(REMOVAL_SECONDS)
         from warmstart.host.remove import remove_tree
 
-        remove_tree(fd, cache.name, deadline)
-        with suppress(WarmstartError, OSError):  # the user can cause any of these
-            self._job().make_directory(fd, cache.name, deadline)
+        deadline = after(REMOVAL_SECONDS)
+        with opened_dir(self._directory) as base:
+            if cache.way == "overlay":
+                from warmstart.seed.overlay_end import discard
+
+                discard(base, cache.name)
+            with opened_of_job("cache", base) as fd:
+                remove_tree(fd, cache.name, deadline)
+                with suppress(WarmstartError, OSError):  # the user can cause any of these
+                    self._job().make_directory(fd, cache.name, deadline)
 
     def _job(self) -> JobClient:
         from warmstart.seed.client import JobClient  # needed only to extract entries
@@ -395,12 +393,6 @@ class _Seeding:
             fetched_bytes=cache.fetched,
             ms=round((time.monotonic() - cache.started) * 1000, 3),
         )
-
-    @contextmanager
-    def _opened_cache(self) -> Iterator[int]:
-        """Open the caches below root's directory. Raises `OSError` if the job's user has replaced them."""
-        with opened_dir(self._directory) as base, opened_of_job("cache", base) as fd:
-            yield fd
 
     @contextmanager
     def _cold_on_failure(self, cache: _Cache) -> Iterator[None]:

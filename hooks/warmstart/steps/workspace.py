@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 
+from warmstart.host.deadline import after
 from warmstart.host.files import (
     FULL,
     NODE_FAULTS,
@@ -23,7 +24,6 @@ from warmstart.host.files import (
     Untrusted,
     ensure_path,
     opened_dir,
-    unlink_if_there,
 )
 from warmstart.lean import NamedTuple, suppress
 from warmstart.paths import NOTHING, SHOWN, Shown
@@ -32,6 +32,7 @@ from warmstart.run.state import Run
 from warmstart.steps.contract import Context, Outcome
 
 NAME = "workspace"
+REMOVAL_S = 1.0  # of what nobody has seen yet
 
 
 class Options(NamedTuple):
@@ -47,8 +48,7 @@ def run(context: Context, options: Options) -> Outcome:
         ensure_path(run.workspace, 0o755, sticky=False)
         with opened_dir(run.workspace) as root:
             _require_room(root)
-            run = _make(root, run)
-            _build(root, run, options.profiles, context.policy.paths.cache)
+            run = _make(root, run, options.profiles, context.policy.paths.cache)
     except OSError as error:
         from warmstart.images.scratch import WorkspaceNotRoots  # slow to import
 
@@ -74,8 +74,8 @@ def _require_room(root: int) -> None:
             raise OSError(errno.ENOSPC, "its disk has less than 1 GiB, or a twentieth of its space or inodes, free")
 
 
-def _make(root: int, run: Run) -> Run:
-    """Make the run's directory, and mark it; return the run with its name."""
+def _make(root: int, run: Run, profiles: tuple[str, ...], constant: str) -> Run:
+    """Make the run's directory with all that is in it; return the run with its name."""
     try:
         os.mkdir(run.place, 0o711, dir_fd=root)
     except FileExistsError:
@@ -83,42 +83,33 @@ def _make(root: int, run: Run) -> Run:
         os.mkdir(run.place, 0o711, dir_fd=root)
     try:
         with opened_dir(run.place, root) as run_fd:
-            os.close(os.open(run.mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=run_fd))
+            _build(run_fd, run, profiles, constant)
     except OSError:
-        os.rmdir(run.place, dir_fd=root)
+        with suppress(OSError):
+            _remove(root, run)
         raise
     return run
 
 
-def _build(root: int, run: Run, profiles: tuple[str, ...], constant: str) -> None:
-    to_be_seeded = ["cache", *(f"cache/{name}" for name in profiles)] if profiles else []
-    own = ["tmp", *([] if profiles else ["cache"])]
-    made: list[str] = []
+def _build(run_fd: int, run: Run, profiles: tuple[str, ...], constant: str) -> None:
+    os.close(os.open(run.mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=run_fd))
+    os.fchmod(run_fd, 0o711)
+    for name in ("tmp", "cache", *(f"cache/{profile}" for profile in profiles)):
+        os.mkdir(name, 0o700, dir_fd=run_fd)
+    for name in ("tmp",) if profiles else ("tmp", "cache"):
+        os.chown(name, run.uid, run.gid, dir_fd=run_fd, follow_symlinks=False)
     try:
-        with opened_dir(run.place, root) as run_fd:
-            os.fchmod(run_fd, 0o711)
-            for name in (*own, *to_be_seeded):
-                os.mkdir(name, 0o700, dir_fd=run_fd)
-                made.append(name)
-            for name in own:
-                os.chown(name, run.uid, run.gid, dir_fd=run_fd, follow_symlinks=False)
-            try:
-                show(run_fd, Shown("rw", "root", "cache", NOTHING, constant, NOTHING), run.uid)
-            except OSError as error:
-                # All else takes only inodes. The job has its cache, at the cache's own path; its containers have none.
-                if error.errno not in FULL:
-                    raise
-    except OSError:
-        _unbuild(root, run, made)
-        raise
+        show(run_fd, Shown("rw", "root", "cache", NOTHING, constant, NOTHING), run.uid)
+    except OSError as error:
+        # All else takes only inodes. The job has its cache, at the cache's own path; its containers have none.
+        if error.errno not in FULL:
+            raise
 
 
-def _unbuild(root: int, run: Run, made: list[str]) -> None:
-    with suppress(OSError), opened_dir(run.place, root) as run_fd:
-        unlink_if_there(SHOWN, run_fd)
-        for name in reversed(made):
-            with suppress(OSError):
-                os.rmdir(name, dir_fd=run_fd)
-        unlink_if_there(run.mark, run_fd)
-    with suppress(OSError):
-        os.rmdir(run.place, dir_fd=root)
+def _remove(root: int, run: Run) -> None:
+    from warmstart.host.remove import remove_tree
+
+    with opened_dir(run.place, root) as run_fd:
+        for name in ("tmp", "cache", SHOWN, run.mark):  # the mark last: by it the run's directory is known
+            remove_tree(run_fd, name, after(REMOVAL_S))
+    os.rmdir(run.place, dir_fd=root)
