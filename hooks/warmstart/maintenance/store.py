@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.audit.line import Event
-from warmstart.caches.store import bundles, ending, gc, quota
+from warmstart.caches.store import bundles, ending, gc, layout, quota
 from warmstart.caches.store.gc import Bundle, Merger, Out, What
 from warmstart.caches.store.layout import Namespace
 from warmstart.errors import WarmstartError
@@ -54,9 +54,9 @@ def namespaces(store: StoreClient, failed: Callable[[WarmstartError], None]) -> 
 
     A scope is listed when its turn comes, under a deadline of its own: a store may have tens of thousands of them.
     """
-    for scope in store.run(store_deadline(), gc.scopes):
+    for scope in store.run(store_deadline(), layout.scopes):
         try:
-            listed = store.run(store_deadline(), gc.namespaces, scope)
+            listed = store.run(store_deadline(), layout.namespaces, scope)
         except WarmstartError as error:
             failed(error)
         else:
@@ -126,7 +126,7 @@ class StoreMaintenance:
         for where in self.namespaces():
             with self.isolated():
                 self.sweep(where)
-        for scope in store.run(session.store_deadline(), gc.scopes):
+        for scope in store.run(session.store_deadline(), layout.scopes):
             with self.isolated():
                 store.run(session.store_deadline(), quota.correct, scope)
         self.maintain_images()

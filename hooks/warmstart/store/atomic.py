@@ -51,6 +51,13 @@ def publish(dir_fd: int, temp: str, fd: int, name: str) -> bool:
     return True
 
 
+def put(dir_fd: int, writer: str, name: str, data: bytes) -> bool:
+    """Publish a file with this content; return False if another file has the name."""
+    with temp_file(dir_fd, writer) as (temp, fd):
+        write_all(fd, data)
+        return publish(dir_fd, temp, fd, name)
+
+
 def replace(dir_fd: int, writer: str, name: str, data: bytes, mode: int = 0o444) -> None:
     """Replace a file atomically: readers see the old or the new content. Never used for images and bundles."""
     with temp_file(dir_fd, writer, mode) as (temp, fd):

@@ -22,7 +22,7 @@ import time
 from warmstart.errors import StoreError
 from warmstart.host import files, wire
 from warmstart.host.deadline import Deadline, after, looks
-from warmstart.host.files import ensure_dir, opened_dir, read_small, unlink_if_there, write_all
+from warmstart.host.files import ensure_dir, opened_dir, read_small, unlink_if_there
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, dumps, sha256, suppress
 from warmstart.slurm.nodes import first
 from warmstart.store.layout import store_errors
@@ -79,7 +79,7 @@ def say(store: str, topic: Topic, name: str, text: str, begins: bool) -> str:
     Only who `begins` a topic makes the run's directory. Raises `StoreFull` or `StoreFailed`, the latter also where the
     topic was taken down with its directory.
     """
-    from warmstart.store.atomic import publish, temp_file
+    from warmstart.store import atomic
 
     directory, file = f"{store}/{DIRECTORY}/{topic.run}", topic.beginning + name
     with store_errors(f"writing {name} of {topic.path}"):
@@ -87,9 +87,7 @@ def say(store: str, topic: Topic, name: str, text: str, begins: bool) -> str:
             ensure_dir(f"{store}/{DIRECTORY}", 0o700)
             ensure_dir(directory, 0o700)
         with opened_dir(directory) as fd:
-            with temp_file(fd, topic.writer) as (temp, out):
-                write_all(out, text.encode())
-                is_first = publish(fd, temp, out, file)
+            is_first = atomic.put(fd, topic.writer, file, text.encode())
             return text if is_first else read_small(file, LONGEST, fd).decode()
 
 

@@ -6,7 +6,6 @@ import errno
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ from tests.lib.bundles import OWNER, draft, memory_file, namespace, publish
 from warmstart.caches.store import bundles, gc, generations, layout, listing, quota
 from warmstart.caches.store.bundles import ORPHAN_S, BundleDamaged, BundleGone, Draft
 from warmstart.caches.store.generations import StoreBusy
-from warmstart.caches.store.layout import BUNDLE, FILES, LATEST_NS, Entries, File, Namespace, content_digest
+from warmstart.caches.store.layout import BUNDLE, FILES, LATEST_NS, Entries, File, content_digest
 from warmstart.caches.store.listing import HarvestTooLarge
 from warmstart.caches.store.merge import Removal
 from warmstart.caches.store.quota import QuotaExceeded
@@ -207,7 +206,7 @@ def test_the_store_itself_is_never_made(tmp_path: Path) -> None:
     assert not os.path.exists(tmp_path / "unmounted")
 
 
-def test_what_no_listing_names_is_swept_after_a_day(tmp_path: Path) -> None:
+def test_what_no_listing_names_is_swept_after_three_days(tmp_path: Path) -> None:
     publish(tmp_path, "a")
     with memory_file(b"orphan") as fd:
         row = bundles.put(namespace(tmp_path), OWNER, fd, draft("b"), 0)
@@ -217,32 +216,18 @@ def test_what_no_listing_names_is_swept_after_a_day(tmp_path: Path) -> None:
     assert files(tmp_path) == {name for name in there if row.sha256 not in name}
 
 
-def test_what_is_listed_while_it_is_swept_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish(tmp_path, "a")
+def test_what_is_put_again_while_it_is_swept_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, rename = namespace(tmp_path), os.rename
     with memory_file(b"orphan") as fd:
-        row = bundles.put(namespace(tmp_path), OWNER, fd, draft("b"), 0)
-    real, asked = generations.named_bundles, []
+        row = bundles.put(where, OWNER, fd, draft("b"), 0)
 
-    def named(where: Namespace) -> set[str]:
-        asked.append(where)
-        return real(where) | ({row.sha256} if len(asked) == 2 else set())
+        def put_again(name: str, new: str, **folders: int) -> None:
+            assert bundles.put(where, OWNER, fd, draft("b"), 0) == row
+            os.utime(f"{where.path}/{name}", (LATER, LATER))  # which is when it was put
+            rename(name, new, **folders)
 
-    monkeypatch.setattr(generations, "named_bundles", named)
-    assert bundles.sweep(namespace(tmp_path), LATER) == []
-    assert {row.sha256 + BUNDLE, row.sha256 + FILES} <= files(tmp_path)
-
-
-def test_what_was_swept_before_a_listing_named_it_is_put_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with memory_file(b"bytes") as fd:
-        row = bundles.put(namespace(tmp_path), OWNER, fd, draft("a"), 0)
-    real = generations.change
-
-    def swept(*args: Any) -> object:  # noqa: ANN401 - as of `change`
-        bundles.sweep(namespace(tmp_path), LATER)
-        return real(*args)
-
-    monkeypatch.setattr(generations, "change", swept)
-    assert publish(tmp_path, "a", content=b"bytes").sha256 == row.sha256
+        monkeypatch.setattr(os, "rename", put_again)
+        assert bundles.sweep(where, LATER) == []
     assert files(tmp_path) == {row.sha256 + BUNDLE, row.sha256 + FILES}
 
 

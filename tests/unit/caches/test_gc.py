@@ -162,7 +162,7 @@ def read(found: Listing) -> dict[str, str]:
 
 @pytest.mark.threat(32)
 def test_an_empty_scope_goes_with_its_last_namespace(tmp_path: Path) -> None:
-    assert gc.scopes(str(tmp_path)) == []
+    assert layout.scopes(str(tmp_path)) == []
     where = namespace(tmp_path)
     publish(tmp_path, "a")
     publish(tmp_path, "a", scope="user-2")
@@ -173,10 +173,10 @@ def test_an_empty_scope_goes_with_its_last_namespace(tmp_path: Path) -> None:
     time.sleep(0.02)  # its own renaming is no change
     assert bundles.remove_empty(where, time.time() - 0.01, 0.0)
     quota.correct(str(tmp_path), "user-1")
-    assert gc.scopes(str(tmp_path)) == ["user-2"]
+    assert layout.scopes(str(tmp_path)) == ["user-2"]
     assert publish(tmp_path, "b").sha256
-    assert gc.scopes(str(tmp_path)) == ["user-1", "user-2"]
-    assert gc.namespaces(str(tmp_path), "user-1") == [where]
+    assert layout.scopes(str(tmp_path)) == ["user-1", "user-2"]
+    assert layout.namespaces(str(tmp_path), "user-1") == [where]
     assert generations.read(where).names == [["b"]]
 
 

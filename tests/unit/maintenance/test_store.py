@@ -15,7 +15,7 @@ from tests.lib import packed
 from tests.lib.node import SCOPE, Node
 from tests.lib.superblocks import image
 from tests.lib.worker_calls import answer_here
-from warmstart.caches.store import bundles, ending, gc
+from warmstart.caches.store import bundles, ending, gc, layout
 from warmstart.caches.store.bundles import Published
 from warmstart.caches.store.gc import Bundle, Merger
 from warmstart.caches.store.layout import Namespace
@@ -145,7 +145,7 @@ def test_the_checks_go_on(node: Node, session: Session, monkeypatch: pytest.Monk
 
 def test_a_large_store_is_never_held_whole(node: Node, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    listed, surveyed = gc.namespaces, gc.survey
+    listed, surveyed = layout.namespaces, gc.survey
 
     def namespaces(store: str, scope: str) -> list[Namespace]:
         asked.append(f"list {scope}")

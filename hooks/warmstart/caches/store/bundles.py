@@ -43,14 +43,14 @@ from warmstart.host.files import (
     opened_dir,
     unlink_if_there,
     weakness,
-    write_all,
 )
 from warmstart.lean import NamedTuple, dumps, suppress
 from warmstart.store.layout import is_plain_path, store_errors
 
 FORMAT = 1
 MOST_NAMESPACES = 1000  # of a scope and profile, with which a job's own name of its caches adds no other
-ORPHAN_S = 86_400.0  # longer than any publication takes
+LEFT_S = 86_400.0  # longer than any publication takes
+ORPHAN_S = 3 * LEFT_S  # longer than what nodes have handed in waits
 MOST_OF_FACTS = 64 << 10
 _SWEPT = ".swept-"  # before the name of a bundle's file that is about to go
 
@@ -117,7 +117,7 @@ def put(where: Namespace, writer: str, fd: int, draft: Draft, most: int) -> Row:
     `writer` (node and run) is part of the names of temporary files; `most` is the scope's quota in bytes, 0 for none.
     Raises `QuotaExceeded`, `HarvestTooLarge`, `StoreFull` or `StoreFailed`.
     """
-    from warmstart.store.atomic import publish, temp_file  # not needed to read
+    from warmstart.store import atomic  # not needed to read
 
     files = _encoded(draft.entries)
     if len(files) > MOST_OF_FILES:
@@ -129,19 +129,15 @@ def put(where: Namespace, writer: str, fd: int, draft: Draft, most: int) -> Row:
             at = draft.at or int(time.time())
             row = Row(sha256, size, len(draft.entries), draft.user, draft.uid, draft.job, at, draft.cache)
             if _in_place(dir_fd, row):
-                os.utime(sha256 + BUNDLE, dir_fd=dir_fd, follow_symlinks=False)  # so that no sweep takes it for old
                 return row
             quota.add(where.store, where.scope, size + len(files), most)
-            with temp_file(dir_fd, writer) as (temp, out), temp_file(dir_fd, writer) as (list_temp, list_out):
-                write_all(list_out, files)
+            atomic.put(dir_fd, writer, sha256 + FILES, files)  # who was first has put the same
+            with atomic.temp_file(dir_fd, writer) as (temp, out):
                 if copy_hashed(fd, out) != (size, sha256):
                     raise Damaged("it changes while it is copied")
-                publish(dir_fd, list_temp, list_out, sha256 + FILES)  # who was first has put the same
-                publish(dir_fd, temp, out, sha256 + BUNDLE)
+                atomic.publish(dir_fd, temp, out, sha256 + BUNDLE)
             if draft.facts and not os.access(FACTS, os.F_OK, dir_fd=dir_fd):
-                with temp_file(dir_fd, writer) as (temp, out):
-                    write_all(out, dumps(draft.facts).encode())
-                    publish(dir_fd, temp, out, FACTS)
+                atomic.put(dir_fd, writer, FACTS, dumps(draft.facts).encode())
     return row
 
 
@@ -168,14 +164,9 @@ def publish(  # noqa: PLR0917 - as of `put`, and what it takes the place of
     listing = generations.change(where, writer, merged)
     if listing is None:
         return Published()
-    if row is None or fd is None:
+    if row is None or all(listed.sha256 != row.sha256 for listed in listing.rows):
         return Published(number=listing.number)
-    with store_errors("put a bundle", where.path), opened_dir(where.path) as dir_fd:
-        is_there = _in_place(dir_fd, row)
-    if not is_there:  # it lay there for long, and was swept before a listing named it
-        put(where, writer, fd, draft, 0)
-    is_listed = any(listed.sha256 == row.sha256 for listed in listing.rows)
-    return Published(row.sha256 if is_listed else "", row.size, listing.number)
+    return Published(row.sha256, row.size, listing.number)
 
 
 class FilesOf:
@@ -251,32 +242,30 @@ def _copy(source: int, sha256: str, size: int, fd: int) -> None:
 
 
 def sweep(where: Namespace, now: float) -> list[str]:
-    """Remove old generations, files of bundles that none has named for a day, and what writers left; return the names.
+    """Remove old generations, files of bundles that none has named for long, and what writers left; return the names.
 
-    A publisher may list an old bundle meanwhile. So its files get other names first; then the listing is read once
-    more, and what it names gets its name back. Who listed it later has found it missing, and has put it again.
+    A publisher may put the same bundle meanwhile, which then has a new time. So its files get other names before they
+    are looked at: what is new by then gets its name back, and who comes later does not find it, and puts it again.
     """
     from warmstart.store.atomic import TEMP_PREFIX
 
     swept = generations.clean(where, now)
     with store_errors("sweep a namespace", where.path), opened_dir(where.path) as fd:
-        there, before = os.listdir(fd), now - ORPHAN_S
-        named = generations.named_bundles(where)
+        there, named = os.listdir(fd), generations.named_bundles(where)
         for name in there:
-            if name.startswith(TEMP_PREFIX) and changed(name, fd) < before and unlink_if_there(name, fd):
+            age = now - changed(name, fd)
+            if name.startswith(TEMP_PREFIX) and age > LEFT_S and unlink_if_there(name, fd):
                 swept.append(name)
-            elif is_bundle(name) and name.partition(".")[0] not in named and changed(name, fd) < before:
+            elif is_bundle(name) and age > ORPHAN_S and name.partition(".")[0] not in named:
                 with suppress(FileNotFoundError):
                     os.rename(name, _SWEPT + name, src_dir_fd=fd, dst_dir_fd=fd)
-        going = [name for name in os.listdir(fd) if name.startswith(_SWEPT)]
-        named = generations.named_bundles(where) if going else set()
-        for name in going:
+        for name in (name for name in os.listdir(fd) if name.startswith(_SWEPT)):
             was = name.removeprefix(_SWEPT)
             with suppress(FileNotFoundError, FileExistsError):
-                if was.partition(".")[0] in named:
-                    os.link(name, was, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
-                else:
+                if os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime < now - ORPHAN_S:
                     swept.append(was)
+                else:
+                    os.link(name, was, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
             unlink_if_there(name, fd)
     return swept
 
@@ -305,16 +294,22 @@ def remove_empty(where: Namespace, before: float, forgotten: float) -> bool:
 
 
 def _in_place(dir_fd: int, row: Row) -> bool:
-    """Return whether both files of a bundle lie in place. What is damaged in a way that a look shows is removed."""
+    """Return whether both files of a bundle lie in place, now with a new time, so that no sweep takes them for old.
+
+    What is damaged in a way that a look shows is removed.
+    """
+    squashfs, files = row.sha256 + BUNDLE, row.sha256 + FILES
     try:
-        if os.stat(row.sha256 + BUNDLE, dir_fd=dir_fd, follow_symlinks=False).st_size != row.size:
-            unlink_if_there(row.sha256 + BUNDLE, dir_fd)
+        if os.stat(squashfs, dir_fd=dir_fd, follow_symlinks=False).st_size != row.size:
+            unlink_if_there(squashfs, dir_fd)
             return False
         _entries(dir_fd, row.sha256)
+        for name in (squashfs, files):
+            os.utime(name, dir_fd=dir_fd, follow_symlinks=False)
     except FileNotFoundError:
         return False
     except Damaged:
-        unlink_if_there(row.sha256 + FILES, dir_fd)
+        unlink_if_there(files, dir_fd)
         return False
     return True
 

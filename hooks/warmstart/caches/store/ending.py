@@ -28,10 +28,9 @@ from warmstart.caches.store.listing import HarvestTooLarge, Listing, Row
 from warmstart.caches.store.merge import Change, Removal
 from warmstart.errors import StoreError
 from warmstart.host import wire
-from warmstart.host.files import changed, closing, ensure_dir, opened_dir, unlink_if_there, write_all
+from warmstart.host.files import changed, closing, ensure_dir, opened_dir, unlink_if_there
 from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, suppress
-from warmstart.store import barrier
-from warmstart.store.atomic import publish, temp_file
+from warmstart.store import atomic, barrier
 from warmstart.store.layout import StoreFailed, is_component, store_errors
 
 PATIENCE_S = 3600.0  # with nodes that do not end: lost, or their harvest waits
@@ -84,9 +83,8 @@ def hand_in(  # noqa: PLR0917 - what of whom, and where to
 ) -> None:
     """Hand in a bundle that lies in place, if there is one, and what its job removed; after an error, again."""
     text = sealed(dumps(Handed(*where[1:], is_head, draft.change(row))).encode())
-    with store_errors("hand in a bundle", run.path), _made(run) as fd, temp_file(fd, writer) as (temp, out):
-        write_all(out, text)
-        publish(fd, temp, out, f"{node}.{text[:_HASH].decode()}")
+    with store_errors("hand in a bundle", run.path), _made(run) as fd:
+        atomic.put(fd, writer, f"{node}.{text[:_HASH].decode()}", text)
 
 
 def ended(run: Run, writer: str, node: str, nodes: int) -> list[United] | None:

@@ -1,7 +1,6 @@
 """What maintenance and `warmstart cache` see of the caches in the store, and decide. Runs as the store's owner.
 
-Nothing here changes what jobs are given: that does `generations.change`, with what is decided here (`bundles.remove`,
-`bundles.compact`). A bundle's last use is the mtime of its `.sqsh`: nodes tell it each half hour (`record_uses`).
+A bundle's last use is the mtime of its `.sqsh`: nodes tell it each half hour (`record_uses`).
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 
-from warmstart.caches.store import bundles, generations, layout, merge
+from warmstart.caches.store import bundles, generations, merge
 from warmstart.caches.store.bundles import BundleDamaged, BundleGone
 from warmstart.caches.store.layout import BUNDLE, CACHES, FILES, MOST_ENTRIES, MOST_OF_FILES, Namespace, is_sha256
 from warmstart.caches.store.listing import MOST_OF_USER, Listing, Row
@@ -36,11 +35,8 @@ UNUSED = "unused for longer than maintenance.keep"
 OVER = "its scope is close to its quota (maintenance.per_user)"
 OVER_NAMES = "its user's names in the namespace are close to their bound"
 
-_LOCKS, _MAKING, _MAINTAINED = (
-    ".locks",
-    "making.",
-    "maintained",
-)  # in CACHES; the last one's mtime is when maintenance succeeded
+_LOCKS, _MAKING = ".locks", "making."  # in CACHES
+_MAINTAINED = "maintained"  # in CACHES; its mtime is when maintenance last succeeded
 _held: list[HeldLock] = []  # keeps locks until this process ends
 
 
@@ -139,18 +135,6 @@ def _removed(name: str, fd: int) -> bool:
         return unlink_if_there(name, fd)
     except IsADirectoryError:  # the board of a run whose head node crashed, or that got no image
         return barrier.remove(name, fd)
-
-
-def scopes(store: str) -> list[str]:
-    """Return the names of all scopes, sorted."""
-    with store_errors("list the store"):
-        return layout.scopes(store)
-
-
-def namespaces(store: str, scope: str) -> list[Namespace]:
-    """Return all namespaces of a scope, sorted."""
-    with store_errors(f"list the scope {scope}"):
-        return layout.namespaces(store, scope)
 
 
 def survey(where: Namespace) -> list[Bundle]:

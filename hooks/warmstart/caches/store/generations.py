@@ -36,7 +36,7 @@ import time
 from warmstart.caches.store.layout import LISTING, Damaged, Namespace, read_owned
 from warmstart.caches.store.listing import LARGEST, LINES_OF_HEAD, Listing, OfOtherFormat, decode, encode
 from warmstart.host.deadline import jittered
-from warmstart.host.files import changed, opened_dir, unlink_if_there, write_all
+from warmstart.host.files import changed, opened_dir, unlink_if_there
 from warmstart.lean import TYPE_CHECKING, Callable, suppress
 from warmstart.store.layout import StoreFailed, store_errors
 
@@ -183,11 +183,10 @@ def _newest(where: Namespace, known: int, *, named: bool, is_writer: bool) -> tu
 
 def _linked(where: Namespace, writer: str, number: int, text: bytes) -> bool:
     """Link a generation; return whether nobody was first."""
-    from warmstart.store.atomic import publish, temp_file  # not needed to read
+    from warmstart.store import atomic  # not needed to read
 
-    with opened_dir(_directory(where)) as fd, temp_file(fd, writer) as (temp, out):
-        write_all(out, text)
-        return publish(fd, temp, out, _name(number))
+    with opened_dir(_directory(where)) as fd:
+        return atomic.put(fd, writer, _name(number), text)
 
 
 def _stands(where: Namespace, new: Listing) -> bool:

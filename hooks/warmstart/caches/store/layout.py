@@ -19,8 +19,8 @@ import errno
 import os
 
 from warmstart.host.files import DIRECTORY, REGULAR, closing, ensure_dir, weakness
-from warmstart.lean import Iterable, NamedTuple, dumps, sha256
-from warmstart.store.layout import is_component
+from warmstart.lean import Iterable, NamedTuple, dumps, sha256, suppress
+from warmstart.store.layout import is_component, store_errors
 
 CACHES = "caches"
 ENDING = "ending"
@@ -111,12 +111,12 @@ def make_namespace(where: Namespace) -> int:
 
 
 def scopes(store: str) -> list[str]:
-    """Return the names of all scopes, sorted. Raises `OSError`."""
+    """Return the names of all scopes, sorted."""
     return _folders(f"{store}/{CACHES}")
 
 
 def namespaces(store: str, scope: str) -> list[Namespace]:
-    """Return all namespaces of a scope, sorted. Raises `OSError`."""
+    """Return all namespaces of a scope, sorted."""
     top = f"{store}/{CACHES}/{scope}"
     found = [(profile, name) for profile in _folders(top) for name in _folders(f"{top}/{profile}")]
     return [Namespace(store, scope, profile, name) for profile, name in found]
@@ -124,11 +124,9 @@ def namespaces(store: str, scope: str) -> list[Namespace]:
 
 def _folders(path: str) -> list[str]:
     """Return the directories of a directory whose names the layout allows; [] if it is missing."""
-    try:
-        with os.scandir(path) as items:
-            return sorted(item.name for item in items if is_component(item.name) and item.is_dir(follow_symlinks=False))
-    except FileNotFoundError:
-        return []
+    with store_errors("list the store"), suppress(FileNotFoundError), os.scandir(path) as items:
+        return sorted(item.name for item in items if is_component(item.name) and item.is_dir(follow_symlinks=False))
+    return []
 
 
 def is_sha256(text: object) -> bool:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from warmstart.audit import events
 from warmstart.audit.log import Log
-from warmstart.caches.store import bundles, gc
+from warmstart.caches.store import bundles, gc, layout
 from warmstart.caches.store.gc import What
 from warmstart.caches.store.layout import Namespace
 from warmstart.errors import WarmstartError
@@ -41,7 +41,7 @@ def copies(store: StoreClient, failed: Callable[[WarmstartError], None]) -> Iter
 
     Each operation has a deadline of its own.
     """
-    for scope in store.run(_deadline(), gc.scopes):
+    for scope in store.run(_deadline(), layout.scopes):
         try:
             yield from copies_in(store, scope, failed)
         except WarmstartError as error:
@@ -50,7 +50,7 @@ def copies(store: StoreClient, failed: Callable[[WarmstartError], None]) -> Iter
 
 def copies_in(store: StoreClient, scope: str, failed: Callable[[WarmstartError], None]) -> Iterator[TreeCopy]:
     """Yield the copies of a scope. `failed` gets the error of each namespace that is left out."""
-    for where in store.run(_deadline(), gc.namespaces, scope):
+    for where in store.run(_deadline(), layout.namespaces, scope):
         if where.profile == PROFILE:
             try:
                 yield from copies_of(store, where)

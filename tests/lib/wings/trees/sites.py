@@ -15,7 +15,7 @@ from tests.lib import command_line, mounts
 from tests.lib.image_place import processes_of
 from tests.lib.node import NODE, POLICY, Node
 from tests.lib.policy_site import offering
-from warmstart.caches.store import gc, generations
+from warmstart.caches.store import generations, layout
 from warmstart.caches.store.listing import Row
 from warmstart.entry import background
 from warmstart.host import process
@@ -95,7 +95,7 @@ class TreeSite(Node):
     def rows(self, user: Identity | None = None) -> list[Row]:
         """Return the copies of a user's trees that jobs are shown."""
         with self.client() as store:
-            known = store.run(after(20), gc.namespaces, scope_of(user or self.user))
+            known = store.run(after(20), layout.namespaces, scope_of(user or self.user))
             return [
                 row
                 for where in known

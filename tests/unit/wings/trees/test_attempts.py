@@ -11,7 +11,7 @@ import pytest
 from tests.lib.node import SCOPE
 from tests.lib.policy_site import offering
 from tests.lib.wings.trees.sites import ME, TreeSite
-from warmstart.caches.store import bundles, client, gc
+from warmstart.caches.store import bundles, client, gc, layout
 from warmstart.host.deadline import after
 from warmstart.policy.keys import User
 from warmstart.policy.shared import SharedPath
@@ -74,7 +74,7 @@ def test_the_copy_of_many_is_roots_and_its_producer_is_who_owns_the_tree(node: T
     node.pack()
     assert sorted(event["scope"] for event in node.events("tree.packed")) == ["site", SCOPE]
     assert {owner for _, owner in node.copy("site").values()} == {f"0/{tree.stat().st_gid}"}
-    (where,) = gc.namespaces(str(node.store), "site")
+    (where,) = layout.namespaces(str(node.store), "site")
     (made,) = gc.survey(where)
     assert [made.user, made.uid] == [*rule.owners[1]]
     assert bundles.facts(where)["owners"] == f"1 {rule.owners[1].uid}"
