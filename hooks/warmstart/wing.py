@@ -16,7 +16,8 @@
                            supervisor/  programs for supervisord in pods (`packaging/slinky`)
                            events.py    its events
                            checks.py    `CHECKS`, what doctor looks at for it (`doctor.wings.Checks`)
-                           maintenance.py  `PARTS`, what maintenance does for it (`maintenance.wings.Parts`)
+                           node_maintenance.py, store_maintenance.py  `maintain(session)`, what maintenance does for it
+                                        on each node, and in the store
                            unpack.py    whether an unpacked image is of use on this node (`steps.unpack`)
                            step_image.py  what it has for a step's image besides caches (`step_image.StepImagePart`)
                            maker.py     how a step gets an image that the store lacks (`entry.pyxis_importer.Maker`)

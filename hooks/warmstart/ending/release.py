@@ -6,7 +6,7 @@
 |               | the prolog of a requeued job; a prolog that failed (what features hold | none                    |
 |               | for the job stays until the epilog then)                               |                         |
 | an attempt    | `background endings`, for what `release` has left in the queue         | what is left            |
-| `end_orphan`  | maintenance, for a tree that nothing names                             | none                    |
+| `remove`      | maintenance, for a tree that nothing names (`maintenance.orphans`)     | none                    |
 
 The order:
 
@@ -45,13 +45,12 @@ from warmstart.ending.waiting import ENDINGS
 from warmstart.errors import NodeError, StoreError, WarmstartError
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir
-from warmstart.host.remove import remove_tree
-from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, suppress
+from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, contextmanager, suppress
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy
 from warmstart.queue import Item, Queue
 from warmstart.run import state
-from warmstart.run.state import Run, RunUnreadable
+from warmstart.run.state import Run
 from warmstart.steps.contract import Context
 
 if TYPE_CHECKING:
@@ -67,7 +66,6 @@ if TYPE_CHECKING:
 
 
 STEP = "release"  # the step's name in the audit, for every way to end a run
-MAINTENANCE_SECONDS = 300.0  # for removing one tree
 LEDGER_SECONDS = 5.0
 MOST_REMOVALS = 8  # of a user that wait on a node
 WAITS = "the epilog had no time, no space or no store for it; it is harvested in the background"
@@ -87,20 +85,6 @@ class JobOnNode(NamedTuple):
     node: str
     job_id: int
     wings: list[str]
-
-
-class Orphan(NamedTuple):
-    """A tree of a run that maintenance found: `<directory>/<name>`."""
-
-    directory: str
-    name: str
-    job_id: int
-    run_name: str  # "" if a prolog died before it could say whose it is
-
-    @property
-    def path(self) -> str:
-        """The tree's absolute path."""
-        return f"{self.directory}/{self.name}"
 
 
 def release(context: Context, options: Options | None, *, with_wings: bool = True) -> Ended:
@@ -200,28 +184,6 @@ def _remove_or_wait(context: Context, queue: Queue, item: Item, failures: list[W
     return is_whole
 
 
-def end_orphan(paths: NodePaths, orphan: Orphan, is_over: Callable[[int], bool]) -> bool:
-    """Remove a tree that neither a run's state nor the queue names. Return whether it was removed.
-
-    `is_over` returns whether a job has certainly left the cluster. Raises `JobBusy` while a hook of the job is running,
-    and `WorkspaceBusy`.
-    """
-    with state.job_lock(paths.state, orphan.job_id, after(0)):
-        if not _is_removable(paths, orphan, is_over):
-            return False
-        remove_orphan(orphan.directory, orphan.name)
-        return True
-
-
-def remove_orphan(directory: str, name: str) -> None:
-    """Remove a tree. Raises `WorkspaceBusy`."""
-    try:
-        with opened_dir(directory) as fd:
-            remove_tree(fd, name, after(MAINTENANCE_SECONDS))
-    except OSError as error:
-        raise WorkspaceBusy(path=f"{directory}/{name}", problem=error.strerror) from error
-
-
 def end_wings(policy: Policy, paths: NodePaths, job: JobOnNode, audit: Log, deadline: Deadline) -> None:
     """Have wings take down what they hold for a job: those that the policy uses, and those that the run has used."""
     for known in policy.wings:
@@ -262,15 +224,3 @@ def _collect_notes(context: Context) -> None:
 
     with suppress(OSError, StoreError), opened_dir(run.directory) as fd:
         notes.collect(fd, context.paths.uses, node=run.node, store=context.store, deadline=after(_STORE_SECONDS))
-
-
-def _is_removable(paths: NodePaths, orphan: Orphan, is_over: Callable[[int], bool]) -> bool:
-    """Return whether nothing names a tree any more."""
-    try:
-        run = state.load(paths.state, orphan.job_id)
-    except RunUnreadable:
-        return False
-    if Queue(paths, ENDINGS).find(orphan.run_name) or (run and run.name == orphan.run_name):
-        return False
-    # If the state is of another run of the job, this one is over even if the job is not.
-    return run is not None or is_over(orphan.job_id)

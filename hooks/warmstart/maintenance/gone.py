@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import time
 
-from warmstart.ending import release
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
-from warmstart.host.files import names_in, opened_dir
-from warmstart.host.remove import remove_tree
+from warmstart.host.files import names_in
 from warmstart.images.unpacked import shelf_of
+from warmstart.maintenance import orphans
 from warmstart.paths import Installation, NodePaths
 from warmstart.queue import waiting
 from warmstart.session import Session, open_session
@@ -51,9 +50,8 @@ def _remove(session: Session, node: str) -> None:
     paths, shelf = session.installation.node(node), os.path.dirname(shelf_of(session.policy, node))
     for directory in (shelf, paths.runtime):
         if os.path.isdir(directory):
-            release.remove_orphan(*os.path.split(directory))
-    with opened_dir(paths.root) as fd:
-        for name in os.listdir(fd):
-            if name != os.path.basename(paths.began):
-                remove_tree(fd, name, after(release.MAINTENANCE_SECONDS))
-    release.remove_orphan(*os.path.split(paths.root))
+            orphans.remove(*os.path.split(directory))
+    for name in os.listdir(paths.root):
+        if name != os.path.basename(paths.began):
+            orphans.remove(paths.root, name)
+    orphans.remove(*os.path.split(paths.root))

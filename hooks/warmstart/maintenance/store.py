@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import NamedTuple
 
+from warmstart import wing
 from warmstart.audit import events
 from warmstart.audit.line import Event
 from warmstart.caches.store import bundles, ending, gc, layout, quota
@@ -24,7 +25,6 @@ from warmstart.images.store import eviction, published
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import NOBODY
 from warmstart.maintenance import repack
-from warmstart.maintenance.wings import of_wings
 from warmstart.profiles.contract import is_whole
 from warmstart.seed.overlay import OverlayUnavailable
 from warmstart.session import MaintenanceBusy, Session, store_deadline
@@ -132,10 +132,9 @@ class StoreMaintenance:
         self.maintain_images()
         with self.isolated():
             self._remove_reports()
-        for wing in of_wings():
-            for act in wing.store.values():
-                with self.isolated():
-                    self._count(swept=act(session) or 0)
+        for module in wing.with_part("store_maintenance"):
+            with self.isolated():
+                wing.load(module).maintain(session)
         store.run(session.store_deadline(), gc.record_maintained)
         return self.report
 

@@ -20,7 +20,6 @@ from tests.lib.runs import a_context, changed, events, ran, result
 from warmstart import view
 from warmstart.attempts import endings
 from warmstart.ending import release, removal, waiting
-from warmstart.ending.release import Orphan
 from warmstart.ending.removal import WorkspaceBusy
 from warmstart.ending.waiting import ENDINGS
 from warmstart.host import detached
@@ -29,7 +28,7 @@ from warmstart.host.remove import remove_tree
 from warmstart.paths import Installation
 from warmstart.queue import DONE, LATER, MORE, Outcome, Queue
 from warmstart.run import state as run_state
-from warmstart.run.state import JobBusy, Run, Seeded
+from warmstart.run.state import Run, Seeded
 from warmstart.session import Session
 from warmstart.steps import harvest, workspace
 from warmstart.steps.contract import Context
@@ -279,7 +278,6 @@ def test_not_everything_may_wait_to_be_removed(
 def test_a_disk_that_does_not_move_it_removes_it_where_it_is(
     runs: Runs, busy_disk: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its name stays, and is no orphan's."""
     run = runs.make()
     real = os.rename
 
@@ -292,8 +290,6 @@ def test_a_disk_that_does_not_move_it_removes_it_where_it_is(
     released(runs, run)
     (name,) = runs.waiting()
     assert Path(run.directory, "tmp/mine").exists()
-    orphan = Orphan(str(runs.workspace), run.place, 7, name)
-    assert not release.end_orphan(runs.paths, orphan, lambda _: True)
     assert runs.attempt(name) == DONE
     assert runs.left() == []
 
@@ -486,62 +482,10 @@ def test_nobody_makes_others_lose_theirs(runs: Runs) -> None:
     assert "1.00000001" in runs.to_harvest()
 
 
-def test_a_damaged_item_goes_and_leaves_an_orphan(runs: Runs) -> None:
+def test_a_damaged_item_goes_and_leaves_the_directory_to_maintenance(runs: Runs) -> None:
     run = runs.make()
     runs.end(run, NO_TIME)
     (item,) = runs.queue.all()
     Path(runs.queue.directory, item.name).write_bytes(b"{")
     assert runs.attempt(run.name) == DONE
-    orphan = Orphan(str(runs.workspace), run.going, 7, run.name)
-    assert release.end_orphan(runs.paths, orphan, lambda _: True)
-
-
-class Orphans:
-    """A run's directory that maintenance found."""
-
-    def __init__(self, runs: Runs) -> None:
-        self.runs = runs
-        self.run = runs.make()
-        run_state.forget(runs.paths.state, 7)
-
-    def end(self, *, is_over: bool) -> bool:
-        """End it; return whether it was removed."""
-        record = self.run
-        orphan = Orphan(str(self.runs.workspace), record.place, record.job_id, record.name)
-        removed = release.end_orphan(self.runs.paths, orphan, lambda _job_id: is_over)
-        assert removed is not os.path.exists(orphan.path)
-        return removed
-
-
-@pytest.fixture
-def orphan(runs: Runs) -> Orphans:
-    """Give a run without a record."""
-    return Orphans(runs)
-
-
-def test_an_orphan_goes_when_its_job_is_over_for_sure(orphan: Orphans) -> None:
-    assert not orphan.end(is_over=False)
-    assert orphan.end(is_over=True)
-    assert orphan.runs.saved() is None
-
-
-def test_an_orphan_of_an_earlier_run_goes_while_the_job_runs(orphan: Orphans) -> None:
-    orphan.runs.make(run_id="ffffffff", restarts=1)
-    assert orphan.end(is_over=False)
-
-
-def test_what_something_names_is_no_orphan(orphan: Orphans) -> None:
-    paths, record = orphan.runs.paths, orphan.run
-    state = Path(paths.state, "7")
-    state.mkdir(mode=0o700, exist_ok=True)
-    run_state.save(paths.state, record)
-    assert not orphan.end(is_over=True)
-    (state / run_state.NAME).write_text("{")
-    assert not orphan.end(is_over=True)
-    run_state.forget(paths.state, 7)
-    item = waiting.leave(orphan.runs.queue, record, is_done=False)
-    assert not orphan.end(is_over=True)
-    orphan.runs.queue.drop(item.key)
-    with run_state.job_lock(paths.state, 7, after(0)), pytest.raises(JobBusy):
-        orphan.end(is_over=True)
-    assert orphan.end(is_over=True)
+    assert os.listdir(runs.workspace) == [run.going]

@@ -11,7 +11,7 @@ import pytest
 from tests.lib.node import Node
 from warmstart.host.deadline import Deadline
 from warmstart.host.remove import remove_tree
-from warmstart.maintenance import gone
+from warmstart.maintenance import orphans
 from warmstart.maintenance.gone import remove_gone
 from warmstart.slurm import commands
 from warmstart.slurm.facts import Access
@@ -90,7 +90,7 @@ def test_after_one_that_dies_the_node_is_still_found(
         remove_tree(fd, name, deadline)
 
     with monkeypatch.context() as patch:
-        patch.setattr(gone, "remove_tree", remove_one)
+        patch.setattr(orphans, "remove_tree", remove_one)
         assert len(remove_gone(node.installation, "")) == 1
     assert node.installation.nodes() == ["gone"]
     assert remove_gone(node.installation, "") == []

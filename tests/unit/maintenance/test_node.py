@@ -165,6 +165,25 @@ def test_trees_that_nothing_names_go(node: Host, monkeypatch: pytest.MonkeyPatch
     assert sorted(os.listdir(node.site.paths.view)) == ["9", "lost+found"]
 
 
+def test_what_the_jobs_state_names_is_no_orphan_and_what_an_earlier_run_left_is(
+    node: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although a step of the job runs here. A state that cannot be read may name it."""
+    monkeypatch.setattr(commands, "with_daemons", lambda: frozenset({7}))
+    run = node.run()
+    node.recorded(run)
+    assert (node.maintain().removed, node.left()) == (0, [run.place])
+    node.recorded(run._replace(run_id="ffffffff", restarts=1))
+    state = Path(node.site.paths.state, "7", runs.NAME)
+    written = state.read_bytes()
+    state.write_bytes(b"{")
+    assert (node.maintain().removed, node.left()) == (0, [run.place])
+    state.write_bytes(written)
+    with runs.job_lock(node.site.paths.state, 7, after(60)):
+        assert node.maintain().removed == 0
+    assert (node.maintain().removed, node.left()) == (1, [])
+
+
 @pytest.mark.parametrize("case", ["done", "old", "fails"])
 def test_runs_that_wait_are_ended(node: Host, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     """Whenever their next attempt would begin. What cannot be harvested any more is told; what fails is tried again."""

@@ -14,7 +14,7 @@ from tests.lib.node import NODE
 from tests.lib.shelf_site import ShelfSite
 from warmstart.policy.keys import Policy
 from warmstart.session import Session, open_session
-from warmstart.wings.ready_roots import maintenance, trial
+from warmstart.wings.ready_roots import node_maintenance, trial
 from warmstart.wings.ready_roots.trial import Tried
 
 
@@ -28,7 +28,7 @@ def left(site: ShelfSite) -> list[str]:
 
 
 def removed(session: Session) -> int:
-    return maintenance.PARTS.node["trials"](session) or 0
+    return node_maintenance.maintain(session)
 
 
 @pytest.mark.report
@@ -95,6 +95,6 @@ def test_a_trial_killed_before_every_change(site: ShelfSite, monkeypatch: pytest
             known = left(site)
             assert (removed(session), left(site)) == (0, known)
             with monkeypatch.context() as later:
-                later.setattr(maintenance, "ABANDONED_S", -1.0)
+                later.setattr(node_maintenance, "ABANDONED_S", -1.0)
                 assert (removed(session), left(site)) == (len(known), [])
             assert str(site.base) not in Path("/proc/self/mountinfo").read_text()

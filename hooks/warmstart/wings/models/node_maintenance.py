@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from warmstart.maintenance.wings import Parts
 from warmstart.session import Session
 from warmstart.wings.models.attempts import prune
 
 
-def remove_copies(session: Session) -> int:
+def maintain(session: Session) -> int:
     """Remove them; return how many models went. A policy that names no prefixes keeps nothing."""
     return prune(session.policy, session.paths, session.audit) if session.policy.paths.shelf else 0
-
-
-PARTS = Parts(node={"models": remove_copies})

@@ -9,7 +9,6 @@ from contextlib import suppress
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, written
 from warmstart.host.remove import remove_tree
-from warmstart.maintenance.wings import Parts
 from warmstart.session import Session
 from warmstart.wings.ready_roots.trial import PREFIX
 
@@ -17,7 +16,7 @@ ABANDONED_S = 3600.0  # longer than any trial takes
 REMOVAL_S = 60.0
 
 
-def remove_trials(session: Session) -> int:
+def maintain(session: Session) -> int:
     """Remove it; return how many directories those are."""
     removed, before = 0, time.time() - ABANDONED_S
     for path in filter(None, (session.policy.paths.shelf, session.policy.paths.workspace)):
@@ -27,6 +26,3 @@ def remove_trials(session: Session) -> int:
                     remove_tree(fd, name, after(REMOVAL_S))
                     removed += 1
     return removed
-
-
-PARTS = Parts(node={"trials": remove_trials})
