@@ -42,7 +42,8 @@ def _open_to_others(store: Path) -> Iterator[Path]:
 
 
 def _namespace(where: Path, *, settled: bool) -> Iterator[str]:
-    names = {path.name for path in where.iterdir() if not path.name.startswith(".tmp-")}
+    at_work = (".tmp-",) if settled else (".tmp-", ".swept-")
+    names = {path.name for path in where.iterdir() if not path.name.startswith(at_work)}
     entries: dict[str, dict[str, Any]] = {}
     for name in sorted(names - _BELOW_NAMESPACE):
         stem, _, suffix = name.rpartition(".")
