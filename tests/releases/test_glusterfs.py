@@ -209,7 +209,6 @@ def test_a_client_that_sees_outdated_attributes(site: Site, fresh_image: Callabl
     late = site.finish(site.compile_job("numba", ALICE, "n4"))
     assert outcome(site, cold)["cache_hits"] == 0
     outcome(site, late)
-    assert site.command("cache", "verify", node="n1").returncode == 0
     image = fresh_image()
     jobs = [submit(site, 'wc -c <"$WARMSTART_IMAGE"', node, f"image={image}") for node in ("n4", "n1")]
     ended = [site.finish(job) for job in jobs]
