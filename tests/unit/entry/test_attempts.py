@@ -13,6 +13,7 @@ import pytest
 
 from tests.lib.node import NODE, Node
 from tests.lib.own_processes import KIND, OwnProcesses
+from warmstart.entry import background
 from warmstart.entry.background import make_attempts
 from warmstart.images.imports import requests
 from warmstart.images.imports.requests import ImportRequest
@@ -206,8 +207,9 @@ with open("{log}", "a") as log:
 """
 
 
-def test_real_processes(node: Node, tmp_path: Path) -> None:
+def test_real_processes(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal reaches each, and they may clean up; another process of the kind ends at once."""
+    monkeypatch.setattr(background, "LOCK_S", 0.01)
     log, program = tmp_path / "log", Path(node.paths.background_program)
     program.parent.mkdir(parents=True)
     program.write_text(PROGRAM.format(python=sys.executable, log=log))

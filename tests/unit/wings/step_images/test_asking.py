@@ -76,6 +76,7 @@ def test_an_answer_crosses(path: str) -> None:
         Path(path).unlink()
 
 
+@pytest.mark.real_time
 def test_an_answer_may_take_its_time_once_root_has_heard(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line that says so may come with the answer, or long before it."""
     answer = Answer(THERE, "/store/a.sqsh")
