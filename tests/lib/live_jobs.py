@@ -13,12 +13,11 @@ from pathlib import Path
 from tests.lib import packed
 from tests.lib.packed import MTIME_NS
 from tests.lib.runs import a_context, changed
+from warmstart.attempts import live
 from warmstart.caches.store import bundles, generations
 from warmstart.caches.store.layout import Entries, Namespace, content_digest
-from warmstart.harvest import live
 from warmstart.host.deadline import after
 from warmstart.profiles.contract import Profile
-from warmstart.run import state
 from warmstart.run.state import Seeded, SeededBundle
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context
@@ -78,18 +77,12 @@ class LiveJob:
         here = self._now()
         run = live.chosen(here.policy, here.run)
         limits = Limits(1 << 30, after(30), 30, settled_ns or self.now())
-        done = harvest.harvest(here._replace(run=run), limits)
-        os.makedirs(f"{here.paths.state}/{run.job_id}", exist_ok=True)
-        state.save(here.paths.state, self.context.run)
-        live.note(here.paths, run, done.bundles)
-        noted = state.load(here.paths.state, run.job_id)
-        assert noted
-        self.context = self.context._replace(run=noted)
-        return done
+        return harvest.harvest(here._replace(run=run), limits)
 
     def end(self) -> Harvested:
-        """Harvest it as its epilog does."""
-        return harvest.run(self._now(), Options(30))
+        """Harvest it as its epilog does once it was harvested while it ran."""
+        here = self._now()
+        return harvest.run(here._replace(run=here.run._replace(fresh=True)), Options(30))
 
     def _now(self) -> Context:
         return self.context._replace(deadline=after(60))

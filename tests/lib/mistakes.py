@@ -21,14 +21,14 @@ from warmstart.audit.line import timestamp
 from warmstart.doctor import installed
 from warmstart.ending import waiting
 from warmstart.ending.waiting import ENDINGS
-from warmstart.harvest.live import LIVE, Watched
+from warmstart.harvest.live import LIVE
 from warmstart.images.imports import requests
 from warmstart.images.imports.requests import IMPORTS, ImportRequest
 from warmstart.images.store.published import RememberedFailure
 from warmstart.paths import Installation
 from warmstart.policy import keys
 from warmstart.policy.current import current_policy
-from warmstart.queue import Item, Queue
+from warmstart.queue import Asker, Item, Queue
 
 HOOKS = ("prolog", "epilog", "task-prolog")
 POLICY = """\
@@ -345,7 +345,7 @@ def _removal(site: Site) -> None:
 def _live(site: Site) -> None:
     for job, ago in ((7, 600), (8, LONG_S)):
         item = Item("1", int(time.time()) - ago, 0, f"{job}.0a1b2c3d")
-        Queue(site.installation.node("n1"), LIVE).put(item, Watched("/none"))
+        Queue(site.installation.node("n1"), LIVE).put(item, Asker(7, 1, "a", "c"))
 
 
 def _stuck_import(site: Site) -> None:

@@ -94,6 +94,11 @@ def release(context: Context, options: Options | None, *, with_wings: bool = Tru
     """
     run, paths, queue = context.run, context.paths, Queue(context.paths, ENDINGS)
     blocking: list[WarmstartError] = []  # these keep the run's state
+    if run.live:
+        from warmstart.harvest import live
+
+        run = live.end(paths, run)
+        context = context._replace(run=run)
     _hide(context, blocking, with_wings=with_wings)
     failures: list[WarmstartError] = []
     is_done, lost, item, began = True, False, None, time.monotonic()
@@ -131,17 +136,13 @@ def release(context: Context, options: Options | None, *, with_wings: bool = Tru
 
 
 def _hide(context: Context, failures: list[WarmstartError], *, with_wings: bool) -> None:
-    """Take down what the job had of its run, and end who harvests it."""
+    """Take down what the job had of its run."""
     run, paths = context.run, context.paths
     if with_wings:
         with _collected(paths.root, failures):
             job = JobOnNode(run.node, run.job_id, run.wings)
             end_wings(context.policy, paths, job, context.audit, after(LEDGER_SECONDS))
     _collect_notes(context)
-    if run.live:
-        from warmstart.harvest import live
-
-        live.end(paths, run)
     with _collected(f"{paths.view}/{run.view_id}", failures):
         view.remove(paths.view, run)
 

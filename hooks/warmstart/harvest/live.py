@@ -1,11 +1,11 @@
-"""Jobs that run, and are harvested meanwhile: which, of what, and what is known of it later. Runs as root.
+"""Jobs that run, and are harvested meanwhile: which, and how that begins and ends. Runs as root.
 
-The prolog leaves an item in the queue for the run; a timer looks every few minutes for one that is due. The harvest is
-that of a job's end, on what has settled, and of jobs with one node alone. Whoever does it holds a flock on the run's
-directory, and is ended by whoever ends the run.
+The prolog leaves an item in the queue for the run; a timer looks every few minutes for one that is due
+(`attempts.live`). The harvest is that of a job's end, on what has settled, and of jobs with one node alone. Whoever
+does it holds a flock on the run's directory, and is ended by whoever ends the run.
 
-What was published counts as seeded from then on, so that the end finds what the job has changed of it. Where a process
-dies before that is written down, the store knows the entries all the same.
+What was published then is known to the next look, which leaves it out. The job's end does not: what the job made takes
+its place, as of a job that began fresh. So what the job has changed since is there afterwards.
 """
 
 from __future__ import annotations
@@ -15,25 +15,15 @@ import time
 from warmstart.host import files
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.lean import NamedTuple, suppress
+from warmstart.lean import suppress
 from warmstart.paths import NodePaths
 from warmstart.policy.keys import Policy
-from warmstart.profiles import registry
-from warmstart.profiles.contract import FILES
-from warmstart.queue import Item, Kind, Queue
-from warmstart.run import state
-from warmstart.run.state import Caches, Run, SeededBundle
+from warmstart.queue import Asker, Item, Kind, Queue
+from warmstart.run.state import Run
 
 LIVE = Kind("live")
-LONGEST_S = 43_200.0  # between two harvests of a job
-SETTLING = 0.1  # of `harvest.while_running`: what an entry must not have changed for
+_UNTRIED = 1  # attempts of a new item, which is due as if one had been made
 _ENDING_S = 1.0  # for a killed process to end
-
-
-class Watched(NamedTuple):
-    """What the item says."""
-
-    directory: str  # the run's
 
 
 def why_not(policy: Policy, run: Run) -> str:
@@ -47,55 +37,24 @@ def why_not(policy: Policy, run: Run) -> str:
     return "" if run.own.publish_scope else "nodes publish nothing of it"
 
 
-def chosen(policy: Policy, run: Run) -> Run:
-    """Return a run with what is harvested of it while it runs as what is left.
-
-    Left out are single files that are rewritten, declared files, and what counts only after success.
-    """
-
-    def names(caches: Caches) -> list[str]:
-        known = {*registry.names(policy.profiles)} - {FILES}
-        found = [registry.get(name, policy.profiles) for name in caches.seeded if name in known]
-        return [profile.name for profile in found if not profile.lock and not profile.only_successful]
-
-    return run.with_caches({caches.key: caches._replace(left=names(caches)) for caches in run.caches})
-
-
-def next_due(run: Run, first_s: int) -> int:
-    """Return when a run is harvested next: when it has run for twice as long, in seconds since the epoch."""
-    now = time.time()
-    return int(now + min(max(now - run.began, float(first_s)), LONGEST_S))
-
-
 def watch(policy: Policy, paths: NodePaths, run: Run) -> dict[str, object]:
     """Have a run harvested; return `look`, when first, in seconds since the epoch, or `at_end`, why it is not."""
     if reason := why_not(policy, run):
         return {"at_end": reason}
-    item = Item(str(run.uid), int(time.time() + (policy.harvest.while_running or 0)), 1, run.name)
+    item = Item(str(run.uid), int(time.time() + (policy.harvest.while_running or 0)), _UNTRIED, run.name)
     try:
-        Queue(paths, LIVE).put(item, Watched(run.directory))
+        Queue(paths, LIVE).put(item, Asker.of(run))
     except OSError as error:
         return {"at_end": error.strerror}
     return {"look": item.due}
 
 
-def end(paths: NodePaths, run: Run) -> None:
-    """Have a run harvested no more while it runs, and end who does so."""
+def end(paths: NodePaths, run: Run) -> Run:
+    """Have a run harvested no more while it runs, and end who does so. Return it as its end is to harvest it."""
+    queue, item = Queue(paths, LIVE), None
     with suppress(OSError):  # one that stays goes when it is due
-        Queue(paths, LIVE).drop(run.name)
+        item = queue.find(run.name)
+        queue.drop(run.name)
     with suppress(OSError), opened_dir(run.directory) as fd:
         files.end_flock_holders(fd, after(_ENDING_S))
-
-
-def note(paths: NodePaths, run: Run, bundles: list[tuple[str, str, SeededBundle]]) -> None:
-    """Write down what was published of a run, unless that has ended: by caches and profile. Raises as `state.save`."""
-    with state.job_lock(paths.state, run.job_id, after(_ENDING_S)):
-        known = state.load(paths.state, run.job_id)
-        if known is None or known.name != run.name:
-            return
-        for key, name, bundle in bundles:
-            (caches,) = (caches for caches in known.caches if caches.key == key)
-            was = caches.seeded[name]
-            seeded = {**caches.seeded, name: was._replace(bundles=[*was.bundles, bundle])}
-            known = known.with_caches({key: caches._replace(seeded=seeded)})
-        state.save(paths.state, known)
+    return run if item and item.attempts == _UNTRIED else run._replace(fresh=True)

@@ -2,9 +2,6 @@
 
 An entry counts as changed if its content differs from that of its bundle. Names and times only tell which entries to
 look at: an overlay also copies up files that were merely touched.
-
-What was published of the job itself while it ran (`harvest.live`) counts as seeded with. It is always looked at, for no
-layer of its overlay has it.
 """
 
 from __future__ import annotations
@@ -78,7 +75,7 @@ class SeededEntries:
 
     def given(self) -> set[str]:
         """Return the names of all that the prolog gave the job, as `names`."""
-        return {entry for bundle, names in self._names() if not bundle.own for entry in names}
+        return {entry for _, names in self._names() for entry in names}
 
     def with_other_times(self, present: dict[str, dict[str, tuple[int, int]]]) -> list[str]:
         """Return the entries that look changed in a whole tree: entry → path → size and mtime in nanoseconds."""
@@ -91,15 +88,11 @@ class SeededEntries:
 
     def below(self, touched: set[str], entry_of: Callable[[str], str | None]) -> list[str]:
         """Return the entries that look changed in an overlay, by the names that its upper layer has."""
-        if not touched and not any(bundle.own for bundle in self._bundles):
+        if not touched:
             return []
         named = {entry_of(path) for path in touched}
         named.update(folder for path in touched for folder in _with_parents(path))
-        return [
-            entry
-            for entry in self.names
-            if entry in named or self._bundle_of[entry].own or not touched.isdisjoint(_with_parents(entry))
-        ]
+        return [entry for entry in self.names if entry in named or not touched.isdisjoint(_with_parents(entry))]
 
 
 class KnownEntries:

@@ -83,20 +83,19 @@ class SeededBundle(NamedTuple):
     sha256: str  # of its squashfs file
     entries: list[str]  # empty if they are all of a large bundle's: its manifest names them
     number: int = 0  # of entries, where their names are left out
-    own: bool = False  # whether it was published of the job itself, while it ran
 
 
 class Seeded(NamedTuple):
     """What one profile of the job was seeded with."""
 
     namespace: str
-    bundles: list[SeededBundle] = []  # noqa: RUF012 - topmost first, then its own; never mutated
+    bundles: list[SeededBundle] = []  # noqa: RUF012 - topmost first; never mutated
     hidden: list[str] = []  # noqa: RUF012 - paths of theirs that the job was not given, where no names are there
 
     @property
     def number(self) -> int:
         """The number of entries that the job found."""
-        return sum(len(bundle.entries) + bundle.number for bundle in self.bundles if not bundle.own)
+        return sum(len(bundle.entries) + bundle.number for bundle in self.bundles)
 
 
 class Caches(NamedTuple):

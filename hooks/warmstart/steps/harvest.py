@@ -35,7 +35,7 @@ from warmstart.host.untrusted import opened_of_job
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, Mapping, NamedTuple, contextmanager, partial, suppress
 from warmstart.profiles import contract, naming, registry
 from warmstart.profiles.contract import Profile
-from warmstart.run.state import Caches, Run, Seeded, SeededBundle
+from warmstart.run.state import Caches, Run, Seeded
 from warmstart.seed.overlay_end import opened_overlay, was_shown
 from warmstart.steps.contract import CacheFailed, Context
 from warmstart.store.layout import StoreFailed, StoreFull, is_user_scope
@@ -88,14 +88,12 @@ class Harvested(NamedTuple):
     degraded: list[WarmstartError]
     entries: int = 0  # that were published
     lost: bool = False  # whether something is not published, and will not be
-    bundles: list[tuple[str, str, SeededBundle]] = []  # noqa: RUF012 - of which caches and profile
 
 
 class Done(NamedTuple):
     """What became of one profile, or of several."""
 
     late: bool  # whether something is left
-    bundle: SeededBundle | None = None  # what readers have of it now
     entries: int = 0  # that were published
     size: int = 0  # bytes that were collected
     degraded: list[WarmstartError] = []  # noqa: RUF012 - never mutated
@@ -134,7 +132,7 @@ def with_left(run: Run, names: Mapping[str, list[str]]) -> Run:
 
 def harvest(context: Context, limits: Limits) -> Harvested:
     """Harvest what is left of a run. Of a job on several nodes, say in the end that this one has ended."""
-    run, left, made = context.run, dict[str, list[str]](), list[tuple[str, str, SeededBundle]]()
+    run, left = context.run, dict[str, list[str]]()
     total = Done(late=False)
     for caches in run.caches:
         own = _own_variables(run.directory_of(caches)) if caches.left else frozenset()
@@ -144,7 +142,6 @@ def harvest(context: Context, limits: Limits) -> Harvested:
             is_silent = any(isinstance(failure, WorkerSilent) for failure in total.degraded)  # and would be again
             done = Done(late=True) if is_silent else _attempt(context, caches, name, bounds, own)
             left[caches.key] += [name] if done.late else []
-            made += [(caches.key, name, done.bundle)] if done.bundle else []
             total = Done(
                 late=total.late or done.late,
                 entries=total.entries + done.entries,
@@ -158,7 +155,7 @@ def harvest(context: Context, limits: Limits) -> Harvested:
             publish.ended(context.store, context.audit, run, context.deadline)
         except StoreError as error:
             total, is_done = total._replace(degraded=[*total.degraded, error]), False
-    return Harvested(with_left(run, left), is_done, total.degraded, total.entries, total.lost, made)
+    return Harvested(with_left(run, left), is_done, total.degraded, total.entries, total.lost)
 
 
 def _attempt(context: Context, caches: Caches, name: str, limits: Limits, own: frozenset[str]) -> Done:
@@ -265,10 +262,7 @@ def one(context: Context, caches: Caches, name: str, limits: Limits, own: frozen
         ms=round((time.monotonic() - started) * 1000, 3),
         running=bool(limits.settled_ns) or None,
     )
-    made = None
-    if given.sha256 and not context.run.nodelist:
-        made = SeededBundle(cache.where.scope, given.sha256, [*valid], own=True)
-    return Done(late, made, len(valid) if given.sha256 else 0, collected.size, degraded)
+    return Done(late, len(valid) if given.sha256 else 0, collected.size, degraded)
 
 
 @contextmanager
@@ -381,8 +375,7 @@ def _use(cache: _Cache, collected: Collected, *, is_overlaid: bool) -> str:
 
 def _seen(cache: _Cache, collected: Collected, *, is_overlaid: bool) -> str:
     """Return what can be seen of it."""
-    is_published = any(bundle.own for bundle in cache.given.bundles)
-    if collected.entries or collected.rejected or cache.known.was_asked or is_published:
+    if collected.entries or collected.rejected or cache.known.was_asked:
         return contract.BUILT
     if not cache.given.number:
         return contract.UNTOUCHED if collected.is_empty else contract.UNKNOWN

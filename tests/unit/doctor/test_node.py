@@ -22,7 +22,7 @@ from warmstart.doctor import node, permissions, store, trials, units
 from warmstart.doctor.finding import SKIP, Check, Finding, Result, check
 from warmstart.doctor.finding import run as run_checks
 from warmstart.doctor.node import Node
-from warmstart.harvest.live import LIVE, Watched
+from warmstart.harvest.live import LIVE
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.host.namespaces import Mount
 from warmstart.images import choice
@@ -30,7 +30,7 @@ from warmstart.images.importers import layer_reader
 from warmstart.images.imports.requests import IMPORTS, ImportRequest
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
-from warmstart.queue import Item, Queue, at_work
+from warmstart.queue import Asker, Item, Queue, at_work
 
 
 @pytest.fixture
@@ -253,7 +253,7 @@ def test_what_is_at_work_is_not_late(here: Node) -> None:
     os.makedirs(place.state)
     request = ImportRequest(reference="a:1", kind="k", private="", user="a", uid=1, cluster="c", job_id=7, asked=0.0)
     Queue(place, IMPORTS).put(Item("1", int(time.time()) - 7200, 0, request.key), request)
-    Queue(place, LIVE).put(Item("1", int(time.time()) - 7200, 0, "7.0a1b2c3d"), Watched("/none"))
+    Queue(place, LIVE).put(Item("1", int(time.time()) - 7200, 0, "7.0a1b2c3d"), Asker(7, 1, "a", "c"))
     assert statuses(node.backlog, here) == ["wrong", "wrong"]
     with at_work(place, IMPORTS.name), at_work(place, LIVE.name):
         assert statuses(node.backlog, here) == ["ok"]

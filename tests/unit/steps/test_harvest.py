@@ -20,7 +20,7 @@ from warmstart.audit.log import Log
 from warmstart.caches.store import bundles, ending, generations
 from warmstart.caches.store.layout import Namespace
 from warmstart.caches.store.listing import Row
-from warmstart.harvest import collect, pack, publish
+from warmstart.harvest import collect, live, pack, publish
 from warmstart.harvest.scan import OUT_OF_TIME
 from warmstart.host import space
 from warmstart.host.deadline import Deadline, after
@@ -29,6 +29,7 @@ from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
 from warmstart.host.remove import remove_tree
 from warmstart.profiles.client import Validator
+from warmstart.queue import Queue
 from warmstart.run.state import Caches, Seeded, SeededBundle
 from warmstart.steps import harvest
 from warmstart.steps.contract import CacheFailed, Context
@@ -356,6 +357,23 @@ def test_who_removes_most_of_it_cleans_up(job: Job, cut_short: bool) -> None:
     told = job.logged()["numba"]
     assert (told["rejected"][why], told["retired"]) == (1 if cut_short else 2, 0)
     assert sorted(job.offered()) == sorted([ENTRY, SECOND])
+
+
+def test_the_end_brings_what_has_changed_since_the_job_was_harvested(job: Job) -> None:
+    job.seeded(trt_rtx=Seeded("ns", []))
+    job.write("trt-rtx", RTX)
+    policy, paths, run = job.context.policy, job.context.paths, job.context.run
+    live.watch(policy, paths, run)
+    assert live.end(paths, run) == run  # it was not harvested yet
+    live.watch(policy, paths, run)
+    assert Queue(paths, live.LIVE).begin(Queue(paths, live.LIVE).all()[0])
+    job.harvest()
+    first = job.row("trt-rtx")
+    job.write("trt-rtx", {"runtime_cache.bin": b"another"})
+    job.context = job.context._replace(run=live.end(paths, run))
+    assert job.entries() == 1
+    assert job.row("trt-rtx").sha256 != first.sha256
+    assert Queue(paths, live.LIVE).all() == []
 
 
 def test_nobody_knows_the_names_any_more(job: Job) -> None:
