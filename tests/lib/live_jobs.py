@@ -21,7 +21,7 @@ from warmstart.profiles.contract import Profile
 from warmstart.run.state import Seeded, SeededBundle
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context
-from warmstart.steps.harvest import Harvested, Limits, Options
+from warmstart.steps.harvest import Harvested, Options
 
 SCOPE = "user-64201-ws-alice"
 TOY = Profile({"TOY": "{dir}"}, {"*/": []}, relocation="relocatable", name="toy")
@@ -76,8 +76,7 @@ class LiveJob:
         """Harvest it while it runs, what has not changed since, as the background does."""
         here = self._now()
         run = live.chosen(here.policy, here.run)
-        limits = Limits(1 << 30, after(30), 30, settled_ns or self.now())
-        return harvest.harvest(here._replace(run=run), limits)
+        return harvest.harvest(here._replace(run=run), settled_ns or self.now())
 
     def end(self) -> Harvested:
         """Harvest it as its epilog does once it was harvested while it ran."""

@@ -16,16 +16,19 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.lib.collecting import staged
 from tests.lib.privileges import drop_to
 from warmstart.caches.store.layout import File
 from warmstart.caches.store.listing import Row
-from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect_overlay
+from warmstart.harvest.collect import Collected, Limits, Place, collect
+from warmstart.harvest.known import Known
 from warmstart.harvest.pack import pack
 from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
 from warmstart.host.remove import remove_tree
+from warmstart.run.state import Seeded
 from warmstart.seed import node_cache, overlay, overlay_end
 
 JOB = Identity("a job", 64201, 64201)
@@ -131,20 +134,23 @@ class Run(NamedTuple):
         return answer["value"]
 
     def harvest(
-        self, stage: Path, entry_of: Callable[[str], str], skip: Collection[str], *, seconds: float = 5.0
+        self,
+        stage: Path,
+        entry_of: Callable[[str], str | None],
+        published: Collection[str] = (),
+        *,
+        seconds: float = 5.0,
     ) -> Collected:
-        """Collect what the job made into a new stage, as root."""
-        stage.mkdir(mode=0o700)
-        limits = HarvestLimits(1 << 30, 1000, after(20))
+        """Collect what the job made into a new stage, as root; the store has some entries already."""
         with (
             opened_dir(str(self.path)) as base,
-            opened_dir(str(stage)) as fd,
+            staged(stage) as made,
             overlay_end.opened_overlay(base, SUBDIR, after(seconds)) as frozen,
         ):
             assert frozen is not None
-            return collect_overlay(
-                frozen, owner=self.job.uid, entry_of=entry_of, skip=skip, stage=Stage(fd), limits=limits
-            )
+            place = Place(frozen.merged, "", self.job.uid, frozen.upper)
+            known = Known(Seeded("ns"), lambda _: {}, lambda: published)
+            return collect(place, entry_of, known, made, Limits(1 << 30, 1000, after(20)))
 
     def take_down(self) -> list[str]:
         """Unmount and remove it as the epilog does. Return what was still in use."""

@@ -88,9 +88,9 @@ class _Sample:
         self._warm.add((user, profile))
         new = pick.randrange(5, 300) if not was_there or pick.random() < 0.08 else 0
         use = "built" if new else pick.choice(["hit", "hit", "unknown", "untouched"])
-        found: Line = {"seeded": 40 if was_there else 0, "entries": new, "known": 40, "use": use, "ms": 90.5}
+        found: Line = {"entries": new, "use": use, "ms": 90.5}
         if new:
-            found |= {"bytes": new * 60_000, "bundle": "b", "size": new * 30_000}
+            found |= {"bundle": "b", "size": new * 30_000}
         if pick.random() < 0.01:
             found["rejected"] = {"pickle-malformed": pick.randrange(1, 5)}
         return found

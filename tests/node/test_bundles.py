@@ -14,11 +14,12 @@ import pytest
 
 from tests.lib import mounts
 from tests.lib.bundles import draft
+from tests.lib.collecting import collected
 from tests.lib.node import Node, one
 from warmstart.caches.store import client as caches
 from warmstart.caches.store.layout import File
 from warmstart.caches.store.listing import Row
-from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect
+from warmstart.harvest.collect import Collected
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
 from warmstart.host.files import DiskFailed, opened_dir
@@ -63,11 +64,7 @@ def harvested(base: Path, content: dict[str, bytes]) -> tuple[int, Collected]:
         (cache / path).chmod(0o6755)
         os.utime(cache / path, ns=(7, 1_700_000_000_500_000_000))
     subprocess.run(["/bin/chown", "-R", f"{JOB.uid}:{JOB.gid}", str(cache)], check=True)
-    limits = HarvestLimits(1 << 30, 1000, after(20))
-    with opened_dir(str(base)) as top, opened_dir(str(stage)) as fd:
-        found = collect(
-            *(top, cache.name), owner=JOB.uid, entry_of=lambda path: path, skip=(), stage=Stage(fd), limits=limits
-        )
+    found = collected(cache, stage, owner=JOB.uid)
     return pack(str(stage), str(base / "bundle.sqsh"), after(20)), found
 
 

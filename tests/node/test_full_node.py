@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.lib import mounts
+from tests.lib.collecting import collected
 from tests.lib.node import Node, one
 from warmstart.caches.store.bundles import BundleDamaged
 from warmstart.caches.store.listing import Row
-from warmstart.harvest import collect
-from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage
+from warmstart.harvest.collect import Collected
+from warmstart.harvest.stage import STAGE_FULL
 from warmstart.host import space
 from warmstart.host.deadline import after
 from warmstart.host.files import DiskFailed, opened_dir
@@ -49,12 +50,7 @@ def write(tree: Path, name: str, data: bytes, length: int = 0) -> None:
 
 
 def harvest(tree: Path, stage: Path) -> Collected:
-    stage.mkdir()
-    with opened_dir(str(tree)) as base, opened_dir(str(stage)) as fd:
-        limits = HarvestLimits(1 << 40, 1000, after(60))
-        return collect.collect(
-            base, "tree", owner=JOB, entry_of=lambda path: path, skip=(), stage=Stage(fd), limits=limits
-        )
+    return collected(tree / "tree", stage, owner=JOB)
 
 
 def used(disk: Path) -> int:

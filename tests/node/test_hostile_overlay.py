@@ -97,12 +97,12 @@ def refuses(*_: object) -> None:
 def harvested(run: Run) -> Collected:
     """Harvest as root. Asserts that every staged file is a regular file of root's, and none is the secret."""
     stage = run.node.base / "stage"
-    found = run.harvest(stage, lambda path: path, SEEDED)
+    got = run.harvest(stage, lambda path: path, SEEDED)
     for path in stage.rglob("*"):
         assert path.is_dir() or (stat.S_IMODE(path.lstat().st_mode), path.lstat().st_uid) == (0o644, 0)
         assert path.is_dir() or SECRET not in path.read_bytes()
     assert content(stage).items() >= HONEST.items()
-    return found
+    return got
 
 
 def gone(run: Run) -> bool:
@@ -165,8 +165,8 @@ def test_a_job_covers_its_own_overlay(run: Run, node: Node) -> None:
     (evil / "planted").write_bytes(b"planted")
     for target in (run.cache / "honest", run.cache):
         subprocess.run(["/usr/bin/mount", "--bind", str(evil), str(target)], check=True)
-    found = harvested(run)
-    assert set(found.entries) == set(HONEST)
+    got = harvested(run)
+    assert set(got.entries) == set(HONEST)
     assert gone(run)
     assert (evil / "planted").read_bytes() == b"planted"
 
@@ -184,9 +184,9 @@ def test_links_pipes_and_devices(run: Run, node: Node) -> None:
         os.link("hard", "hard2")
 
     run.as_job(plant)
-    found = harvested(run)
-    assert set(found.entries) == set(HONEST)
-    assert found.rejected == {untrusted.LINK: 3, "neither file nor directory": 2, untrusted.HARD_LINK: 3}
+    got = harvested(run)
+    assert set(got.entries) == set(HONEST)
+    assert got.found.rejected.counts == {untrusted.LINK: 3, "neither file nor directory": 2, untrusted.HARD_LINK: 3}
     assert gone(run)
 
 

@@ -21,22 +21,17 @@ from typing import NamedTuple, NoReturn
 
 import pytest
 
+from tests.lib.collecting import collected
 from tests.lib.privileges import drop_to
 from warmstart.harvest import collect, scan
-from warmstart.harvest.collect import Collected, HarvestLimits, Stage
+from warmstart.harvest.collect import Collected
 from warmstart.host import untrusted
 from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
 
 pytestmark = pytest.mark.threat(7)
 JOB = 64201
 SECRET = b"root:$y$secret"
 HONEST = {f"honest/e{number}.x": b"honest %d" % number for number in range(5)}
-
-
-def entry_of(path: str) -> str | None:
-    """Treat each file as an entry of its own, which gives an attack the most targets."""
-    return path
 
 
 class Attack(NamedTuple):
@@ -47,20 +42,17 @@ class Attack(NamedTuple):
     secret: Path
 
     def collect(self, seconds: float = 20, max_size: int = 1 << 30, max_entries: int = 1000) -> Collected:
-        limits = HarvestLimits(max_size, max_entries, after(seconds))
-        with opened_dir(str(self.tree.parent)) as base, opened_dir(str(self.stage)) as fd:
-            return collect.collect(
-                base, "tree", owner=JOB, entry_of=entry_of, skip=(), stage=Stage(fd), limits=limits
-            )  # fmt: skip
+        deadline = after(seconds)
+        return collected(self.tree, self.stage, owner=JOB, size=max_size, entries=max_entries, deadline=deadline)
 
     def honest(self) -> None:
         for name, content in HONEST.items():
             Path(name).parent.mkdir(exist_ok=True)
             Path(name).write_bytes(content)
 
-    def check(self, found: Collected) -> None:
-        assert {name: found.entries.get(name, {}).keys() for name in HONEST} == {n: {n} for n in HONEST}
-        listed = {path for files in found.entries.values() for path in files}
+    def check(self, got: Collected) -> None:
+        assert {name: got.entries.get(name, {}).keys() for name in HONEST} == {n: {n} for n in HONEST}
+        listed = {path for files in got.entries.values() for path in files}
         for directory, _, names in os.walk(self.stage):
             for name in names:
                 path = Path(directory, name)
@@ -132,27 +124,27 @@ def test_links_at_every_depth(attack: Attack) -> None:
             deep.mkdir()
 
     with as_job(attack.tree, plant):
-        found = attack.collect()
-    attack.check(found)
-    assert found.rejected == {untrusted.LINK: 40}
+        got = attack.collect()
+    attack.check(got)
+    assert got.found.rejected.counts == {untrusted.LINK: 40}
 
 
 def test_hard_links(attack: Attack) -> None:
     foreign = attack.tree / "foreign"
     os.link(attack.secret, foreign)
     with as_job(attack.tree, lambda: os.link("honest/e0.x", "second")):
-        found = attack.collect()
-    assert found.rejected == {untrusted.HARD_LINK: 3}
-    assert "honest/e0.x" not in found.entries
+        got = attack.collect()
+    assert got.found.rejected.counts == {untrusted.HARD_LINK: 3}
+    assert "honest/e0.x" not in got.entries
     foreign.unlink()
     (attack.tree / "second").unlink()
     shutil.rmtree(attack.stage)
     attack.stage.mkdir(0o700)
     kept = attack.tree / "kept"
     kept.write_bytes(SECRET)  # root's, one link, inside the tree
-    found = attack.collect()
-    attack.check(found)
-    assert found.rejected == {untrusted.FOREIGN: 1}
+    got = attack.collect()
+    attack.check(got)
+    assert got.found.rejected.counts == {untrusted.FOREIGN: 1}
 
 
 @pytest.mark.threat(5)
@@ -167,9 +159,9 @@ def test_fifos_sockets_devices_and_setuid(attack: Attack) -> None:
         os.setxattr("setuid", "user.x", b"y")
 
     with as_job(attack.tree, plant):
-        found = attack.collect()
-    attack.check(found)
-    assert found.rejected == {untrusted.SPECIAL: 3}
+        got = attack.collect()
+    attack.check(got)
+    assert got.found.rejected.counts == {untrusted.SPECIAL: 3}
     assert os.listxattr(attack.stage / "setuid") == []
 
 
@@ -190,9 +182,9 @@ def test_a_lease_does_not_make_root_wait(attack: Attack) -> None:
     with as_job(attack.tree, hold, forever=True):
         wait_for(ready)
         started = time.monotonic()
-        found = attack.collect()
-    attack.check(found)
-    assert found.rejected == {untrusted.UNREADABLE: 1}
+        got = attack.collect()
+    attack.check(got)
+    assert got.found.rejected.counts == {untrusted.UNREADABLE: 1}
     assert time.monotonic() - started < 20
 
 
@@ -205,9 +197,9 @@ def wait_for(path: Path) -> None:
 
 def test_a_file_of_one_tebibyte(attack: Attack) -> None:
     with as_job(attack.tree, lambda: os.truncate(os.open("sparse", os.O_CREAT | os.O_WRONLY), 1 << 40)):
-        found = attack.collect()
-    attack.check(found)
-    assert found.rejected == {collect.TOO_LARGE: 1}
+        got = attack.collect()
+    attack.check(got)
+    assert got.found.rejected.counts == {collect.TOO_LARGE: 1}
 
 
 def test_two_thousand_tiny_files(attack: Attack) -> None:
@@ -217,9 +209,9 @@ def test_two_thousand_tiny_files(attack: Attack) -> None:
             os.close(os.open(f"zz/{number}", os.O_CREAT | os.O_WRONLY))
 
     with as_job(attack.tree, plant):
-        found = attack.collect(max_entries=100)
-    attack.check(found)
-    assert (len(found.entries), found.truncated) == (len(HONEST), scan.TOO_MANY_NAMES)
+        got = attack.collect(max_entries=100)
+    attack.check(got)
+    assert (len(got.entries), got.truncated) == (len(HONEST), scan.TOO_MANY_NAMES)
 
 
 def test_a_tree_four_thousand_deep(attack: Attack) -> None:
@@ -230,9 +222,9 @@ def test_a_tree_four_thousand_deep(attack: Attack) -> None:
         Path("bottom").write_text("x")
 
     with as_job(attack.tree, plant):
-        found = attack.collect()
-    attack.check(found)
-    assert found.rejected == {scan.TOO_DEEP: 1}
+        got = attack.collect()
+    attack.check(got)
+    assert got.found.rejected.counts == {scan.TOO_DEEP: 1}
 
 
 def test_names_that_are_not_text(attack: Attack) -> None:
@@ -243,10 +235,10 @@ def test_names_that_are_not_text(attack: Attack) -> None:
             os.close(os.open(name, os.O_CREAT | os.O_WRONLY))
 
     with as_job(attack.tree, plant):
-        found = attack.collect()
-    attack.check(found)
-    assert found.rejected == {scan.ODD_NAME: 2}
-    assert all(path.isascii() and path.isprintable() for path, _ in found.examples)
+        got = attack.collect()
+    attack.check(got)
+    assert got.found.rejected.counts == {scan.ODD_NAME: 2}
+    assert all(path.isascii() and path.isprintable() for path, _ in got.found.rejected.examples)
 
 
 def test_a_directory_that_is_swapped_for_a_link_and_back(attack: Attack) -> None:
@@ -292,11 +284,11 @@ def harvest_again_and_again(attack: Attack, name: str, content: bytes) -> set[st
     """Harvest fifty times during an attack. Return the outcomes for `name`."""
     outcomes = set()
     for _ in range(50):
-        found = attack.collect()
-        attack.check(found)
-        if name in found.entries:
+        got = attack.collect()
+        attack.check(got)
+        if name in got.entries:
             assert (attack.stage / name).read_bytes() == content
-        outcomes |= {"taken"} if name in found.entries else set(found.rejected)
+        outcomes |= {"taken"} if name in got.entries else {*got.found.rejected.counts}
         for path in list(attack.stage.iterdir()):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     return outcomes
@@ -312,11 +304,9 @@ def test_a_process_that_keeps_writing(attack: Attack) -> None:
 
     with as_job(attack.tree, write, forever=True):
         wait_for(attack.tree / "grows")
-        found = attack.collect()
-    attack.check(found)
-    assert (
-        "grows" not in found.entries or found.entries["grows"]["grows"].size == (attack.stage / "grows").stat().st_size
-    )
+        got = attack.collect()
+    attack.check(got)
+    assert "grows" not in got.entries or got.entries["grows"]["grows"].size == (attack.stage / "grows").stat().st_size
 
 
 @pytest.mark.threat(13)
@@ -335,12 +325,12 @@ def test_something_mounted_in_the_tree(attack: Attack) -> None:
     try:
         for source, target in targets:
             subprocess.run(["/bin/mount", "--bind", str(source), str(target)], check=True)
-        found = attack.collect()
+        got = attack.collect()
     finally:
         for _, target in targets:
             subprocess.run(["/bin/umount", str(target)], check=True)
-    attack.check(found)
-    assert found.rejected == {untrusted.MOUNT: 2}
+    attack.check(got)
+    assert got.found.rejected.counts == {untrusted.MOUNT: 2}
 
 
 def test_something_mounted_on_the_cache_itself(attack: Attack) -> None:
@@ -350,8 +340,8 @@ def test_something_mounted_on_the_cache_itself(attack: Attack) -> None:
     os.chown(outside / "f", JOB, JOB)
     subprocess.run(["/bin/mount", "--bind", str(outside), str(attack.tree)], check=True)
     try:
-        found = attack.collect()
+        got = attack.collect()
     finally:
         subprocess.run(["/bin/umount", str(attack.tree)], check=True)
-    assert (found.entries, found.rejected) == ({}, {untrusted.MOUNT: 1})
+    assert (got.entries, got.found.rejected.counts) == ({}, {untrusted.MOUNT: 1})
     assert list(attack.stage.iterdir()) == []

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lib.bundles import memory_file
+from tests.lib.collecting import collected
 from tests.lib.overlay_place import JOB, Node, a_node, content
 from warmstart.caches.store import bundles
 from warmstart.caches.store.bundles import Draft
 from warmstart.caches.store.layout import File, Namespace
-from warmstart.harvest.collect import HarvestLimits, Stage, collect
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.seed.extract import Source, extract
@@ -96,20 +96,15 @@ def test_every_name_is_harvested_and_written_down(node: Node, paths: list[str]) 
     for path, data in made_of(paths).items():
         (top / "cache" / path).parent.mkdir(parents=True, exist_ok=True)
         (top / "cache" / path).write_bytes(data)
-    (top / "stage").mkdir()
-    with opened_dir(str(top)) as fd, opened_dir(str(top / "stage")) as stage:
-        limits = HarvestLimits(1 << 20, 1000, after(30))
-        found = collect(
-            *(fd, "cache"), owner=os.getuid(), entry_of=lambda path: path, skip=(), stage=Stage(stage), limits=limits
-        )
-    assert (found.rejected, found.ignored, found.truncated) == ({}, {}, "")
+    got = collected(top / "cache", top / "stage")
+    assert (got.found.rejected.counts, got.found.ignored.counts, got.truncated) == ({}, {}, "")
     assert content(top / "stage") == made_of(paths)
-    entries = {entry: {path: File(*file) for path, file in files.items()} for entry, files in found.entries.items()}
+    entries = {entry: {path: File(*file) for path, file in files.items()} for entry, files in got.entries.items()}
     where = Namespace(str(top), "user-1", "numba", "ns")
     with memory_file(b"squashfs") as fd:
         row = bundles.put(where, "n1", fd, Draft("a", 1, 7, entries), 0)
     assert bundles.entries(where, row.sha256) == entries
-    assert {path for files in found.entries.values() for path in files} == set(paths)
+    assert {path for files in got.entries.values() for path in files} == set(paths)
     shutil.rmtree(top)
 
 

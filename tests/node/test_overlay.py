@@ -369,7 +369,7 @@ def test_another_namespace_that_copied_the_mounts(node: Node) -> None:
 def harvested(run: Run, stage: Path, seeded: set[str], seconds: float = 5.0) -> dict[str, set[str]]:
     """Harvest an overlay. Return the contents of the stage, by entry."""
     found = run.harvest(stage, lambda path: path.partition(".")[0], seeded, seconds=seconds)
-    assert (found.rejected, found.truncated) == ({}, "")
+    assert (found.found.rejected.counts, found.truncated) == ({}, "")
     assert {path for files in found.entries.values() for path in files} == set(content(stage))
     return {entry: set(files) for entry, files in found.entries.items()}
 

@@ -15,10 +15,13 @@ from pathlib import Path
 import pytest
 
 from tests.lib.accounts import UIDS
+from tests.lib.collecting import collected
 from tests.lib.runs import a_run
+from warmstart.caches.store.layout import File
+from warmstart.harvest.known import Known
 from warmstart.host import linux
 from warmstart.images import notes
-from warmstart.run.state import Run
+from warmstart.run.state import Run, Seeded, SeededBundle
 from warmstart.steps import harvest
 
 PATIENCE_S = 10.0
@@ -76,9 +79,18 @@ def noted(run: Run, _base: Path) -> object:
         os.close(fd)
 
 
+def collected_where_it_was_seeded(run: Run, base: Path) -> object:
+    """Collect what was extracted: size and time are compared first."""
+    given = {"a": {"a": File(1, "ab" * 32, 1)}}
+    known = Known(Seeded("ns", [SeededBundle("site", "ab" * 32, ["a"])]), lambda _: given, list)
+    return collected(Path(run.directory, "cache"), base / "stage", known=known, owner=run.uid)
+
+
 @pytest.mark.report
 @pytest.mark.threat(13)
-@pytest.mark.parametrize(("look", "where"), [(own_variables, "cache"), (noted, "tmp")])
+@pytest.mark.parametrize(
+    ("look", "where"), [(own_variables, "cache"), (noted, "tmp"), (collected_where_it_was_seeded, "cache/a")]
+)
 def test_root_does_not_wait_for_a_users_daemon(
     run: Run, base: Path, look: Callable[[Run, Path], object], where: str
 ) -> None:

@@ -126,7 +126,7 @@ def test_a_validation_that_is_late_keeps_what_was_judged(node: LateNode, monkeyp
     node.epilog(node.run_of(1, entries=entries))
     with monkeypatch.context() as patch:
         patch.setattr(judge, "_reason", hang)
-        patch.setattr(endings, "PART_S", 6.0)
+        patch.setattr(endings, "HARVEST_S", 12.0)
         node.maintain()
     assert f"{FOLDER}/m.f-2.py311" in node.seen()
     assert node.waiting() == ["1.00000001"]
@@ -195,4 +195,4 @@ def test_no_harvest_is_larger_than_what_a_job_fetches(base: Path, monkeypatch: p
         assert len(node.seen()) == 2 * number
     node.maintain()
     told = node.harvested()
-    assert [(event["bytes"], bool(event.get("truncated"))) for event in told] == [(2 * size, True), (2 * size, False)]
+    assert [(event["entries"], bool(event.get("truncated"))) for event in told] == [(2, True), (2, False)]

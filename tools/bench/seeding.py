@@ -9,13 +9,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.lib.overlay_place import JOB, SUBDIR, Copy, Node, Run, a_node
+from tests.lib.collecting import each_file
+from tests.lib.overlay_place import Copy, Node, Run, a_node
 from tools.bench.clock import in_turns, timed
 from tools.bench.figures import Figure, Series
-from warmstart.harvest.collect import HarvestLimits, Stage, collect_overlay
-from warmstart.host.deadline import after
-from warmstart.host.files import opened_dir
-from warmstart.seed import overlay_end
 
 SEEDED, NEW = 5_000, 200
 
@@ -92,15 +89,4 @@ def _harvest(node: Node, rounds: int) -> Figure:
 
 
 def _collect(run: Run, stage: Path) -> None:
-    stage.mkdir(mode=0o700)
-    limits = HarvestLimits(1 << 30, 1000, after(60))
-    with (
-        opened_dir(str(run.path)) as base,
-        opened_dir(str(stage)) as fd,
-        overlay_end.opened_overlay(base, SUBDIR, after(5)) as frozen,
-    ):
-        assert frozen is not None
-        found = collect_overlay(
-            frozen, owner=JOB.uid, entry_of=lambda path: path, skip=(), stage=Stage(fd), limits=limits
-        )
-    assert len(found.entries) == NEW
+    assert len(run.harvest(stage, each_file).entries) == NEW

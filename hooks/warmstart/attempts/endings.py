@@ -13,11 +13,10 @@ from warmstart.run.state import RunUnreadable
 from warmstart.session import Session
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context
-from warmstart.steps.harvest import Harvested, Limits
+from warmstart.steps.harvest import Harvested
 
 KIND = ENDINGS
 HARVEST_S = 900.0  # for one attempt at one run
-PART_S = 200.0  # for collecting a profile's entries, and for judging them
 REMOVAL_S = 60.0  # for removing, before another user's run has its turn
 
 
@@ -54,20 +53,19 @@ def attempt(session: Session, item: Item) -> Outcome:
 
 def _harvest(session: Session, context: Context, queue: Queue, item: Item, what: Waiting) -> bool:
     """Harvest what is left of a run, and write down what still is. Return whether nothing is."""
-    limits = Limits(session.policy.harvest.max_size, context.deadline, PART_S)
     with waiting.at_work_on(context.run) as is_ours:
         if not is_ours:
             return False
-        done = logged(session, context, limits)
+        done = logged(session, context)
         waiting.put(queue, item, done.run, what.since, is_done=done.is_done)
         return done.is_done
 
 
-def logged(session: Session, context: Context, limits: Limits) -> Harvested:
-    """Harvest what is left of a run, and write the line of its job."""
+def logged(session: Session, context: Context, settled_ns: int = 0) -> Harvested:
+    """Harvest what is left of a run, and write the line of its job. `settled_ns` as in `harvest.harvest`."""
     started, how, log = time.monotonic(), "failed", context.audit.bind(step=harvest.NAME)
     try:
-        done = harvest.harvest(context._replace(audit=log), limits)
+        done = harvest.harvest(context._replace(audit=log), settled_ns)
         for failure in done.degraded:
             log.failed(failure)
         session.failures.extend(done.degraded)

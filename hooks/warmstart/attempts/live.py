@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from warmstart.attempts.endings import PART_S, logged
+from warmstart.attempts.endings import logged
 from warmstart.harvest import live
 from warmstart.harvest.live import LIVE
 from warmstart.host.deadline import after
@@ -18,7 +18,6 @@ from warmstart.run import state
 from warmstart.run.state import Caches, Run, RunUnreadable
 from warmstart.session import Session
 from warmstart.steps.contract import Context
-from warmstart.steps.harvest import Limits
 
 KIND = LIVE
 HARVEST_S = 600.0  # for one attempt at one job; the next one does the rest
@@ -39,8 +38,7 @@ def attempt(session: Session, item: Item) -> Outcome:
             audit = session.audit.for_job(**run.job_labels)
             audit.say(look=due)
             context = Context(session.policy, session.paths, run, audit, after(HARVEST_S), session.store)
-            settled_ns = int((now - SETTLING * first_s) * 1e9)
-            logged(session, context, Limits(session.policy.harvest.max_size, context.deadline, PART_S, settled_ns))
+            logged(session, context, int((now - SETTLING * first_s) * 1e9))
         return LATER
     return DONE
 

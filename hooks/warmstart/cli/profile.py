@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,9 @@ import click
 from warmstart.caches.store.layout import MOST_ENTRIES
 from warmstart.cli.output import fail, json_option, say, show_json, show_table, size, warn, working
 from warmstart.errors import WarmstartError
-from warmstart.harvest.collect import Collected, HarvestLimits, Stage, collect
+from warmstart.harvest import stage
+from warmstart.harvest.collect import Collected, Limits, Place, collect
+from warmstart.harvest.known import NOTHING_KNOWN
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
@@ -26,8 +27,6 @@ from warmstart.profiles.client import Validator
 from warmstart.profiles.entry_files import REASONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from warmstart.profiles.contract import Profile
 
 NOTHING = 1
@@ -66,20 +65,21 @@ def try_command(installation: Installation, /, directory: str, name: str, draft:
         if name not in (known := registry.names(policy.profiles)):
             raise click.UsageError(f"no profile {name}; there are {', '.join(known)}")
         with working("reading"):
-            found, invalid = tried(policy, registry.get(name, policy.profiles), directory)
+            collected, invalid = tried(policy, registry.get(name, policy.profiles), directory)
     except WarmstartError as error:
         fail(error, error.hint)
     except OSError as error:
         fail(error)
-    valid = {entry: files for entry, files in found.entries.items() if entry not in invalid}
+    found = collected.found
+    valid = {entry: files for entry, files in collected.entries.items() if entry not in invalid}
     taken: dict[str, Json] = {
         "entries": {entry: list(files) for entry, files in valid.items()},
         "bytes": sum(file.size for files in valid.values() for file in files.values()),
         "invalid": invalid,
-        "rejected": found.rejected,  # why root does not touch a file → number
-        "ignored": found.ignored,  # why a file is in no entry → number
-        "examples": [*found.examples, *found.ignored_examples],
-        "truncated": found.truncated,
+        "rejected": found.rejected.counts,  # why root does not touch a file → number
+        "ignored": found.ignored.counts,  # why a file is in no entry → number
+        "examples": [*found.rejected.examples, *found.ignored.examples],
+        "truncated": collected.truncated,
     }
     if as_json:
         show_json(taken)
@@ -98,30 +98,17 @@ def tried(policy: Policy, profile: Profile, directory: str) -> tuple[Collected, 
     # Nobody but root can become the validator; for others it is their own process that reads their files.
     me = Identity("you", os.geteuid(), os.getegid())
     validator = Validator(policy.validate_user if me.uid == 0 else me)
-    with opened_dir(os.path.realpath(directory)) as top, _stage() as stage:
-        found = collect(
-            top,
-            "",
-            owner=os.fstat(top).st_uid,
-            entry_of=partial(naming.entry_of, profile),
-            skip=(),
-            stage=Stage(stage),
-            limits=HarvestLimits(policy.harvest.max_size, MOST_ENTRIES, deadline),
-            lock=profile.lock,
-        )
-        files = {entry: list(names) for entry, names in found.entries.items()}
-        judged = validator.judge(profile.name, stage, files, defined=policy.profiles, deadline=deadline)
-        return found, {entry: reason for entry, reason in judged if reason is not None}
-
-
-@contextmanager
-def _stage() -> Iterator[int]:
-    """Yield a directory that the validator can read, in one that nobody else can enter."""
-    with tempfile.TemporaryDirectory(prefix="warmstart-try-") as path:
-        os.mkdir(f"{path}/entries", 0o755)
-        os.chmod(f"{path}/entries", 0o755)  # whatever the umask is
-        with opened_dir(f"{path}/entries") as fd:
-            yield fd
+    with (
+        opened_dir(os.path.realpath(directory)) as top,
+        tempfile.TemporaryDirectory(prefix="warmstart-try-") as temp,
+        stage.made(temp, "stage", []) as staged,
+    ):
+        place = Place(top, "", os.fstat(top).st_uid, lock=profile.lock)
+        limits = Limits(policy.harvest.max_size, MOST_ENTRIES, deadline)
+        collected = collect(place, partial(naming.entry_of, profile), NOTHING_KNOWN, staged, limits)
+        files = {entry: list(names) for entry, names in collected.entries.items()}
+        judged = validator.judge(profile.name, staged.fd, files, defined=policy.profiles, deadline=deadline)
+        return collected, {entry: reason for entry, reason in judged if reason is not None}
 
 
 def _policy(installation: Installation, draft: str | None) -> Policy:

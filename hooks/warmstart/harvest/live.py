@@ -1,8 +1,8 @@
 """Jobs that run, and are harvested meanwhile: which, and how that begins and ends. Runs as root.
 
 The prolog leaves an item in the queue for the run; a timer looks every few minutes for one that is due
-(`attempts.live`). The harvest is that of a job's end, on what has settled, and of jobs with one node alone. Whoever
-does it holds a flock on the run's directory, and is ended by whoever ends the run.
+(`attempts.live`). The harvest is that of a job's end, on new entries that have settled; only of jobs with one node. Who
+does it holds a flock on the run's directory, and is ended by who ends the run.
 
 What was published then is known to the next look, which leaves it out. The job's end does not: what the job made takes
 its place, as of a job that began fresh. So what the job has changed since is there afterwards.

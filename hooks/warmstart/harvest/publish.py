@@ -27,16 +27,17 @@ HEAD_SECONDS = 20.0  # for the first node to end before the others: mostly all m
 UNION_SECONDS = 60.0  # for listing what all nodes have handed in
 
 
-class Given(NamedTuple):
-    """What the store has taken."""
+class Target(NamedTuple):
+    """Where one profile's harvest goes, and whose it is."""
 
-    sha256: str = ""  # "" if nothing of the bundle was needed
-    told: dict[str, object] = {}  # noqa: RUF012 - what the log says of it; never mutated
+    store: StoreClient
+    run: Run
+    caches: Caches
+    where: Namespace
+    quota: int  # bytes; 0: none
 
 
-def known(  # noqa: PLR0917 - of whom, and where
-    store: StoreClient, run: Run, caches: Caches, where: Namespace, quota: int, deadline: Deadline
-) -> list[str]:
+def known(target: Target, deadline: Deadline) -> list[str]:
     """Return the entries that the store has. Raises `StoreFailed` and `WorkerSilent`.
 
     Of a job on several nodes with those that the first one has handed in, for which the others wait a moment, and with
@@ -44,6 +45,7 @@ def known(  # noqa: PLR0917 - of whom, and where
     """
     from warmstart.caches.store import bundles, ending
 
+    store, run, caches, where, quota = target
     place, head = _place(store, run), first(caches.nodes or run.nodelist)
     if place and head != run.node:
         for _ in looks(deadline.within(min(HEAD_SECONDS, deadline.left() / 2))):
@@ -56,9 +58,7 @@ def known(  # noqa: PLR0917 - of whom, and where
     return found
 
 
-def entries_of(
-    store: StoreClient, paths: NodePaths, where: Namespace, deadline: Deadline, bundle: SeededBundle
-) -> Entries:
+def entries_of(target: Target, paths: NodePaths, deadline: Deadline, bundle: SeededBundle) -> Entries:
     """Return the entries of a bundle with their files, by the node's copy, else by the store; none if it is gone."""
     from warmstart.caches.store import bundles
     from warmstart.seed import node_cache
@@ -66,36 +66,27 @@ def entries_of(
     with suppress(OSError, ValueError):
         return node_cache.entries_of(paths.bundles, bundle.sha256)
     with suppress(StoreError):
-        there = where._replace(scope=bundle.scope)
-        return store.worker.run(deadline.within(STORE_SECONDS), bundles.entries, there, bundle.sha256)
+        there = target.where._replace(scope=bundle.scope)
+        return target.store.worker.run(deadline.within(STORE_SECONDS), bundles.entries, there, bundle.sha256)
     return {}
 
 
-def publish(  # noqa: PLR0917 - what, where, and for whom
-    store: StoreClient,
-    run: Run,
-    caches: Caches,
-    where: Namespace,
-    squashfs: int | None,
-    draft: Draft,
-    quota: int,
-    deadline: Deadline,
-) -> Given:
+def publish(target: Target, squashfs: int | None, draft: Draft, deadline: Deadline) -> dict[str, object]:
     """Publish an open squashfs, if there is one, and what was removed; a job on several nodes hands it in.
 
-    Raises the store's errors.
+    Return what the log says of it. Raises the store's errors.
     """
     from warmstart.caches.store import client, ending
 
+    store, run, caches, where, quota = target
     place = _place(store, run)
     if place is None:
         made = client.publish(store, where, squashfs, draft, deadline, quota=quota)
         told = {"bundle": made.sha256, "size": made.size, "generation": made.number} if made.number else {}
-        return Given(made.sha256, {**told, "entries": len(draft.entries) if made.sha256 else 0})
+        return {**told, "entries": len(draft.entries) if made.sha256 else 0}
     row = None if squashfs is None else client.put(store, where, squashfs, draft, deadline, quota=quota)
-    is_head = run.leads(caches)
-    store.worker.run(deadline, ending.hand_in, place, store.writer, run.node, is_head, where, row, draft)
-    return Given(row.sha256 if row else "", {"entries": 0, "handed_in": len(draft.entries)})
+    store.worker.run(deadline, ending.hand_in, place, store.writer, run.node, run.leads(caches), where, row, draft)
+    return {"entries": 0, "handed_in": len(draft.entries)}
 
 
 def ended(store: StoreClient, audit: Log, run: Run, deadline: Deadline) -> None:

@@ -12,7 +12,7 @@ import os
 import posixpath
 import stat
 
-from warmstart.host.files import DIRECTORY, mount_id
+from warmstart.host.files import DIRECTORY, closing, mount_id
 from warmstart.lean import Collection, Iterator, contextmanager
 
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -133,13 +133,15 @@ class Tree:
             self._change_to(folder)
         return open_file(name, self._fd, self._mount, self._owners)
 
-    def has_directory(self, path: str) -> bool:
-        """Return whether there is a directory of this name."""
-        try:
-            self._change_to(path)
-        except TurnedAway:
-            return False
-        return True
+    def status(self, path: str) -> os.stat_result:
+        """Return what stat(2) says of what is on the mount of the tree; `TurnedAway` for the rest."""
+        folder, name = posixpath.split(path)
+        if folder != self._path:
+            self._change_to(folder)
+        with closing(_open_path(name, self._fd, 0)) as fd:
+            if mount_id(fd) != self._mount:
+                raise TurnedAway(MOUNT)
+            return os.fstat(fd)
 
     def close(self) -> None:
         """Close the open directory."""

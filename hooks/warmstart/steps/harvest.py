@@ -1,41 +1,39 @@
 """The harvest of a run: publish what the job compiled (docs/architecture.md, An epilog; threats 5, 7, 13).
 
-For each profile of the run's caches: root copies the new entries into its stage (`collect`), a process
-with the validator's uid judges them there (`judge`), root packs the valid ones, and the store's owner publishes the
-bundle (`publish`). Invalid entries are dropped, with a reason in the audit.
+For each profile of the run's caches: root copies the new entries into its stage (`collect`), a process with the
+validator's uid judges them there (`_judge`), root packs the valid ones, and the store's owner publishes the bundle
+(`publish`). Invalid entries are dropped, with a reason in the audit.
 
-A repeat does no harm: what is published is known, and left out. So a harvest for which there was no time begins anew,
-and has a profile's entries published in parts if it never has time for all.
+A repeat does no harm: what is published is known, and left out. So a harvest for which there was no time begins anew.
+Collecting may take half of the time that is left, and judging half of the rest, so that what is there is published.
 
-A job that runs is harvested by the same functions (`harvest.live`). What has changed lately is left out then, and
+A job that runs is harvested by the same functions (`harvest.live`): of what has changed lately nothing is taken, and
 nothing is retired or said to be rejected.
 """
 
 from __future__ import annotations
 
 import errno
-import math
 import os
 import time
 
 from warmstart.caches.store import quota
 from warmstart.caches.store.layout import MOST_BYTES, MOST_ENTRIES, Entries, Namespace, content_digest
 from warmstart.errors import StoreError, WarmstartError
-from warmstart.harvest import publish
-from warmstart.harvest.collect import STAGE_FULL, Collected, HarvestLimits, Stage, collect, collect_overlay
-from warmstart.harvest.publish import Given
-from warmstart.harvest.scan import OUT_OF_TIME, Tally
-from warmstart.harvest.seeded import NOTHING_SEEDED, KnownEntries, SeededEntries
-from warmstart.host.deadline import Deadline, after
-from warmstart.host.files import FULL, DiskFailed, closing, ensure_dir, opened_dir
+from warmstart.harvest import publish, stage
+from warmstart.harvest.collect import Collected, Limits, Place, collect
+from warmstart.harvest.known import Known
+from warmstart.harvest.publish import Target
+from warmstart.harvest.scan import OUT_OF_TIME
+from warmstart.harvest.stage import STAGE_FULL, LimitReached, Stage
+from warmstart.host.deadline import Deadline
+from warmstart.host.files import FULL, opened_dir
 from warmstart.host.identity import WorkerSilent
-from warmstart.host.remove import remove_tree
-from warmstart.host.space import Reservation
 from warmstart.host.untrusted import opened_of_job
-from warmstart.lean import TYPE_CHECKING, Callable, Iterator, Mapping, NamedTuple, contextmanager, partial, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, partial, suppress
 from warmstart.profiles import contract, naming, registry
 from warmstart.profiles.contract import Profile
-from warmstart.run.state import Caches, Run, Seeded
+from warmstart.run.state import Caches, Run
 from warmstart.seed.overlay_end import opened_overlay, was_shown
 from warmstart.steps.contract import CacheFailed, Context
 from warmstart.store.layout import StoreFailed, StoreFull, is_user_scope
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
     from warmstart.caches.store.bundles import Draft
 
 NAME = "harvest"
-BUNDLE = "bundle.sqsh"
 CLEANED_UP = "removed with most others, as by a cleaner; it stays published"
 CUT_SHORT = "removed, but the harvest was cut short; it stays published"
 # Before a variable's name, in the cache: a value of the job's own stood there (task prolog, enroot's hook).
@@ -53,22 +50,7 @@ MOST_RETIRED = 5  # names in an event
 MOST_OWN = 256  # names of the cache's directory that are looked at
 
 BUSY_SECONDS = 5.0  # wait for a process that still writes to the cache
-CLEANING_SECONDS = 10.0
 CONTROLLER_SECONDS = 5.0  # for slurmctld to say how the job ended
-
-
-class _Late(Exception):
-    """The time is over before there is anything to publish."""
-
-
-class Limits(NamedTuple):
-    """Bounds of one harvest."""
-
-    size: int  # bytes
-    deadline: Deadline
-    part_s: float  # that collecting a profile's entries may take, and judging: so that what is there is published
-    settled_ns: int = 0  # of a job that runs: by ctime, what changed later is left out; 0 after its end
-    entries: int = MOST_ENTRIES
 
 
 class Options(NamedTuple):
@@ -76,27 +58,16 @@ class Options(NamedTuple):
 
     budget: float  # seconds
     failure: Callable[[Deadline], str] | None = None  # returns why the job failed, "" if it succeeded
-    after_success: frozenset[str] | None = None  # the profiles to harvest only after success; None: all
+    after_success: frozenset[str] = frozenset()  # the profiles to harvest only after success
     of_head: frozenset[str] = frozenset()  # the profiles to harvest on the first node of its caches alone
 
 
 class Harvested(NamedTuple):
-    """What became of a run's caches, or of one profile."""
+    """What became of a run's caches."""
 
     run: Run  # with the profiles of which something is left to do
     is_done: bool  # whether nothing is left, and the job's other nodes know
     degraded: list[WarmstartError]
-    entries: int = 0  # that were published
-    lost: bool = False  # whether something is not published, and will not be
-
-
-class Done(NamedTuple):
-    """What became of one profile, or of several."""
-
-    late: bool  # whether something is left
-    entries: int = 0  # that were published
-    size: int = 0  # bytes that were collected
-    degraded: list[WarmstartError] = []  # noqa: RUF012 - never mutated
     lost: bool = False  # whether something is not published, and will not be
 
 
@@ -105,75 +76,151 @@ def run(context: Context, options: Options) -> Harvested:
 
     Left are those for which there is no time, no room in the stage, or no store. What fails for good is lost.
     """
-    deadline = context.deadline.within(options.budget)
-    context = context._replace(run=_chosen(context, options, deadline))
-    return harvest(context, Limits(context.policy.harvest.max_size, deadline, math.inf))
+    context = context._replace(deadline=context.deadline.within(options.budget))
+    return harvest(context._replace(run=_chosen(context, options)))
 
 
-def _chosen(context: Context, options: Options, deadline: Deadline) -> Run:
+def _chosen(context: Context, options: Options) -> Run:
     """Return the run with the profiles to harvest as those that are left."""
-    names = {
-        caches.key: [name for name in caches.seeded if context.run.leads(caches) or name not in options.of_head]
-        for caches in context.run.caches
-    }
-    if options.failure and (reason := options.failure(deadline.within(CONTROLLER_SECONDS))):
-        every = dict.fromkeys(name for of_caches in names.values() for name in of_caches)
-        left_out = [name for name in every if options.after_success is None or name in options.after_success]
-        for name in left_out:
-            context.audit.put("caches", name, left_out=reason)
-        names = {key: [name for name in of_caches if name not in left_out] for key, of_caches in names.items()}
-    return with_left(context.run, names)
+    run, reason = context.run, ""
+    if options.failure:
+        reason = options.failure(context.deadline.within(CONTROLLER_SECONDS))
+    left_out = options.after_success if reason else frozenset()
+    for name in sorted(left_out):
+        context.audit.put("caches", name, left_out=reason)
+
+    def left(caches: Caches) -> list[str]:
+        here = (name for name in caches.seeded if run.leads(caches) or name not in options.of_head)
+        return [name for name in here if name not in left_out]
+
+    return run.with_caches({caches.key: caches._replace(left=left(caches)) for caches in run.caches})
 
 
-def with_left(run: Run, names: Mapping[str, list[str]]) -> Run:
-    """Return a run with what is left of its caches, by their keys."""
-    return run.with_caches({caches.key: caches._replace(left=names[caches.key]) for caches in run.caches})
+def harvest(context: Context, settled_ns: int = 0) -> Harvested:
+    """Harvest what is left of a run. Of a job on several nodes, say in the end that this one has ended.
 
-
-def harvest(context: Context, limits: Limits) -> Harvested:
-    """Harvest what is left of a run. Of a job on several nodes, say in the end that this one has ended."""
-    run, left = context.run, dict[str, list[str]]()
-    total = Done(late=False)
-    for caches in run.caches:
-        own = _own_variables(run.directory_of(caches)) if caches.left else frozenset()
-        left[caches.key] = []
-        for name in caches.left:
-            bounds = limits._replace(size=limits.size - total.size, entries=limits.entries - total.entries)
-            is_silent = any(isinstance(failure, WorkerSilent) for failure in total.degraded)  # and would be again
-            done = Done(late=True) if is_silent else _attempt(context, caches, name, bounds, own)
-            left[caches.key] += [name] if done.late else []
-            total = Done(
-                late=total.late or done.late,
-                entries=total.entries + done.entries,
-                size=total.size + done.size,
-                degraded=[*total.degraded, *done.degraded],
-                lost=total.lost or done.lost,
-            )
-    is_done = not total.late
+    Of a job that runs, what has changed after `settled_ns` is left out, as in `Limits`.
+    """
+    work = _Work(context, Limits(context.policy.harvest.max_size, MOST_ENTRIES, context.deadline, settled_ns))
+    run = context.run.with_caches({caches.key: work.harvest(caches) for caches in context.run.caches})
+    is_done = not run.left
     if is_done:
         try:
             publish.ended(context.store, context.audit, run, context.deadline)
         except StoreError as error:
-            total, is_done = total._replace(degraded=[*total.degraded, error]), False
-    return Harvested(with_left(run, left), is_done, total.degraded, total.entries, total.lost)
+            work.degraded.append(error)
+            is_done = False
+    return Harvested(run, is_done, work.degraded, work.lost)
 
 
-def _attempt(context: Context, caches: Caches, name: str, limits: Limits, own: frozenset[str]) -> Done:
-    """Harvest one profile as `one` does, and say of what it raises whether another attempt may do better."""
-    try:
-        return one(context, caches, name, limits, own)
-    except _Late:
-        return Done(late=True)
-    except (StoreFull, StoreFailed, WorkerSilent) as error:
-        return Done(late=True, degraded=[error])
-    except WarmstartError as error:
-        return Done(late=False, degraded=[error], lost=True)
-    except OSError as error:
-        if error.errno in FULL:
-            return Done(late=True)
-        where = f"{error.filename}: " if error.filename else ""
-        problem = CacheFailed(profile=name, problem=f"{where}{error.strerror or error}")
-        return Done(late=False, degraded=[problem], lost=True)
+class _Cache(NamedTuple):
+    """One profile's cache, on its way from the job to the store."""
+
+    caches: Caches
+    profile: Profile
+    target: Target
+    known: Known
+    own: list[str]  # the profile's variables that the job has set itself
+
+    @property
+    def number(self) -> int:
+        """The number of entries that the job was given."""
+        return self.caches.seeded[self.profile.name].number
+
+
+class _Work:
+    """The harvest of one run: what is left of its limits, and what went wrong so far."""
+
+    def __init__(self, context: Context, limits: Limits) -> None:
+        self.degraded: list[WarmstartError] = []
+        self.lost = False
+        self._context = context
+        self._limits = limits
+        self._is_store_silent = False  # it would be again
+
+    def harvest(self, caches: Caches) -> Caches:
+        """Harvest what is left of caches; return them with what still is."""
+        own = _own_variables(self._context.run.directory_of(caches)) if caches.left else frozenset()
+        return caches._replace(left=[name for name in caches.left if not self._attempt(caches, name, own)])
+
+    def _attempt(self, caches: Caches, name: str, own: frozenset[str]) -> bool:
+        """Harvest one profile; return whether nothing is left for another attempt."""
+        if self._is_store_silent or self._limits.deadline.expired():
+            return False
+        try:
+            return self._one(self._cache_of(caches, name, own))
+        except (StoreFull, StoreFailed, WorkerSilent) as error:
+            self._is_store_silent = isinstance(error, WorkerSilent)
+            self.degraded.append(error)
+            return False
+        except LimitReached:
+            return False
+        except WarmstartError as error:
+            self.degraded.append(error)
+        except OSError as error:
+            if error.errno in (*FULL, errno.ETIME):
+                return False
+            where = f"{error.filename}: " if error.filename else ""
+            self.degraded.append(CacheFailed(profile=name, problem=f"{where}{error.strerror or error}"))
+        self.lost = True
+        return True
+
+    def _cache_of(self, caches: Caches, name: str, own: frozenset[str]) -> _Cache:
+        context, given = self._context, caches.seeded[name]
+        where = Namespace(context.store.path, caches.publish_scope, name, given.namespace)
+        most, deadline = quota.quota(where.scope, context.policy.maintenance), self._limits.deadline
+        target = Target(context.store, context.run, caches, where, most)
+        known = Known(
+            given,
+            partial(publish.entries_of, target, context.paths, deadline),
+            partial(publish.known, target, deadline),
+        )
+        profile = registry.get(name, context.policy.profiles)
+        led = [variable for variable, value in profile.variables.items() if "{home}" not in value]
+        return _Cache(caches, profile, target, known, [variable for variable in led if variable in own])
+
+    def _one(self, cache: _Cache) -> bool:
+        """Harvest one profile; return whether nothing is left. Raises errors of all that it calls."""
+        context, limits, started = self._context, self._limits, time.monotonic()
+        name = ".".join(filter(None, (context.run.name, cache.caches.key, cache.profile.name)))
+        with stage.made(context.paths.stage, name, self.degraded) as staged:
+            collected, is_overlaid = _collect(context.run, cache, staged, limits)
+            use = _use(cache, collected, is_overlaid=is_overlaid)
+            valid, all_judged = _judge(context, cache.profile, staged, collected, limits.deadline)
+            retired = [] if limits.settled_ns else _retired(cache.known, collected)
+            draft = _draft(context.run, cache, valid, collected, retired)
+            published: dict[str, object] = {"entries": 0}
+            if valid:
+                with staged.packed(limits.deadline) as squashfs:
+                    published = publish.publish(cache.target, squashfs, draft, limits.deadline)
+            elif retired:
+                published = publish.publish(cache.target, None, draft, limits.deadline)
+        self._limits = limits._replace(size=limits.size - collected.size, entries=limits.entries - len(valid))
+        is_done = all_judged and collected.truncated not in (OUT_OF_TIME, STAGE_FULL)
+        found = collected.found
+        told = {
+            **published,
+            "changed": len(draft.changed),
+            "ignored": found.ignored.counts,
+            "ignored_examples": found.ignored.examples,
+            "truncated": collected.truncated if all_judged else OUT_OF_TIME,
+            "ms": round((time.monotonic() - started) * 1000, 3),
+        }
+        if limits.settled_ns:  # what is not whole yet is no fault, and how the cache is used is not known
+            _tell(context, cache, **told, running=True)
+        else:
+            _tell(
+                context,
+                cache,
+                **told,
+                retired=len(retired),
+                retired_examples=retired[:MOST_RETIRED],
+                rejected=found.rejected.counts,
+                rejected_examples=found.rejected.examples,
+                use=use if is_done else "",
+                own=cache.own,
+            )
+        return is_done
 
 
 def _own_variables(directory: str) -> frozenset[str]:
@@ -192,204 +239,88 @@ def _own_variables(directory: str) -> frozenset[str]:
     return frozenset()
 
 
-class _Cache(NamedTuple):
-    """A profile's cache, and what its job was given."""
-
-    profile: Profile
-    where: Namespace
-    quota: int
-    given: Seeded
-    seeded: SeededEntries  # of which the job's version, or that it is gone, counts
-    known: KnownEntries
-    own: list[str]  # the profile's variables that the job has set itself
-
-
-def _cache_of(context: Context, caches: Caches, name: str, own: frozenset[str], deadline: Deadline) -> _Cache:
-    run, store, given = context.run, context.store, caches.seeded[name]
-    where = Namespace(store.path, caches.publish_scope, name, given.namespace)
-    most = quota.quota(where.scope, context.policy.maintenance)
-    read = partial(publish.entries_of, store, context.paths, where, deadline)
-    every = SeededEntries(given.bundles, read, given.hidden)
-    seeded = every if run.leads(caches) else NOTHING_SEEDED  # what the nodes find stale is the first one's word alone
-    known = KnownEntries(every, partial(publish.known, store, run, caches, where, most, deadline))
-    profile = registry.get(name, context.policy.profiles)
-    led = [variable for variable, value in profile.variables.items() if "{home}" not in value]
-    return _Cache(profile, where, most, given, seeded, known, [variable for variable in led if variable in own])
-
-
-def one(context: Context, caches: Caches, name: str, limits: Limits, own: frozenset[str] = frozenset()) -> Done:
-    """Harvest one profile; `own` are variables that the job has set itself.
-
-    Raises `_Late`, `CacheFailed`, `OSError`, and errors of the store and mksquashfs.
-    """
-    started, deadline = time.monotonic(), limits.deadline
-    if deadline.expired():
-        raise _Late
-    cache, rejected, degraded = _cache_of(context, caches, name, own, deadline), Tally(), list[WarmstartError]()
-    tell = partial(_tell, context, caches, cache.where)
-    place = context.run.directory_of(caches)
-    try:
-        with _staged(context, caches, name, degraded) as (path, entries_fd), Reservation(entries_fd) as space:
-            collected, is_overlaid = _collect(cache, place, context.run.uid, Stage(entries_fd, space), limits)
-            rejected.take(collected.rejected, collected.examples)
-            valid, all_judged = _judge(context, name, entries_fd, collected.entries, limits, rejected)
-            retired = [] if limits.settled_ns else _retired(cache, collected, rejected)
-            changed = [entry for entry in collected.changed if entry in valid]
-            given = Given(told={"entries": 0})
-            if valid or retired:
-                draft = _draft(context.run, caches, cache, valid, changed, retired)
-                give = partial(publish.publish, context.store, context.run, caches, cache.where)
-                deadline = deadline.within(2 * limits.part_s)
-                with _packed(path, valid, deadline, space) as squashfs:
-                    given = give(squashfs, draft, cache.quota, deadline)
-    finally:
-        if rejected.counts and not limits.settled_ns:  # of a job that runs, what is not whole yet is no fault
-            tell(rejected=rejected.counts, rejected_examples=rejected.examples)
-    late = not all_judged or collected.truncated in (OUT_OF_TIME, STAGE_FULL)
-    tell(
-        **given.told,
-        bytes=collected.size,
-        changed=len(changed),
-        retired=len(retired),
-        retired_examples=retired[:MOST_RETIRED],
-        known=collected.skipped,
-        seeded=cache.given.number,
-        use="" if late or limits.settled_ns else _use(cache, collected, is_overlaid=is_overlaid),
-        own=cache.own,
-        ignored=collected.ignored,
-        ignored_examples=collected.ignored_examples,
-        truncated=collected.truncated if all_judged else OUT_OF_TIME,
-        ms=round((time.monotonic() - started) * 1000, 3),
-        running=bool(limits.settled_ns) or None,
-    )
-    return Done(late, len(valid) if given.sha256 else 0, collected.size, degraded)
-
-
-@contextmanager
-def _packed(stage: str, entries: Entries, deadline: Deadline, space: Reservation) -> Iterator[int | None]:
-    """Pack the stage's entries; yields a descriptor of the squashfs. `space` is what is reserved for it."""
-    if not entries:
-        yield None
-        return
-    from warmstart.harvest.pack import pack
-
-    bundle = f"{stage}/{BUNDLE}"
-    with _in_time(deadline):
-        squashfs = pack(f"{stage}/entries", bundle, deadline, space.while_written(bundle))
-    space.hold(0)
-    with closing(squashfs):
-        yield squashfs
-
-
-def _collect(cache: _Cache, place: str, owner: int, stage: Stage, limits: Limits) -> tuple[Collected, bool]:
+def _collect(run: Run, cache: _Cache, staged: Stage, limits: Limits) -> tuple[Collected, bool]:
     """Copy new entries into the stage; return also whether they are an overlay's."""
-    name = cache.profile.name
+    name, is_running = cache.profile.name, bool(limits.settled_ns)
+    deadline = limits.deadline.within(limits.deadline.left() / 2)
     # A profile's harvest is one bundle. If it were larger than a job may fetch, nobody would get its entries.
-    size, deadline = min(limits.size, MOST_BYTES), limits.deadline.within(limits.part_s)
-    bounds = HarvestLimits(size, limits.entries, deadline, limits.settled_ns)
-    entry_of, freeze = partial(naming.entry_of, cache.profile), deadline.within(BUSY_SECONDS)
+    bounds = limits._replace(size=min(limits.size, MOST_BYTES), deadline=deadline)
+    entry_of = partial(naming.entry_of, cache.profile)
+    compare = run.leads(cache.caches) and not is_running  # what the nodes find stale is the first one's word alone
     with (
-        opened_dir(place) as base,
-        opened_overlay(base, name, None if limits.settled_ns else freeze) as overlay,
+        opened_dir(run.directory_of(cache.caches)) as base,
+        opened_overlay(base, name, None if is_running else deadline.within(BUSY_SECONDS)) as overlay,
     ):
         if overlay:
-            found = collect_overlay(
-                overlay,
-                owner=owner,
-                entry_of=entry_of,
-                skip=cache.known,
-                seeded=cache.seeded,
-                stage=stage,
-                limits=bounds,
-            )
-            return found, True
-        found = collect(
-            base,
-            f"cache/{name}",
-            owner=owner,
-            entry_of=entry_of,
-            skip=cache.known,
-            # An overlay that is not mounted any more shows nothing: not what the job removed.
-            seeded=NOTHING_SEEDED if was_shown(base, name) else cache.seeded,
-            stage=stage,
-            limits=bounds,
-            lock=cache.profile.lock,
-        )
-        return found, False
+            place = Place(overlay.merged, "", run.uid, overlay.upper, compare=compare)
+        else:  # an overlay that is not mounted any more shows nothing: not what the job removed
+            compare = compare and not was_shown(base, name)
+            place = Place(base, f"cache/{name}", run.uid, lock=cache.profile.lock, compare=compare)
+        return collect(place, entry_of, cache.known, staged, bounds), overlay is not None
 
 
-def _judge(  # noqa: PLR0917 - what is judged, by whom, and until when
-    context: Context, profile: str, entries_fd: int, collected: Entries, limits: Limits, rejected: Tally
+def _judge(
+    context: Context, profile: Profile, staged: Stage, collected: Collected, deadline: Deadline
 ) -> tuple[Entries, bool]:
     """Return the entries that the validator finds valid, and whether all were judged. Removes the others.
 
-    Raises `_Late` if there was time for none, `CacheFailed` if the validator dies.
+    Raises `CacheFailed` if the validator dies.
     """
-    if not collected:
+    if not collected.entries:
         return {}, True
     from warmstart.profiles.client import Validator
 
-    policy, deadline, stage = context.policy, limits.deadline.within(limits.part_s), Stage(entries_fd)
-    files = {entry: sorted(paths) for entry, paths in collected.items()}
+    policy, deadline = context.policy, deadline.within(deadline.left() / 2)
+    files = {entry: sorted(paths) for entry, paths in collected.entries.items()}
     verdicts: dict[str, str | None] = {}
     try:
-        with suppress(_Late), _in_time(deadline):
-            for entry, reason in Validator(policy.validate_user).judge(
-                profile, entries_fd, files, defined=policy.profiles, deadline=deadline
-            ):
-                verdicts[entry] = reason  # noqa: PERF403 - those before a time-out stand
-    except WorkerSilent as error:  # no other attempt would end better
-        raise CacheFailed(profile=profile, problem=str(error)) from error
-    if not verdicts or limits.deadline.expired():
-        raise _Late
+        for entry, reason in Validator(policy.validate_user).judge(
+            profile.name, staged.fd, files, defined=policy.profiles, deadline=deadline
+        ):
+            verdicts[entry] = reason  # noqa: PERF403 - those before a time-out stand
+    except WorkerSilent as error:
+        if not deadline.expired():  # no other attempt would end better
+            raise CacheFailed(profile=profile.name, problem=str(error)) from error
     for entry, paths in files.items():
         reason = verdicts.get(entry, OUT_OF_TIME)
         if reason is not None:
-            stage.discard(paths)
+            staged.discard(paths)
         if reason is not None and entry in verdicts:
-            rejected.add(entry, reason)
-    valid = {entry: collected[entry] for entry, reason in verdicts.items() if reason is None}
+            collected.found.reject(entry, reason, entry)
+    valid = {entry: collected.entries[entry] for entry, reason in verdicts.items() if reason is None}
     return valid, len(verdicts) == len(files)
 
 
-def _retired(cache: _Cache, collected: Collected, rejected: Tally) -> list[str]:
+def _retired(known: Known, collected: Collected) -> list[str]:
     """Return what the job removed and no later job is to get: at most half of what it was given (ADR 66).
 
     Who removes more cleans up: a site's epilog, a reaper by age, `rm -rf` at a script's end.
     """
-    removed = [entry for entry in collected.changed if entry not in collected.entries]
-    given = cache.seeded.given() if removed else set()
-    kept = [entry for entry in removed if entry in given]
-    if 2 * len(kept) <= len(given) and collected.saw_changed:
+    removed = collected.removed
+    if 2 * len(removed) <= len(known.sources if removed else ()) and collected.saw_changed:
         return removed
-    reason = CLEANED_UP if collected.saw_changed else CUT_SHORT
-    rejected.take({reason: len(kept)}, [(entry, reason) for entry in kept])
-    return [entry for entry in removed if entry not in given]
+    for entry in removed:
+        collected.found.reject(entry, CLEANED_UP if collected.saw_changed else CUT_SHORT, entry)
+    return []
 
 
 def _use(cache: _Cache, collected: Collected, *, is_overlaid: bool) -> str:
     """Return what became of the cache: one of `contract.USES`. What was seen counts more than the job's word."""
-    seen = _seen(cache, collected, is_overlaid=is_overlaid)
-    return contract.AROUND if cache.own and seen in (contract.UNTOUCHED, contract.UNKNOWN) else seen
-
-
-def _seen(cache: _Cache, collected: Collected, *, is_overlaid: bool) -> str:
-    """Return what can be seen of it."""
-    if collected.entries or collected.rejected or cache.known.was_asked:
+    found = collected.found
+    if collected.entries or found.rejected.counts or cache.known.was_asked:
         return contract.BUILT
-    if not cache.given.number:
-        return contract.UNTOUCHED if collected.is_empty else contract.UNKNOWN
     # Without an overlay, files that are read and files that are not look alike.
-    if not is_overlaid or collected.hides:
-        return contract.UNKNOWN
-    if not collected.is_empty:
+    can_tell = is_overlaid and not found.has_whiteouts and not collected.changed
+    if cache.number and can_tell and not found.is_empty:
         return contract.HIT
-    return contract.UNTOUCHED if cache.profile.leaves_trace else contract.UNKNOWN
+    if cache.own:
+        return contract.AROUND
+    if found.is_empty and (not cache.number or (can_tell and cache.profile.leaves_trace)):
+        return contract.UNTOUCHED
+    return contract.UNKNOWN
 
 
-def _draft(  # noqa: PLR0917 - what is known of a bundle
-    run: Run, caches: Caches, cache: _Cache, entries: Entries, changed: list[str], retired: list[str]
-) -> Draft:
+def _draft(run: Run, cache: _Cache, entries: Entries, collected: Collected, retired: list[str]) -> Draft:
     """Return what root itself knows of a bundle (docs/architecture.md, rule 3), and what is to leave the listing.
 
     What another scope provides leaves none: it is hidden where the scope is the user's own, whom alone that concerns.
@@ -397,65 +328,18 @@ def _draft(  # noqa: PLR0917 - what is known of a bundle
     from warmstart.caches.store.bundles import Draft
     from warmstart.caches.store.merge import Removal
 
-    source = {entry: cache.seeded.source(entry) for entry in retired}
-    scope = cache.where.scope
-    given = {
-        entry: content_digest(cache.seeded.files(entry)) for entry, bundle in source.items() if bundle.scope == scope
-    }
-    removal = Removal(given, [entry for entry in retired if entry not in given] if is_user_scope(scope) else [])
-    name = caches.facts.get("cache", "")
-    whose = (run.user, run.uid, run.job_id)
-    return Draft(*whose, entries, name, changed, run.fresh, removal, caches.facts)
+    known, scope = cache.known, cache.target.where.scope
+    ours = [entry for entry in retired if known.sources[entry].scope == scope]
+    others = [entry for entry in retired if entry not in ours] if is_user_scope(scope) else []
+    removal = Removal({entry: content_digest(known.files(entry)) for entry in ours}, others)
+    changed = [entry for entry in collected.changed if entry in entries]
+    facts = cache.caches.facts
+    return Draft(run.user, run.uid, run.job_id, entries, facts.get("cache", ""), changed, run.fresh, removal, facts)
 
 
-def _tell(context: Context, caches: Caches, where: Namespace, **fields: object) -> None:
+def _tell(context: Context, cache: _Cache, **fields: object) -> None:
     """Add to what the log says of a cache."""
+    caches, where = cache.caches, cache.target.where
     name = f"{where.profile}@{caches.key}" if caches.key else where.profile
     image = {"image": caches.image} if caches.key else {}
     context.audit.put("caches", name, **image, namespace=where.name, scope=where.scope, **fields)
-
-
-@contextmanager
-def _staged(
-    context: Context, caches: Caches, profile: str, degraded: list[WarmstartError]
-) -> Iterator[tuple[str, int]]:
-    """Make a stage of this run; yield its path and a descriptor of its `entries/`. Remove it afterwards.
-
-    The name contains the run's name, so a repeat removes what a killed process left. Raises `_Late` if that takes too
-    long. `degraded` gets the error if it cannot be removed.
-    """
-    directory = context.paths.stage
-    name = ".".join(filter(None, (context.run.name, caches.key, profile)))
-    ensure_dir(directory, 0o700)
-    with opened_dir(directory) as parent:
-        try:
-            remove_tree(parent, name, after(CLEANING_SECONDS))
-        except OSError as error:
-            if error.errno == errno.ETIME:
-                raise _Late from error
-            raise
-        os.mkdir(name, 0o700, dir_fd=parent)
-        try:
-            with opened_dir(name, parent) as stage:
-                os.mkdir("entries", 0o755, dir_fd=stage)
-                with opened_dir("entries", stage) as entries_fd:
-                    yield os.path.join(directory, name), entries_fd
-        finally:
-            try:
-                remove_tree(parent, name, after(CLEANING_SECONDS))
-            except OSError as error:
-                problem = f"could not be removed: {error.strerror or error}"
-                degraded.append(DiskFailed(what=f"{directory}/{name}", problem=problem))
-
-
-@contextmanager
-def _in_time(deadline: Deadline) -> Iterator[None]:
-    """Raise `_Late` instead of a time-out if the time is over."""
-    from warmstart.host.process import ProgramTooSlow
-
-    try:
-        yield
-    except (WorkerSilent, ProgramTooSlow) as error:
-        if deadline.expired():
-            raise _Late from error
-        raise

@@ -14,17 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from warmstart.caches.store.layout import Entries, File
-from warmstart.harvest import collect, scan
-from warmstart.harvest.collect import HELD, Collected, HarvestLimits, Stage, tool_lock
-from warmstart.harvest.seeded import NOTHING_SEEDED, SeededEntries
+from tests.lib.collecting import collected
+from warmstart.caches.store.layout import Entries
+from warmstart.harvest import collect, scan, stage
+from warmstart.harvest.collect import HELD, Collected, tool_lock
+from warmstart.harvest.known import NOTHING_KNOWN, Known
 from warmstart.host import copying, untrusted
-from warmstart.host.deadline import Deadline, after
+from warmstart.host.deadline import after
 from warmstart.host.files import mount_id, opened_dir, write_all
 from warmstart.host.untrusted import Tree, TurnedAway
-from warmstart.run.state import SeededBundle
-
-PLENTY = 1 << 30
+from warmstart.run.state import Seeded, SeededBundle
 
 
 def entry_of(path: str) -> str | None:
@@ -54,20 +53,13 @@ class Harvest:
 
     def collect(
         self,
-        skip: frozenset[str] = frozenset(),
+        known: Known = NOTHING_KNOWN,
         *,
-        max_size: int = PLENTY,
-        max_entries: int = 1000,
-        deadline: Deadline | None = None,
-        owner: int | None = None,
-        seeded: SeededEntries = NOTHING_SEEDED,
+        size: int = 1 << 30,
+        entries: int = 1000,
+        settled_ns: int = 0,
     ) -> Collected:
-        limits = HarvestLimits(max_size, max_entries, deadline or Deadline(time.monotonic() + 30))
-        with opened_dir(str(self.tree.parent)) as base, opened_dir(str(self.stage)) as fd:
-            uid = os.getuid() if owner is None else owner
-            return collect.collect(
-                *(base, "tree"), owner=uid, entry_of=entry_of, skip=skip, stage=Stage(fd), limits=limits, seeded=seeded
-            )
+        return collected(self.tree, self.stage, entry_of, known, size=size, entries=entries, settled_ns=settled_ns)
 
     def given(self) -> Entries:
         """Return the entries of the tree as it is; the stage is empty again."""
@@ -103,32 +95,31 @@ def test_entries_arrive_whole_with_their_facts(harvest: Harvest, umask: None) ->
     harvest.write(m__a_1=b"one", m__a_2=b"two!", n_x=b"")
     os.utime(harvest.tree / "m/a.1", ns=(5, 1_700_000_000_123_456_789))
     os.chmod(harvest.tree / "m/a.1", 0o4777)
-    found = harvest.collect()
-    assert sorted(found.entries) == ["m/a", "n"]
-    file = found.entries["m/a"]["m/a.1"]
+    got = harvest.collect()
+    assert sorted(got.entries) == ["m/a", "n"]
+    file = got.entries["m/a"]["m/a.1"]
     assert file == (3, hashlib.sha256(b"one").hexdigest(), 1_700_000_000_123_456_789)
-    assert found.size == 7
-    assert (found.rejected, found.ignored, found.skipped, found.truncated) == ({}, {}, 0, "")
+    assert got.size == 7
+    assert (got.found.rejected.counts, got.found.ignored.counts, got.truncated) == ({}, {}, "")
     assert harvest.staged() == {"m/": b"", "m/a.1": b"one", "m/a.2": b"two!", "n.x": b""}
     status = (harvest.stage / "m/a.1").stat()
     assert (status.st_mode & 0o7777, status.st_mtime_ns) == (0o644, 1_700_000_000_123_456_789)
     assert (harvest.stage / "m").stat().st_mode & 0o7777 == 0o755
 
 
-def test_what_was_seeded_and_what_is_no_entry_stays(harvest: Harvest) -> None:
+def test_what_the_store_has_and_what_is_no_entry_stays(harvest: Harvest) -> None:
     harvest.write(a_1=b"1", a_2=b"2", b_1=b"3", c_lock=b"", locks__x=b"", größe=b"", readme=b"")
-    found = harvest.collect(frozenset({"a"}))
-    assert list(found.entries) == ["b"]
-    assert (found.skipped, found.rejected) == (2, {})
-    assert found.ignored == {scan.IN_PROGRESS: 2, scan.NO_ENTRY: 2}
-    assert sorted(found.ignored_examples) == [("gr\\xf6\\xdfe", scan.NO_ENTRY), ("readme", scan.NO_ENTRY)]
+    got = harvest.collect(Known(Seeded("ns"), lambda _: {}, lambda: ["a"]))
+    assert (list(got.entries), got.found.rejected.counts) == (["b"], {})
+    assert got.found.ignored.counts == {scan.IN_PROGRESS: 2, scan.NO_ENTRY: 2}
+    assert sorted(got.found.ignored.examples) == [("gr\\xf6\\xdfe", scan.NO_ENTRY), ("readme", scan.NO_ENTRY)]
 
 
 @pytest.mark.report
 def test_when_jax_used_an_entry_is_no_entry_that_is_lost(harvest: Harvest) -> None:
     """A warm job writes nothing else."""
     harvest.write(**{f"jit-{'ab' * 32}-atime": b"12345678"})
-    assert harvest.collect().ignored == {scan.IN_PROGRESS: 1}
+    assert harvest.collect().found.ignored.counts == {scan.IN_PROGRESS: 1}
 
 
 def test_an_entry_with_one_bad_file_is_left_out(harvest: Harvest) -> None:
@@ -137,12 +128,12 @@ def test_an_entry_with_one_bad_file_is_left_out(harvest: Harvest) -> None:
     os.mkfifo(harvest.tree / "fifo.2")
     os.link(harvest.tree / "hard.1", harvest.tree / "name-of-no-entry")
     (harvest.tree / "odd.2").rename(harvest.tree / "odd.\n")
-    found = harvest.collect()
-    assert list(found.entries) == ["good"]
-    assert found.rejected == {
+    got = harvest.collect()
+    assert list(got.entries) == ["good"]
+    assert got.found.rejected.counts == {
         untrusted.LINK: 1, untrusted.SPECIAL: 1, untrusted.HARD_LINK: 1, scan.ODD_NAME: 1
     }  # fmt: skip
-    assert ("odd.\\n", scan.ODD_NAME) in found.examples
+    assert ("odd.\\n", scan.ODD_NAME) in got.found.rejected.examples
     assert harvest.staged() == {"good.1": b"1"}
 
 
@@ -150,7 +141,7 @@ def test_a_link_in_the_place_of_the_cache_is_not_followed(harvest: Harvest, tmp_
     harvest.write(a_1=b"x")
     harvest.tree.rename(tmp_path / "elsewhere")
     harvest.tree.symlink_to("elsewhere")
-    assert harvest.collect().rejected == {untrusted.SWAPPED: 1}
+    assert harvest.collect().found.rejected.counts == {untrusted.SWAPPED: 1}
     assert harvest.staged() == {}
 
 
@@ -158,24 +149,23 @@ def test_what_the_job_changed_comes_first(harvest: Harvest) -> None:
     """So that a harvest that is cut short knows whether it has seen all of it."""
     harvest.write(a_1=b"1", b_1=b"1", c_1=b"1", d_1=b"1")
     entries = harvest.given()
-    bundle = SeededBundle("site", "0" * 64, ["c", "d"])
-    seeded = SeededEntries([bundle], lambda _: {name: entries[name] for name in bundle.entries})
+    known = seeded({name: entries[name] for name in ("c", "d")})
     harvest.write(c_1=b"2", d_1=b"2")
     for most, entries_then, saw_changed in (
         (1, ["c"], False),
         (3, ["c", "d", "a"], True),
         (9, ["c", "d", "a", "b"], True),
     ):
-        found = harvest.collect(seeded=seeded, max_entries=most)
-        assert (list(found.entries), found.saw_changed) == (entries_then, saw_changed)
+        got = harvest.collect(known, entries=most)
+        assert (list(got.entries), got.saw_changed) == (entries_then, saw_changed)
         harvest.empty_stage()
 
 
 def test_no_more_entries_than_the_limit(harvest: Harvest) -> None:
     harvest.write(**{f"e{number}_1": b"x" for number in range(9)})
-    found = harvest.collect(max_entries=3)
-    assert sorted(found.entries) == ["e0", "e1", "e2"]
-    assert found.truncated == collect.MOST_ENTRIES
+    got = harvest.collect(entries=3)
+    assert sorted(got.entries) == ["e0", "e1", "e2"]
+    assert got.truncated == collect.MOST_ENTRIES
     assert len(harvest.staged()) == 3
 
 
@@ -183,8 +173,8 @@ def test_no_more_entries_than_the_limit(harvest: Harvest) -> None:
 def test_no_more_bytes_than_the_limit(harvest: Harvest) -> None:
     """The entry that would exceed the limit leaves nothing in the stage."""
     harvest.write(a_1=b"x" * 60, b_1=b"x" * 30, b_2=b"x" * 30, c_1=b"x")
-    found = harvest.collect(max_size=100)
-    assert (sorted(found.entries), found.size, found.truncated) == (["a"], 60, collect.MOST_BYTES)
+    got = harvest.collect(size=100)
+    assert (sorted(got.entries), got.size, got.truncated) == (["a"], 60, collect.MOST_BYTES)
     assert harvest.staged().keys() == {"a.1"}
 
 
@@ -193,8 +183,8 @@ def test_names_are_bounded_by_their_length_too(harvest: Harvest, monkeypatch: py
     """The total length of names is bounded, because root keeps them in memory and a manifest has a limit."""
     monkeypatch.setattr(scan, "MOST_NAME_BYTES", 100)
     harvest.write(**{f"{'n' * 20}{number}_1": b"x" for number in range(9)})
-    found = harvest.collect()
-    assert (found.entries, found.truncated) == ({}, scan.TOO_MANY_NAMES)
+    got = harvest.collect()
+    assert (got.entries, got.truncated) == ({}, scan.TOO_MANY_NAMES)
 
 
 @pytest.mark.threat(15, 24)
@@ -203,10 +193,10 @@ def test_no_more_than_a_manifest_can_say(harvest: Harvest, monkeypatch: pytest.M
     whole = harvest.collect().entries
     harvest.empty_stage()
     monkeypatch.setattr(collect, "LONGEST_DRAFT", len(json.dumps(whole)) // 2)
-    found = harvest.collect()
-    assert (0 < len(found.entries) < 9, found.truncated) == (True, collect.MOST_NAMES)
-    assert len(json.dumps(found.entries)) <= collect.LONGEST_DRAFT
-    assert len(harvest.staged()) == len(found.entries)
+    got = harvest.collect()
+    assert (0 < len(got.entries) < 9, got.truncated) == (True, collect.MOST_NAMES)
+    assert len(json.dumps(got.entries)) <= collect.LONGEST_DRAFT
+    assert len(harvest.staged()) == len(got.entries)
 
 
 @pytest.mark.parametrize("change", ["grow", "shrink", "touch", "link"])
@@ -228,8 +218,8 @@ def test_a_file_that_changes_while_it_is_read_is_left_out(
                 os.truncate(path, 11 if change == "grow" else 3)
 
     monkeypatch.setattr(copying, "write_all", changes)
-    found = harvest.collect()
-    assert (list(found.entries), found.rejected) == (["b"], {collect.CHANGED: 1})
+    got = harvest.collect()
+    assert (list(got.entries), got.found.rejected.counts) == (["b"], {stage.CHANGED: 1})
     assert harvest.staged() == {"b.1": b"y"}
 
 
@@ -237,9 +227,28 @@ def test_impossible_times_are_cut(harvest: Harvest) -> None:
     harvest.write(a_1=b"x", b_1=b"y")
     os.utime(harvest.tree / "a.1", ns=(0, -(10**18)))
     os.utime(harvest.tree / "b.1", ns=(0, 10**19 // 2))
-    found = harvest.collect()
-    assert found.entries["a"]["a.1"].mtime_ns == 0
-    assert found.entries["b"]["b.1"].mtime_ns == (2**32 - 1) * 10**9
+    got = harvest.collect()
+    assert got.entries["a"]["a.1"].mtime_ns == 0
+    assert got.entries["b"]["b.1"].mtime_ns == (2**32 - 1) * 10**9
+
+
+def test_of_a_job_that_runs_what_has_settled_is_taken(harvest: Harvest) -> None:
+    """A file, or a directory that is the entry's alone, must not have changed of late."""
+    harvest.write(old_1=b"1", old_2=b"2", half_1=b"1")
+    for name in ("k.d", "m.d"):
+        (harvest.tree / name).mkdir()
+        (harvest.tree / name / "a").write_bytes(b"1")
+    time.sleep(0.02)
+    settled_ns = time.time_ns()
+    time.sleep(0.02)
+    harvest.write(half_2=b"2", new_1=b"3")
+    (harvest.tree / "m.d/b").touch()
+    (harvest.tree / "m.d/b").unlink()
+    got = harvest.collect(settled_ns=settled_ns)
+    assert sorted(got.entries) == ["k.d", "old"]
+    assert harvest.staged().keys() == {"old.1", "old.2", "k.d/", "k.d/a"}
+    harvest.empty_stage()
+    assert sorted(harvest.collect().entries) == ["half", "k.d", "m.d", "new", "old"]
 
 
 # A tool's lock file: the wait is bounded, and the file is opened with the checks for a job's files.
@@ -299,10 +308,8 @@ def test_what_is_no_plain_file_is_not_locked(tree: Tree, tmp_path: Path, kind: s
 # What a job changed of its seeded entries.
 
 
-def seeded(*bundles: dict[str, dict[str, File]]) -> SeededEntries:
-    named = {str(number): entries for number, entries in enumerate(bundles)}
-    found = [SeededBundle("user-1", name, list(entries)) for name, entries in named.items()]
-    return SeededEntries(found, lambda bundle: named[bundle.sha256])
+def seeded(entries: Entries) -> Known:
+    return Known(Seeded("ns", [SeededBundle("user-1", "ab" * 32, [*entries])]), lambda _: entries, lambda: ())
 
 
 def test_changed_entries_of_an_extracted_cache(harvest: Harvest) -> None:
@@ -316,10 +323,10 @@ def test_changed_entries_of_an_extracted_cache(harvest: Harvest) -> None:
     harvest.write(m__changed_1=b"2", m__grown_2=b"2")
     for name in ("m/less.2", "m/removed.1"):
         (harvest.tree / name).unlink()
-    found = harvest.collect(frozenset(given), seeded=seeded(given))
-    assert found.changed == ["m/changed", "m/grown", "m/removed"]
-    assert found.rejected == {collect.EMPTIED: 1}
-    assert sorted(found.entries) == ["m/changed", "m/grown", "new"]
+    got = harvest.collect(seeded(given))
+    assert got.changed == ["m/changed", "m/grown", "m/removed"]
+    assert got.found.rejected.counts == {collect.EMPTIED: 1}
+    assert sorted(got.entries) == ["m/changed", "m/grown", "new"]
     assert harvest.staged() == {
         "new.1": b"1", "m/": b"", "m/changed.1": b"2", "m/grown.1": b"1", "m/grown.2": b"2",
     }  # fmt: skip
@@ -331,5 +338,5 @@ def test_a_change_that_cannot_be_compared_is_left_out(harvest: Harvest) -> None:
     harvest.write(a_1=b"22")
     (harvest.tree / "b.1").unlink()
     (harvest.tree / "b.1").symlink_to("/etc/passwd")
-    assert harvest.collect(frozenset(given), seeded=seeded({**given, "a": {}})).changed == []
-    assert harvest.collect(frozenset(given), seeded=seeded(given)).rejected == {untrusted.LINK: 1}
+    assert harvest.collect(seeded({**given, "a": {}})).changed == []
+    assert harvest.collect(seeded(given)).found.rejected.counts == {untrusted.LINK: 1}

@@ -20,10 +20,11 @@ from warmstart.audit.log import Log
 from warmstart.caches.store import bundles, ending, generations
 from warmstart.caches.store.layout import Namespace
 from warmstart.caches.store.listing import Row
-from warmstart.harvest import collect, live, pack, publish
-from warmstart.harvest.scan import OUT_OF_TIME
+from warmstart.harvest import collect, live, pack, publish, stage
+from warmstart.harvest.collect import Collected
+from warmstart.harvest.scan import OUT_OF_TIME, Found
 from warmstart.host import space
-from warmstart.host.deadline import Deadline, after
+from warmstart.host.deadline import Deadline
 from warmstart.host.files import DiskFailed
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
@@ -31,9 +32,10 @@ from warmstart.host.remove import remove_tree
 from warmstart.profiles.client import Validator
 from warmstart.queue import Queue
 from warmstart.run.state import Caches, Seeded, SeededBundle
+from warmstart.seed.overlay_end import OpenedOverlay
 from warmstart.steps import harvest
 from warmstart.steps.contract import CacheFailed, Context
-from warmstart.steps.harvest import Harvested, Limits, Options
+from warmstart.steps.harvest import Harvested, Options
 from warmstart.store.layout import StoreFailed
 
 SCOPE = "user-64201-ws-alice"
@@ -105,10 +107,10 @@ def job(tmp_path: Path) -> Iterator[Job]:
 def test_new_entries_reach_the_store(job: Job) -> None:
     job.write("numba", numba_files() | {"tmp.lock": b"", "readme": b""})
     outcome = job.harvest()
-    assert (outcome.run, outcome.is_done, outcome.degraded, outcome.entries) == (job.context.run, True, [], 1)
+    assert (outcome.run, outcome.is_done, outcome.degraded) == (job.context.run, True, [])
     assert job.offered() == [ENTRY]
     told = job.logged()["numba"]
-    assert (told["entries"], told["scope"], told["known"], "truncated" in told) == (1, SCOPE, 0, False)
+    assert (told["entries"], told["scope"], "truncated" in told) == (1, SCOPE, False)
     assert (told["ignored"], told["ignored_examples"]) == (
         {"lock or temporary file": 1, "no file of an entry": 1},
         [["readme", "no file of an entry"]],
@@ -142,7 +144,7 @@ def test_what_the_store_does_not_take_is_left(
     assert ([type(error) for error in outcome.degraded], outcome.lost) == ([type(failure)], False)
     assert (outcome.run.left, outcome.is_done, job.offered()) == (["numba"], False, [])
     job.context = job.context._replace(run=outcome.run)
-    outcome = harvest.harvest(job.context, Limits(1 << 30, after(30), 10))
+    outcome = harvest.harvest(job.context)
     assert (outcome.run.left, outcome.is_done, job.offered()) == ([], True, [ENTRY])
 
 
@@ -180,36 +182,40 @@ def test_each_set_is_published_in_its_own_namespace(job: Job) -> None:
     assert job.offered(namespace="other") == job.offered() == [ENTRY]
 
 
-@pytest.mark.parametrize("late", ["validator", "mksquashfs"])
-def test_a_program_at_the_deadline_leaves_and_else_fails(job: Job, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
+@pytest.mark.parametrize("late", [True, False])
+def test_a_validator_at_its_deadline_leaves_and_else_fails(
+    job: Job, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
     job.write("numba", numba_files())
-    error = WorkerSilent(what="judge", problem="p") if late == "validator" else ProgramTooSlow(program=late)
-    budget_ends_now = False
-    real = Deadline.expired
 
-    def refuse(*_args: object, **_kwargs: object) -> None:
-        if budget_ends_now:
-            monkeypatch.setattr(Deadline, "expired", lambda one: real(one) or one.left() > harvest.CLEANING_SECONDS)
-        raise error
+    def refuse(*_args: object, **_kwargs: object) -> NoReturn:
+        if late:
+            monkeypatch.setattr(Deadline, "expired", lambda one: one.left() > stage.CLEANING_SECONDS)
+        raise WorkerSilent(what="judge", problem="p")
 
-    if late == "validator":
-        monkeypatch.setattr(Validator, "judge", refuse)
-    else:
-        monkeypatch.setattr(pack, "pack", refuse)
+    monkeypatch.setattr(Validator, "judge", refuse)
     outcome = job.harvest()
-    assert (outcome.run, outcome.lost) == (job.context.run, True)
-    assert [str(error) in str(found) for found in outcome.degraded] == [True]
-    budget_ends_now = True
+    assert (outcome.run.left, outcome.lost) == (["numba"] if late else [], not late)
+    assert [type(error) for error in outcome.degraded] == [] if late else [CacheFailed]
+
+
+def test_a_bundle_that_is_not_packed_in_time_is_left(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.write("numba", numba_files())
+
+    def refuse(*_: object) -> NoReturn:
+        raise ProgramTooSlow(program="mksquashfs")
+
+    monkeypatch.setattr(pack, "pack", refuse)
     outcome = job.harvest()
-    assert (outcome.run, outcome.degraded) == (changed(job.context.run, left=["numba"]), [])
+    assert (outcome.run.left, outcome.degraded, outcome.lost) == (["numba"], [], False)
 
 
 def test_what_was_not_looked_at_is_late(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     job.write("numba", numba_files())
     real = collect.collect
 
-    def slow(*args: object, **kwargs: object) -> collect.Collected:
-        return real(*args, **kwargs)._replace(truncated=OUT_OF_TIME)  # type: ignore[arg-type]
+    def slow(*args: Any) -> Collected:  # noqa: ANN401
+        return real(*args)._replace(truncated=OUT_OF_TIME)
 
     monkeypatch.setattr(harvest, "collect", slow)
     outcome, left = job.harvest(), changed(job.context.run, left=["numba"])
@@ -225,12 +231,12 @@ def test_what_there_was_time_for_is_published(job: Job, monkeypatch: pytest.Monk
 
     def slow(*args: Any, **kwargs: Any) -> Iterator[tuple[str, str | None]]:  # noqa: ANN401
         yield next(real(*args, **kwargs))
-        monkeypatch.setattr(Deadline, "expired", lambda one: one.left() < 10)
+        monkeypatch.setattr(Deadline, "expired", lambda one: stage.CLEANING_SECONDS < one.left() < 20)
         raise WorkerSilent(what="judge", problem="p")
 
     monkeypatch.setattr(Validator, "judge", slow)
     job.change(left=["numba"])
-    outcome = harvest.harvest(job.context, Limits(1 << 30, after(30), 10))
+    outcome = harvest.harvest(job.context)
     assert (outcome.run.left, outcome.is_done, len(job.offered())) == (["numba"], False, 1)
     told = job.logged()["numba"]
     assert (told["entries"], told["truncated"], "rejected" in told) == (1, OUT_OF_TIME, False)
@@ -249,9 +255,9 @@ def test_a_node_whose_disk_takes_no_stage_leaves_it(job: Job, monkeypatch: pytes
     if why == "no room":
         monkeypatch.setattr(space, "room", lambda _fd: 0)
     elif why == "no place for a stage":
-        monkeypatch.setattr(harvest, "ensure_dir", fails(errno.ENOSPC))
+        monkeypatch.setattr(stage, "ensure_dir", fails(errno.ENOSPC))
     else:
-        monkeypatch.setattr(harvest, "remove_tree", fails(errno.ETIME))
+        monkeypatch.setattr(stage, "remove_tree", fails(errno.ETIME))
     outcome = harvest.run(job.context, PLENTY)
     assert outcome.run == changed(job.context.run, left=["numba"])
     assert (outcome.degraded, outcome.lost, job.offered()) == ([], False, [])
@@ -271,18 +277,18 @@ def test_a_cache_that_can_not_be_read_is_lost(job: Job) -> None:
 def test_a_stage_that_is_not_removed_changes_no_result(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is published is published, and the hint says nothing else."""
     job.write("numba", numba_files())
-    stage = Path(job.context.paths.stage, f"{job.context.run.name}.numba")
+    path = Path(job.context.paths.stage, f"{job.context.run.name}.numba")
 
     def remove(parent: int, name: str, deadline: Deadline) -> None:
-        if stage.exists():
+        if path.exists():
             raise OSError(errno.ETIME, "not all removed before the deadline", name)
         remove_tree(parent, name, deadline)
 
-    monkeypatch.setattr(harvest, "remove_tree", remove)
+    monkeypatch.setattr(stage, "remove_tree", remove)
     outcome = harvest.run(job.context, PLENTY)
     (error,) = outcome.degraded
     assert isinstance(error, DiskFailed)
-    assert (str(stage) in str(error), "lost" in error.hint) == (True, False)
+    assert (str(path) in str(error), "lost" in error.hint) == (True, False)
     assert (outcome.run, job.offered()) == (job.context.run, [ENTRY])
 
 
@@ -295,8 +301,6 @@ def test_only_what_a_success_left_where_that_matters(job: Job) -> None:
     assert (job.offered("trt-rtx"), job.offered()) == ([], [ENTRY])
     told = job.logged()
     assert (told["trt-rtx"], told["numba"]["entries"]) == ({"left_out": "the job failed"}, 1)
-    assert job.harvest(failed._replace(after_success=None)) == Harvested(job.context.run, is_done=True, degraded=[])
-    job.logged()
     assert job.entries(failed._replace(failure=lambda _deadline: "")) == 1
 
 
@@ -343,13 +347,14 @@ def test_what_a_job_removed_is_retired(job: Job) -> None:
 
 @pytest.mark.report
 @pytest.mark.parametrize("cut_short", [False, True])
-def test_who_removes_most_of_it_cleans_up(job: Job, cut_short: bool) -> None:
+def test_who_removes_most_of_it_cleans_up(job: Job, monkeypatch: pytest.MonkeyPatch, cut_short: bool) -> None:
     job.seeded(numba=Seeded("ns", [two_given(job)]))
     remove(job, ENTRY)
     if cut_short:
         job.write("numba", {f"a/{number}.lock": b"" for number in range(20)})
         job.change(left=["numba"])
-        harvest.harvest(job.context, Limits(1 << 30, after(30), 10, entries=1))
+        monkeypatch.setattr(harvest, "MOST_ENTRIES", 1)
+        harvest.harvest(job.context)
     else:
         remove(job, SECOND)
         job.harvest()
@@ -424,14 +429,13 @@ def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nodes_publish_when_all_have_ended(job: Job, handed: Callable[[str], list[str]]) -> None:
     on(job, "n1")
     job.write("numba", numba_files())
-    outcome = job.harvest()
-    assert (outcome.entries, outcome.degraded) == (1, [])
+    assert job.harvest().degraded == []
     assert (job.offered(), handed("n1")) == ([], [ENTRY])
     told = job.logged()["numba"]
     assert ("bundle" in told, told["entries"], told["handed_in"]) == (False, 0, 1)
     on(job, "n2")
     job.write("numba", numba_entry(1)[1])
-    assert job.harvest().entries == 1
+    job.harvest()
     assert sorted(job.offered()) == sorted([ENTRY, SECOND])
     assert os.listdir(f"{job.store}/ending") == []
 
@@ -449,13 +453,17 @@ def test_what_the_first_node_has_handed_in_is_left_out(job: Job, handed: Callabl
 def test_nobody_waits_long_for_the_first_node(job: Job, handed: Callable[[str], list[str]]) -> None:
     on(job, "n2")
     job.write("numba", numba_files())
-    assert (job.harvest().entries, handed("n2")) == (1, [ENTRY])
+    job.harvest()
+    assert handed("n2") == [ENTRY]
 
 
 def test_a_node_that_harvests_again_hands_in_nothing_twice(job: Job) -> None:
     on(job, "n1")
     job.write("numba", numba_files())
-    assert [job.harvest().entries for _ in range(2)] == [1, 0]
+    job.harvest()
+    job.logged()
+    job.harvest()
+    assert "handed_in" not in job.logged()["numba"]
 
 
 @pytest.mark.usefixtures("_no_patience")
@@ -500,15 +508,16 @@ def test_what_a_job_says_that_it_set_itself(job: Job, left: list[str], own: list
 def test_what_an_overlay_tells_of_its_use(  # noqa: PLR0917 - a row
     job: Job, monkeypatch: pytest.MonkeyPatch, profile: str, empty: bool, hides: bool, use: str
 ) -> None:
-    found = collect.Collected({}, [], 0, 0, {}, [], {}, [], "", is_empty=empty, hides=hides)
+    found = Found()
+    found.is_empty, found.has_whiteouts = empty, hides
 
     @contextmanager
-    def frozen(*_: object) -> Iterator[object]:
-        yield object()
+    def frozen(*_: object) -> Iterator[OpenedOverlay]:
+        yield OpenedOverlay(-1, -1)
 
     monkeypatch.setattr(harvest, "opened_overlay", frozen)
-    monkeypatch.setattr(harvest, "collect_overlay", lambda *_, **__: found)
+    monkeypatch.setattr(harvest, "collect", lambda *_: Collected(found, {}, []))
     given = SeededBundle("site", "ab" * 32, [ENTRY])
     job.seeded(**{profile: Seeded("ns", [given])})
-    assert job.harvest().entries == 0
+    job.harvest()
     assert [cache["use"] for cache in job.logged().values()] == [use]

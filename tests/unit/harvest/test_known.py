@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from warmstart.caches.store.layout import Entries, File
-from warmstart.harvest.seeded import SeededEntries
-from warmstart.run.state import SeededBundle
+from warmstart.harvest.known import Known
+from warmstart.run.state import Seeded, SeededBundle
 
 FILE, OTHER = File(1, "ab" * 32, 17), File(1, "cd" * 32, 17)
 NAMES = ("m/f", "m/g", "n/f", "k.d", "top")
@@ -20,12 +20,12 @@ def entry_of(path: str) -> str | None:
 
 
 @pytest.fixture
-def seeded() -> SeededEntries:
+def known() -> Known:
     """Return entries of two bundles, of which one is gone."""
     entries: Entries = {name: {f"{name}.1": FILE, f"{name}.p": FILE} for name in NAMES}
     read = {"ab" * 32: entries, "cd" * 32: {}}
     bundles = [SeededBundle("site", "ab" * 32, list(NAMES)), SeededBundle("site", "cd" * 32, ["old"])]
-    return SeededEntries(bundles, lambda bundle: read[bundle.sha256])
+    return Known(Seeded("ns", bundles), lambda bundle: read[bundle.sha256], list)
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def seeded() -> SeededEntries:
     ],
 )
 def test_an_upper_layer_tells_which_entries_may_have_changed(
-    seeded: SeededEntries, touched: set[str], expected: list[str]
+    known: Known, touched: set[str], expected: list[str]
 ) -> None:
-    assert seeded.below(touched, entry_of) == expected
+    assert known.named_by(touched, entry_of) == expected
 
 
 def test_names_that_the_record_leaves_out_are_read_when_they_are_asked_for() -> None:
@@ -52,10 +52,12 @@ def test_names_that_the_record_leaves_out_are_read_when_they_are_asked_for() -> 
         read.append(bundle.sha256)
         return {} if bundle.sha256 == "cd" * 32 else {name: {f"{name}.1": FILE} for name in NAMES}
 
-    seeded = SeededEntries([SeededBundle("site", "ab" * 32, [], 5)], entries_of)
-    assert (seeded.below(set(), entry_of), read) == ([], [])
-    assert seeded.below({"m/f.1"}, entry_of) == ["m/f"]
-    assert ("m/g" in seeded, "new" in seeded, sorted(seeded.names), read) == (True, False, sorted(NAMES), ["ab" * 32])
-    gone = SeededEntries([SeededBundle("site", "cd" * 32, [], 5)], entries_of)
+    known = Known(Seeded("ns", [SeededBundle("site", "ab" * 32, [], 5)]), entries_of, list)
+    assert (known.named_by(set(), entry_of), read) == ([], [])
+    assert known.named_by({"m/f.1"}, entry_of) == ["m/f"]
+    assert (known.has("m/g"), known.was_asked) == (True, False)
+    assert (known.has("new"), known.was_asked) == (False, True)
+    assert (sorted(known.sources), read) == (sorted(NAMES), ["ab" * 32])
+    gone = Known(Seeded("ns", [SeededBundle("site", "cd" * 32, [], 5)]), entries_of, list)
     with pytest.raises(OSError, match=r"the bundle cdcd.* names what it was seeded with, is gone"):
-        _ = "new" in gone
+        gone.has("new")
