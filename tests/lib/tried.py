@@ -8,12 +8,39 @@ import random
 import subprocess
 from pathlib import Path
 
-from tests.lib.mutations import MUTATIONS
 from warmstart.profiles import naming, registry
 from warmstart.profiles.judge import judge
 
 RESULTS = Path(__file__).resolve().parents[2] / "build" / "tools.jsonl"
 VARIANTS = 200
+PAGE = 4096
+
+
+def _truncated(content: bytes, dice: random.Random) -> bytes:
+    """Cut off the end."""
+    return content[: dice.randrange(len(content))]
+
+
+def _zero_tailed(content: bytes, dice: random.Random) -> bytes:
+    """Keep the length but zero the end, as a crash of a file system does."""
+    length = dice.randrange(1, len(content))
+    return content[:-length] + bytes(length)
+
+
+def _zero_paged(content: bytes, dice: random.Random) -> bytes:
+    """Zero one page."""
+    at = dice.randrange((len(content) + PAGE - 1) // PAGE) * PAGE
+    length = min(PAGE, len(content) - at)
+    return content[:at] + bytes(length) + content[at + length :]
+
+
+def _bit_flipped(content: bytes, dice: random.Random) -> bytes:
+    """Flip one bit."""
+    at = dice.randrange(len(content))
+    return content[:at] + bytes([content[at] ^ 1 << dice.randrange(8)]) + content[at + 1 :]
+
+
+_MUTATIONS = (_truncated, _zero_tailed, _zero_paged, _bit_flipped)  # as in docs/cache-formats.md, Which damage is found
 
 
 def write(**fields: object) -> None:
@@ -47,7 +74,6 @@ def damage(profile_name: str, directory: Path) -> tuple[int, int]:
         if path.is_file() and path.stat().st_size and (entry := naming.entry_of(profile, name)):
             entries.setdefault(entry, []).append(name)
     dice = random.Random(20)
-    mutations = [mutate for mutate, _ in MUTATIONS.values()]
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         assert set(judge(profile_name, fd, entries).values()) == {None}
@@ -56,7 +82,7 @@ def damage(profile_name: str, directory: Path) -> tuple[int, int]:
             entry = dice.choice(list(entries))
             path = directory / dice.choice(entries[entry])
             content, times = path.read_bytes(), path.stat()
-            damaged = mutations[tried % len(mutations)](content, dice)
+            damaged = _MUTATIONS[tried % len(_MUTATIONS)](content, dice)
             if damaged == content:
                 continue
             tried += 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 
-from warmstart.errors import UserError
 from warmstart.host.files import closing, open_regular, opened_dir
 from warmstart.lean import TYPE_CHECKING, Iterable, Iterator, Sequence, contextmanager
 
@@ -39,16 +38,12 @@ REASONS = {
 }
 
 
-class EntryInvalid(UserError):
+class EntryInvalid(Exception):
     """An entry is incomplete or malformed, and is not published."""
-
-    code = "entry-invalid"
-    template = "{reason}"
-    hint = "nothing to do: the next run makes the entry again; docs/reference/profiles.md explains the reasons"
 
     def __init__(self, reason: str) -> None:
         assert reason in REASONS, reason
-        super().__init__(reason=reason)
+        super().__init__(reason)
         self.reason = reason
 
 

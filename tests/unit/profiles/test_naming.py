@@ -53,6 +53,7 @@ def entry_of(path: str, *patterns: str, **changes: Any) -> str | None:  # noqa: 
         # Locks and temporaries never.
         ("kernels/*/", "kernels/tmp.17/x", None),
         ("kernels/*/", "kernels/abc/locks/x", None),
+        ("kernels/*/", "kernels/abc/lock", None),
         ("kernels/*/", "kernels/abc/.hidden", None),
         ("kernels/*/", "kernels/abc/.hidden/x", None),
         ("**", ".config/a", None),
@@ -78,7 +79,7 @@ def test_the_first_pattern_counts_and_what_the_site_never_wants_is_left(path: st
     assert entry_of(path, "a/*/", "a/*/*.bin", "**", never=("*.log", "scratch*")) == entry
 
 
-@pytest.mark.parametrize("path", [".nfs0001", ".b.swp", ".lock", ".x.tmp", ".staging-1"])
+@pytest.mark.parametrize("path", [".nfs0001", ".b.swp", ".lock", ".x.tmp", ".x.part", ".x.incomplete", ".staging-1"])
 def test_leftovers_of_file_systems_and_editors_are_never_entries(path: str) -> None:
     assert entry_of(path, ".*") is None
 
