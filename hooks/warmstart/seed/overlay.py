@@ -124,11 +124,12 @@ def _attached(layers: Sequence[int], namespace: int) -> Iterator[list[str]]:
     clones: list[int] = []
     try:
         for layer in layers:
+            if clones:
+                linux.make_private(LAYERS)
             clones.append(linux.clone(layer))
             if namespace >= 0:
                 linux.map_ids(clones[-1], namespace)
             linux.attach(clones[-1], LAYERS)
-            linux.make_private(LAYERS)
         yield [linux.proc_path(clone) for clone in clones]
     finally:
         for clone in clones:
