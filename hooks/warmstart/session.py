@@ -70,7 +70,7 @@ class Session(NamedTuple):
     node: str
     audit: Log
     run_id: str
-    store: StoreClient  # closed at the session's end, which releases the store's lock
+    store: StoreClient
     failures: list[WarmstartError]  # audited; the rest was done, but the session's outcome is `failed`
 
     def store_deadline(self) -> Deadline:
@@ -135,9 +135,9 @@ def open_session(installation: Installation, hook: str, node: str = "") -> Itera
     if is_ended:
         signal.signal(signal.SIGTERM, partial(_end, log, os.getpid(), started))
     try:
-        with StoreClient.of(policy, f"{node}-{run_id}") as store:
-            session = Session(installation, policy, paths, node, log, run_id, store, [])
-            yield session
+        store = StoreClient.of(policy, f"{node}-{run_id}")
+        session = Session(installation, policy, paths, node, log, run_id, store, [])
+        yield session
         outcome = "failed" if session.failures else "ok"
     except WarmstartError as error:
         log.failed(error, hook)

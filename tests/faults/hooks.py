@@ -161,8 +161,7 @@ class SweptNode(Node):
             requester=Requester("n0", "r1", 1),
             paths=NO_NODE,
         )
-        with site.store:
-            return ImageKey(making.obtain(parse(reference), site, after(60)).name)
+        return ImageKey(making.obtain(parse(reference), site, after(60)).name)
 
     def _importer(self, *_: object) -> Ready:
         return Ready(account("bin"), str(self._image))
@@ -354,9 +353,9 @@ class SweptNode(Node):
         """Return what later jobs of the user are offered of Numba."""
         scope = f"user-{self.job.uid}-{self.job.user}"
         spaces = self.store.glob(f"caches/{scope}/numba/*")
-        with self.client() as client:
-            where = [Namespace(str(self.store), scope, "numba", space.name) for space in spaces]
-            found = [client.worker.run(after(20), generations.read, place).names for place in where]
+        client = self.client()
+        where = [Namespace(str(self.store), scope, "numba", space.name) for space in spaces]
+        found = [client.worker.run(after(20), generations.read, place).names for place in where]
         return {entry for names in found for of_row in names for entry in of_row}
 
     def job_over(self) -> None:

@@ -50,8 +50,7 @@ class ImportAct(Act):
 
         def obtain() -> int:
             site = self._site("killed")
-            with site.store:
-                making.obtain(self._place.image("team/killed:1"), site, after(60))
+            making.obtain(self._place.image("team/killed:1"), site, after(60))
             return 0
 
         domains = {"store": str(self._store.path), "workspace": str(self._place.base / "workspace")}
@@ -60,7 +59,7 @@ class ImportAct(Act):
     def check(self, _done: Done, _fault: Fault | None) -> list[str]:
         """Import it again: there is one whole image. Maintenance, and another import, remove what is left."""
         site = self._site("next")
-        with site.store, mock.patch.object(published, "ABANDONED_S", -1.0):
+        with mock.patch.object(published, "ABANDONED_S", -1.0):
             found = making.obtain(self._place.image("team/killed:1"), site, after(30))
             site.store.run(after(10), eviction.make_room, 0, RULES.keep, NOBODY)
             problem = site.store.run(after(10), published.check_bytes, found.name, "t").problem

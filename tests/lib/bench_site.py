@@ -137,8 +137,8 @@ class BenchSite(NamedTuple):
         name = layout.image_name(digest, KIND)
         draft = ImageDraft(digest, parse(IMAGE).canonical(), KIND, "bench", time.time(), "n1", 0, NOBODY)
         try:
-            with self._store() as store:
-                store.run_with(fd, after(60), published.publish_image, store.path, fd, name, draft, "bench")
+            store = self._store()
+            store.run_with(fd, after(60), published.publish_image, store.path, fd, name, draft, "bench")
         finally:
             os.close(fd)
 
@@ -146,8 +146,8 @@ class BenchSite(NamedTuple):
         """Let the policy's tag name the image."""
         reference = parse(IMAGE)
         want = ImageQuery(reference, KIND, layout.key_of(reference.canonical()), "", 0.0)
-        with self._store() as store:
-            store.run(after(60), published.point, want.key, DIGEST, time.time(), "bench")
+        store = self._store()
+        store.run(after(60), published.point, want.key, DIGEST, time.time(), "bench")
 
     def _store(self) -> ImageStoreClient:
         return ImageStoreClient.of(self.owner, str(self.base / "store"))

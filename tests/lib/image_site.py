@@ -19,6 +19,7 @@ from warmstart.images.importers.base import Importer
 from warmstart.images.query import Requester, Site
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import Caps
+from warmstart.images.store import published
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.paths import NodePaths
 from warmstart.store.client import StoreClient
@@ -41,20 +42,31 @@ class InlineWorker:
         self.calls: list[str] = []
 
     def run(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function. Arguments and result pass through JSON and are checked, as a real worker's are."""
+        """Call the function. Its result passes through JSON and is checked, as a real worker's is."""
         assert isinstance(deadline, Deadline)
         self.calls.append(function.__name__)
-        sent, named = json.loads(json.dumps([args, kwargs]))
-        positional, keywords = wire.arguments(function, sent, named)
-        answer = json.loads(json.dumps(function(*positional, **keywords)))
-        result: R = wire.decode(wire.hints(function)["return"], answer)
+        answer = json.loads(json.dumps(function(*args, **kwargs)))
+        result: R = wire.decode(wire.result_of(function), answer)
         return result
 
-    def look(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.run(deadline, function, *args, **kwargs)
+    @contextmanager
+    def begin(
+        self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> Iterator[Callable[[Deadline], R]]:
+        """Call the function, and release the locks of a producer at the end."""
+        try:
+            yield lambda _until: self.run(deadline, function, *args, **kwargs)
+        finally:
+            release()
 
-    def close(self) -> None:
-        """Do nothing."""
+    def _replace(self, **_: object) -> InlineWorker:
+        return self
+
+
+def release() -> None:
+    """Release the locks of producers that this process has, as its end would."""
+    while published._held:
+        published._held.pop().release()
 
 
 class NoImporter:

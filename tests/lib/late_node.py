@@ -59,7 +59,8 @@ class LateNode(Node):
         policy, before = current_policy(self.installation, keep=True).policy, len(self.failures())
         audit = Log(self.policy.paths.audit, {"hook": "epilog", "run_id": run.run_id, "node": self.name})
         locked = runs.job_lock(self.paths.state, run.job_id, after(1))
-        with StoreClient(self.owner, policy.paths.store, run.name) as store, locked:
+        store = StoreClient(self.owner, policy.paths.store, run.name)
+        with locked:
             release(Context(policy, self.paths, run, audit, after(30), store), harvest.Options(budget))
             audit.finish()
         return [str(failure["code"]) for failure in self.failures()[before:]]

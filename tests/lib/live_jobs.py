@@ -109,4 +109,3 @@ class LiveJob:
 
     def close(self) -> None:
         """End the processes of the store's owner."""
-        self.context.store.close()

@@ -317,16 +317,16 @@ class Node(LastLines):
         """Publish a real bundle. Return its hash."""
         fd = packed.packed(self.base, entries)
         try:
-            with self.client() as store:
-                draft = packed.draft(entries, user, uid)
-                return client.publish(store, self.namespace(scope), fd, draft, after(20), quota=0).sha256
+            store = self.client()
+            draft = packed.draft(entries, user, uid)
+            return client.publish(store, self.namespace(scope), fd, draft, after(20), quota=0).sha256
         finally:
             os.close(fd)
 
     def listing(self, scope: str = "user-1-a", namespace: str = "ns", profile: str = "numba") -> Listing:
         """Return the newest listing, as the store's owner reads it."""
-        with self.client() as store:
-            return store.worker.run(after(20), generations.read, Namespace(store.path, scope, profile, namespace))
+        store = self.client()
+        return store.worker.run(after(20), generations.read, Namespace(store.path, scope, profile, namespace))
 
     def offered(self, scope: str = SCOPE, namespace: str = "ns") -> list[str]:
         """Return the entries that jobs of a scope are given, read by this process."""
@@ -336,15 +336,15 @@ class Node(LastLines):
     def seen(self, scope: str = "user-1-a") -> dict[str, str]:
         """Return the bundle of each entry that jobs are given. Checks that every bundle is what its name says."""
         found, listing = dict[str, str](), self.listing(scope)
-        with self.client() as store:
-            for row, names in zip(listing.rows, listing.names, strict=True):
-                fd = os.memfd_create("copy")
-                try:
-                    files = client.fetch(store, self.namespace(scope), row, after(20), into=fd)
-                finally:
-                    os.close(fd)
-                assert files.keys() >= {*names}
-                found.update(dict.fromkeys(names, row.sha256))
+        store = self.client()
+        for row, names in zip(listing.rows, listing.names, strict=True):
+            fd = os.memfd_create("copy")
+            try:
+                files = client.fetch(store, self.namespace(scope), row, after(20), into=fd)
+            finally:
+                os.close(fd)
+            assert files.keys() >= {*names}
+            found.update(dict.fromkeys(names, row.sha256))
         return found
 
 

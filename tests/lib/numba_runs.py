@@ -102,7 +102,7 @@ def entries(cache: Path) -> dict[str, list[str]]:
 def verdicts(cache: Path) -> dict[str, str | None]:
     """Judge all entries of a cache."""
     with opened_dir(str(cache)) as stage:
-        return judge("numba", stage, entries(cache))
+        return dict(judge("numba", stage, entries(cache)))
 
 
 class Published:

@@ -308,21 +308,13 @@ class InProcess:
     def __init__(self, identity: Identity, *_: object, **__: object) -> None:
         self.identity = identity
 
-    def __enter__(self) -> InProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
     def run(self, _deadline: object, function: Callable[..., Any], *args: Any, **kw: Any) -> Any:  # noqa: ANN401
         """Run a function."""
         return function(*args, **kw)
 
-    look = run
-
-    def another(self, **_: object) -> InProcess:
+    def keeping(self, *_: int) -> InProcess:
         """Return itself: there is one process."""
         return self
 
-    def close(self) -> None:
-        """Do nothing."""
+    def _replace(self, **_: object) -> InProcess:
+        return self

@@ -20,8 +20,7 @@ _Answer = TypeVar("_Answer")
 
 def in_pod(act: Callable[..., _Answer], *given: str) -> _Answer:
     """Call a module's function as root in a process with a mount namespace and a /dev of its own."""
-    with Worker(ROOT, "a pod", rooms=(act.__module__,)) as worker:
-        return worker.run(after(_SECONDS), act, *given)
+    return Worker(ROOT, "a pod").run(after(_SECONDS), act, *given)
 
 
 def enter_pod(*missing: str) -> None:

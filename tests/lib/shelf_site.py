@@ -73,7 +73,8 @@ class ShelfSite(Node):
         draft = ImageDraft(
             digest, f"reg.io/{image.stem}:1", KIND, "oci", time.time(), NODE, 7, Charged(), files, unpacked
         )
-        with self.client() as client, image.open("rb") as file:
+        client = self.client()
+        with image.open("rb") as file:
             store = ImageStoreClient(client.worker, str(self.store))
             store = store.private(private, after(20)) if private else store
             store.run_with(

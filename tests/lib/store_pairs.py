@@ -156,7 +156,7 @@ def maintain(store: StoreClient, scope: str = SCOPE) -> None:
 
 def take_out(what: Callable[[StoreClient], What]) -> Callable[[StoreClient], object]:
     """Return what takes something from readers, as `cache rm` and expiry do."""
-    return lambda store: store.run_in(after(60), gc.take_out, where(store.path), what(store))
+    return lambda store: store.worker.run(after(60), gc.take_out, where(store.path), store.writer, what(store))
 
 
 def holder(store: StoreClient, entry: str) -> What:
@@ -214,7 +214,7 @@ def tidy_bundles(store: StoreClient) -> None:
 def make_empty(store: StoreClient) -> None:
     """Make a namespace whose last bundle was removed."""
     made = publish(store, {"a": "1"})
-    store.run_in(after(60), gc.take_out, where(store.path), What([made]))
+    store.worker.run(after(60), gc.take_out, where(store.path), store.writer, What([made]))
 
 
 EMPTIED = {
@@ -288,14 +288,14 @@ def choose(store: StoreClient, reason: str) -> State:
 
 def observe_agreement(store: StoreClient, _known: Known) -> State:
     """Return what nodes of the job read, or those of another one with its id, if it has begun: the first is over."""
-    other = store.look(after(60), barrier.hear, topic(store, "other"), "proposal")
+    other = store.run(after(60), barrier.hear, topic(store, "other"), "proposal")
     if other is not None:
         return {"proposal of other": other}
     state = {}
     for name, said in (("proposal of own", "proposal"), ("choice", "choice")):
-        if (text := store.look(after(60), barrier.hear, topic(store), said)) is not None:
+        if (text := store.run(after(60), barrier.hear, topic(store), said)) is not None:
             state[name] = text
-    return {**state, **dict.fromkeys(store.look(after(60), barrier.marks, topic(store), "vote."), "is there")}
+    return {**state, **dict.fromkeys(store.run(after(60), barrier.marks, topic(store), "vote."), "is there")}
 
 
 AGREEMENTS = {
@@ -336,6 +336,7 @@ def import_image(store: StoreClient, digest: str, size: int = superblocks.PADDED
         published.point(store.path, TAG, digest, 1.0, store.writer)
     finally:
         published.end(store.path, TAG)
+        published._held.clear()
     if not (used := use_image(store, digest)):
         raise ImageInvalid(problem="it was evicted meanwhile")
     return used

@@ -76,7 +76,7 @@ def damage(profile_name: str, directory: Path) -> tuple[int, int]:
     dice = random.Random(20)
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        assert set(judge(profile_name, fd, entries).values()) == {None}
+        assert set(dict(judge(profile_name, fd, entries)).values()) == {None}
         tried = refused = 0
         while tried < VARIANTS:
             entry = dice.choice(list(entries))
@@ -90,7 +90,7 @@ def damage(profile_name: str, directory: Path) -> tuple[int, int]:
                 path.write_bytes(written)
                 os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
                 if is_judged:
-                    refused += judge(profile_name, fd, {entry: entries[entry]})[entry] is not None
+                    refused += dict(judge(profile_name, fd, {entry: entries[entry]}))[entry] is not None
     finally:
         os.close(fd)
     return tried, refused

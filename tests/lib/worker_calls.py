@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import ParamSpec, TypeVar
 
 import pytest
@@ -13,15 +12,6 @@ from warmstart.host.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-def put_in_place(
-    monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, function: Callable[..., object]
-) -> None:
-    """Have a test's `function` run in place of a module's, in workers, too: it passes for one of that module."""
-    monkeypatch.setattr(function, "__module__", module.__name__)
-    monkeypatch.setattr(function, "__qualname__", name)
-    monkeypatch.setattr(module, name, function)
 
 
 def answer_here(monkeypatch: pytest.MonkeyPatch, function: Callable[..., R], answer: Callable[..., R]) -> None:

@@ -70,19 +70,17 @@ def harvested(base: Path, content: dict[str, bytes]) -> tuple[int, Collected]:
 
 def fetched(node: Node, row: Row) -> int:
     """Have this node's copy of a bundle; return the bytes fetched."""
-    with node.client() as store:
-        return get(
-            str(node.base / "bundles"), node.namespace(), row, store=store, most_bytes=1 << 30, deadline=after(20)
-        )
+    store = node.client()
+    return get(str(node.base / "bundles"), node.namespace(), row, store=store, most_bytes=1 << 30, deadline=after(20))
 
 
 @pytest.mark.threat(5)
 def test_from_one_jobs_cache_into_anothers(node: Node) -> None:
     """The next job gets what one job compiled: same names and bytes, its own uid, times to the second."""
     fd, found = harvested(node.base, CACHE)
-    with node.client() as client:
-        files = {entry: {path: File(*file) for path, file in every.items()} for entry, every in found.entries.items()}
-        made = caches.publish(client, node.namespace(), fd, draft()._replace(entries=files), after(20), quota=0)
+    client = node.client()
+    files = {entry: {path: File(*file) for path, file in every.items()} for entry, every in found.entries.items()}
+    made = caches.publish(client, node.namespace(), fd, draft()._replace(entries=files), after(20), quota=0)
     os.close(fd)
     (row,) = node.listing().rows
     assert (row.sha256, row.size, row.number) == (made.sha256, made.size, len(CACHE))
@@ -167,9 +165,9 @@ def test_four_publishers_of_the_same_entries(node: Node) -> None:
     def publish(number: int, turn: int) -> None:
         fd = os.memfd_create("bundle")
         os.write(fd, b"%d %d" % (number, turn))
-        with node.client() as client:
-            made = draft(f"shared-{turn}", f"own-{number}-{turn}")
-            caches.publish(client, node.namespace(), fd, made, after(20), quota=0)
+        client = node.client()
+        made = draft(f"shared-{turn}", f"own-{number}-{turn}")
+        caches.publish(client, node.namespace(), fd, made, after(20), quota=0)
         os.close(fd)
 
     def act(number: int) -> object:

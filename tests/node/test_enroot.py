@@ -72,9 +72,8 @@ def test_imports_what_the_registry_has(place: Place, digest: str, version: str) 
 def test_what_it_makes_is_published_where_root_is_refused(place: Place, digest: str) -> None:
     with place.squashed("published") as store:
         site = place.site(store.path, importer=lambda: _importer(place), recipe="enroot1")
-        with site.store:
-            found = making.obtain(place.image(), site, after(60))
-            assert making.obtain(place.image(), site, after(60)) == found._replace(how="reused")
+        found = making.obtain(place.image(), site, after(60))
+        assert making.obtain(place.image(), site, after(60)) == found._replace(how="reused")
         assert (found.how, found.digest) == ("imported", digest)
         listed = subprocess.run(["unsquashfs", "-l", str(store.file(found.path))], check=True, capture_output=True)
         assert b"squashfs-root/etc/hello" in listed.stdout

@@ -113,8 +113,8 @@ def published(base: Path, size: int) -> tuple[Node, Row]:
 def fetch(node: Node, disk: Path, row: Row) -> None:
     """Fetch a bundle to the node's disk."""
     directory, where = str(disk / "bundles"), node.namespace()
-    with node.client() as store:
-        get(directory, where, row, store=store, most_bytes=1 << 40, deadline=after(20))
+    store = node.client()
+    get(directory, where, row, store=store, most_bytes=1 << 40, deadline=after(20))
 
 
 @pytest.mark.threat(26)

@@ -29,7 +29,7 @@ JOB = 64201
 
 
 @pytest.fixture
-def context(base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+def context(base: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
     """Give the context of a run with a workspace, whose epilog has no time to remove anything."""
     monkeypatch.setattr(ends, "AT_ONCE_S", 0.0)
     monkeypatch.setattr(detached, "start", lambda _argv, **_: None)
@@ -37,8 +37,7 @@ def context(base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     made = a_context(base, run=record)
     runs.save(made.paths.state, record)
     workspace.run(made, Options(("numba",)))
-    yield made
-    made.store.close()
+    return made
 
 
 @contextmanager

@@ -89,13 +89,11 @@ def importer(place: Place, kind: str, identity: Identity, registry: str) -> Impo
 
 
 @pytest.fixture
-def site(place: Place, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(place: Place, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Site:
     """Return node n1's view of an empty store, with small caps."""
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
     monkeypatch.setattr(making, "Caps", partial(Caps, files=SMALL.files))
-    made = place.site(place.new_store(name), rules=RULES._replace(max_size=SMALL.size))
-    with made.store:
-        yield made
+    return place.site(place.new_store(name), rules=RULES._replace(max_size=SMALL.size))
 
 
 def nothing_left(place: Place, site: Site) -> None:

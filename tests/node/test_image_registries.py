@@ -69,7 +69,7 @@ def test_each_failure_has_its_class(
         host = relay.url if asked else place.registry.url
         site = place.site(store.path, importer=partial(Oci, place.identity(IMPORT), (host,)))
         patience = after(3 if kind is RegistryUnreachable else 60)  # what is tried again takes all of it
-        with site.store, pytest.raises(kind):
+        with pytest.raises(kind):
             making.obtain(parse(f"{host}/team/tool:1"), site, patience)
     assert leftovers(store.source) == []
     assert place.left_in_scratch() == []
@@ -96,9 +96,8 @@ def known(place: Place, store: Store, request: pytest.FixtureRequest) -> Iterato
     with relayed(place.registry.url) as relay:
         reference = parse(f"{relay.url}/{name}:1")
         site = place.site(store.path, importer=partial(Oci, place.identity(IMPORT), (relay.url,)))
-        with site.store:
-            assert making.obtain(reference, site, after(60)).digest == digest
-            yield Known(relay, reference, name, digest, site._replace(rules=EXPIRED))
+        assert making.obtain(reference, site, after(60)).digest == digest
+        yield Known(relay, reference, name, digest, site._replace(rules=EXPIRED))
 
 
 def altered(place: Place, known: Known) -> Answer:

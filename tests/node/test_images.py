@@ -70,10 +70,8 @@ def store(place: Place, request: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 @pytest.fixture
-def site(place: Place, store: Store) -> Iterator[Site]:
-    made = place.site(store.path)
-    with made.store:
-        yield made
+def site(place: Place, store: Store) -> Site:
+    return place.site(store.path)
 
 
 class Warm(NamedTuple):
@@ -89,8 +87,7 @@ def warm(place: Place) -> Iterator[Warm]:
     """Return such a store, for the tests that leave it as it is."""
     with place.squashed("warm", coherent=True) as store:
         site = place.site(store.path)
-        with site.store:
-            yield Warm(store, site, making.obtain(place.image(), site, after(60)))
+        yield Warm(store, site, making.obtain(place.image(), site, after(60)))
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +158,7 @@ def in_children(sites: list[Site], place: Place, name: str) -> list[dict[str, An
     """Obtain an image in as many processes at once; return how, where and when each has it."""
 
     def obtain(site: Site) -> dict[str, Any]:
-        with site.store:
-            found = making.obtain(place.image(name), site, after(90))
+        found = making.obtain(place.image(name), site, after(90))
         return {"how": found.how, "path": found.path, "at": time.time()}
 
     return [result(child) for child in [in_child(partial(obtain, site)) for site in sites]]
@@ -199,8 +195,8 @@ def test_locks_that_two_mounts_do_not_share(place: Place, ready: partial[Ready])
         for row in results:
             cat = subprocess.run(["cat", row["path"]], check=True, capture_output=True, user=owner.uid, group=owner.gid)
             assert cat.stdout == Path(ready.args[1]).read_bytes()
-        with ImageStoreClient.of(place.identity(STORE), str(stores[0])) as client:
-            assert client.run(after(30), published.check_bytes, Path(results[0]["path"]).stem, "t").problem == ""
+        client = ImageStoreClient.of(place.identity(STORE), str(stores[0]))
+        assert client.run(after(30), published.check_bytes, Path(results[0]["path"]).stem, "t").problem == ""
     assert leftovers(source) == []
 
 
@@ -236,8 +232,7 @@ def test_a_killed_producer_is_replaced(place: Place, store: Store, ready: partia
         # One starts another in a session of its own, and neither ends.
         sleep = run_script("/usr/bin/setsid /bin/sleep 300 & sleep 300", place.identity(IMPORT))
         site = place.site(store.path, importer=acting(ready, sleep))
-        with site.store:
-            making.obtain(place.image(), site, after(60))
+        making.obtain(place.image(), site, after(60))
 
     child = in_child(hang)
     # sh, sleep and the sleep in a session of its own.
@@ -245,8 +240,7 @@ def test_a_killed_producer_is_replaced(place: Place, store: Store, ready: partia
     os.kill(child[0], signal.SIGKILL)
     assert result(child) is None
     site = place.site(store.path, run_id="r2", importer=ready)
-    with site.store:
-        assert making.obtain(place.image(), site, after(60)).how == "imported"
+    assert making.obtain(place.image(), site, after(60)).how == "imported"
     assert place.left_in_scratch() == []
     assert processes_of(uid, place.base) == []
     assert not [name for name in files(store.source) if ".tmp-" in name or name.endswith(".producer")]
@@ -256,8 +250,7 @@ def test_a_killed_producer_is_replaced(place: Place, store: Store, ready: partia
 def test_nothing_of_the_importer_survives(place: Place, store: Store, ready: partial[Ready]) -> None:
     script = "(exec 3<>image.sqsh; exec setsid /bin/sh -c 'sleep 300; echo evil >&3') & sleep 0.2"
     site = place.site(store.path, importer=acting(ready, run_script(script, place.identity(IMPORT))))
-    with site.store:
-        assert making.obtain(place.image(), site, after(60)).how == "imported"
+    assert making.obtain(place.image(), site, after(60)).how == "imported"
     assert processes_of(place.accounts[IMPORT].uid, place.base) == []
 
 
@@ -269,7 +262,7 @@ def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store
 
     def attempt() -> str:
         site = place.site(store.path, importer=acting(ready, keep_open))
-        with site.store, pytest.raises(ImageNotOurs) as raised:
+        with pytest.raises(ImageNotOurs) as raised:
             making.obtain(place.image(), site, after(60))
         return str(raised.value.fields["problem"])
 
@@ -281,7 +274,7 @@ def test_an_image_that_somebody_can_still_write_is_not_taken(place: Place, store
 def test_a_full_store_is_said_and_left_clean(place: Place, ready: partial[Ready], limits: dict[str, Any]) -> None:
     with mounts.tmpfs(place.base / f"full-{len(limits)}-{next(iter(limits))}", **limits) as store:
         site = place.site(place.own(store), importer=ready)
-        with site.store, pytest.raises(StoreFull):
+        with pytest.raises(StoreFull):
             making.obtain(place.image(), site, after(60))
         assert published_files(store) == []
     assert place.left_in_scratch() == []
@@ -297,15 +290,14 @@ def test_a_store_above_its_mark_lets_the_unused_go(place: Place, ready: partial[
     ):  # fmt: skip
         store = Store(path, source)
         site = place.site(path, importer=ready)
-        with site.store:
-            names = ("team/idle:1", "team/used:1")
-            paths = [store.file(making.obtain(place.image(name), site, after(60)).path) for name in names]
-            for image in paths:
-                os.utime(image, (0, 0))
-            os.utime(source / "images" / "used" / paths[0].stem / "n1", (0, 0))
-            keep = RULES.keep._replace(high=20, low=1)
-            crowded = site._replace(rules=RULES._replace(keep=keep))
-            found = making.obtain(place.image(), crowded, after(60))
+        names = ("team/idle:1", "team/used:1")
+        paths = [store.file(making.obtain(place.image(name), site, after(60)).path) for name in names]
+        for image in paths:
+            os.utime(image, (0, 0))
+        os.utime(source / "images" / "used" / paths[0].stem / "n1", (0, 0))
+        keep = RULES.keep._replace(high=20, low=1)
+        crowded = site._replace(rules=RULES._replace(keep=keep))
+        found = making.obtain(place.image(), crowded, after(60))
         assert (found.how, found.missing.evicted) == ("imported", (paths[0].stem,))
         assert [image.exists() for image in (*paths, store.file(found.path))] == [False, True, True]
         assert leftovers(source) == []
@@ -314,14 +306,12 @@ def test_a_store_above_its_mark_lets_the_unused_go(place: Place, ready: partial[
 def test_a_read_only_store_serves_what_it_has(place: Place, ready: partial[Ready]) -> None:
     store = place.new_store("read-only")
     site = place.site(store, importer=ready)
-    with site.store:
-        making.obtain(place.image(), site, after(60))
+    making.obtain(place.image(), site, after(60))
     with mounts.read_only(store):
         fresh = place.site(store, importer=ready)
-        with fresh.store:
-            assert making.obtain(place.image(), fresh, after(60)).how == "reused"
-            with pytest.raises(StoreFailed):
-                making.obtain(place.image("team/other:1"), fresh, after(60))
+        assert making.obtain(place.image(), fresh, after(60)).how == "reused"
+        with pytest.raises(StoreFailed):
+            making.obtain(place.image("team/other:1"), fresh, after(60))
 
 
 def test_a_damaged_image_is_put_away_and_imported_again(
@@ -408,15 +398,14 @@ def test_waiting_expires_and_says_who_imports_and_how_far_it_is(
 
     def hang() -> None:
         site = place.site(store.path, importer=slow, job_id=42)
-        with site.store:
-            making.obtain(place.image(), site, after(60))
+        making.obtain(place.image(), site, after(60))
 
     child, said = in_child(hang), ""
 
     def hears() -> bool:
         nonlocal said
         site = place.site(store.path, run_id="r2")
-        with site.store, pytest.raises(ImageWaitExpired) as raised:
+        with pytest.raises(ImageWaitExpired) as raised:
             making.obtain(place.image(), site, after(1.1))
         said = str(raised.value)
         return "KiB so far" in said

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from warmstart.caches.store.listing import Row
 from warmstart.caches.store.look import Layer
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
-from warmstart.host.identity import Identity
+from warmstart.host.identity import Identity, become
 from warmstart.host.worker import Worker
 from warmstart.seed.client import JobClient
 
@@ -156,7 +157,7 @@ def unsquashfs() -> int:
 
 def test_a_worker_under_the_jobs_uid(cache: int) -> None:
     """The process that restores times and rewrites paths; it works for the job and belongs to nobody."""
-    with Worker(JOB, rooms=(__name__,), keep=(cache,), real_uid=VALIDATOR.uid) as worker:
-        pid = worker.run(after(60), get_pid)
-        assert worker.run(after(60), make, cache) == JOB.uid
-        assert reached(pid) == []
+    worker = Worker(JOB, keep=(cache,), take=partial(become, real_uid=VALIDATOR.uid))
+    assert worker.run(after(60), make, cache) == JOB.uid
+    with worker.begin(after(60), get_pid) as pid:
+        assert reached(pid(after(60))) == []

@@ -173,9 +173,9 @@ def test_copies_are_pruned_and_their_use_is_told_to_the_store(base: Path) -> Non
 
 
 def fetch(node: Host, row: Row) -> Path:
-    with node.client() as store:
-        directory, where = node.paths.bundles, node.namespace()
-        node_cache.get(directory, where, row, store=store, most_bytes=1 << 30, deadline=after(60))
+    store = node.client()
+    directory, where = node.paths.bundles, node.namespace()
+    node_cache.get(directory, where, row, store=store, most_bytes=1 << 30, deadline=after(60))
     return Path(node_cache.path_of(directory, row.sha256))
 
 
@@ -273,8 +273,9 @@ def test_the_store_is_maintained_by_one_host(node: Host) -> None:
     assert sorted(path.name for path in directory.glob("*.*")) == [f"{bundle}.json", f"{bundle}.sqsh"]
     stamp = node.store / "caches" / "maintained"
     stamp.unlink()
-    with node.client() as other:
-        assert other.lock(after(60), gc.lock)
+    other = node.client()
+    with other.worker.begin(after(60), gc.lock, other.path) as is_ours:
+        assert is_ours(after(60))
         assert node.command("maintain", "--store").exit_code == 1
     (event,) = node.failures()
     assert event["code"] == "maintenance-busy"

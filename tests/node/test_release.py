@@ -40,4 +40,3 @@ def test_what_a_wing_mounted_goes_without_it(base: Path) -> None:
     assert str(run.directory) not in Path("/proc/self/mountinfo").read_text()
     assert (os.path.exists(run.directory), file.exists()) == (False, False)
     assert (source / "within" / "kept").read_text() == "x"
-    context.store.close()

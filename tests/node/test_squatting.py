@@ -6,7 +6,6 @@ import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -68,15 +67,13 @@ def shared(base: Path) -> str:
 
 
 @pytest.fixture
-def alice() -> Iterator[Worker]:
-    with Worker(ALICE, rooms=(__name__,)) as worker:
-        yield worker
+def alice() -> Worker:
+    return Worker(ALICE)
 
 
 @pytest.fixture
-def bob() -> Iterator[Worker]:
-    with Worker(BOB, rooms=(__name__,)) as worker:
-        yield worker
+def bob() -> Worker:
+    return Worker(BOB)
 
 
 def test_names_that_another_user_took_keep_nobody_from_importing(alice: Worker, bob: Worker, shared: str) -> None:
@@ -163,7 +160,6 @@ def test_a_job_and_an_import_hear_that_the_workspace_is_not_roots(
     with pytest.raises(WorkspaceNotRoots, match=said), scratch.opened(root, "r1", ROOT, Caps(1 << 20, 100)):
         pass
     assert os.listdir(root) == []
-    context.store.close()
 
 
 def test_the_packaged_line_makes_the_root_roots(bob: Worker, base: Path, shared: str) -> None:

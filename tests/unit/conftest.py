@@ -15,11 +15,9 @@ from warmstart.steps.contract import Context
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> Iterator[Context]:
+def context(tmp_path: Path) -> Context:
     """Give a context below the test's directory."""
-    made = a_context(tmp_path)
-    yield made
-    made.store.close()
+    return a_context(tmp_path)
 
 
 @pytest.fixture

@@ -299,11 +299,11 @@ class Load:
             self._site.wait_imports(120)
         owner, store = self.cluster.account(STORE), str(self._site.store)
         later, deadline = time.time() + TWO_DAYS, after(120)
-        with StoreClient(Identity(STORE, owner.uid, owner.gid), store, "load") as client:  # it goes by ctime
-            client.run(deadline, gc.sweep_top, later)
-            for path in self._site.store.glob("caches/*/*/*"):
-                with suppress(StoreFailed):  # a torn listing; nothing of that namespace is swept
-                    client.worker.run(deadline, bundles.sweep, Namespace(store, *path.parts[-3:]), later)
+        client = StoreClient(Identity(STORE, owner.uid, owner.gid), store, "load")  # it goes by ctime
+        client.run(deadline, gc.sweep_top, later)
+        for path in self._site.store.glob("caches/*/*/*"):
+            with suppress(StoreFailed):  # a torn listing; nothing of that namespace is swept
+                client.worker.run(deadline, bundles.sweep, Namespace(store, *path.parts[-3:]), later)
 
 
 def wrong_end(submitted: Submitted, state: str, output: str) -> str:

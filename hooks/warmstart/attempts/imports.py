@@ -128,10 +128,8 @@ class _Import:
         if image := site.look_up(query, "reused", deadline):
             return image
         making.raise_remembered(query, site, deadline)
-        flight = making.elect(query, site, deadline)
-        if flight is None:
-            return None
-        return making.produce(flight, "reused")
+        with making.elected(query, site, deadline) as flight:
+            return making.produce(flight, "reused") if flight else None
 
     def _site(self, reference: Reference, deadline: Deadline) -> Site:
         session, request = self._session, self._request

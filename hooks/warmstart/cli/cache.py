@@ -38,7 +38,7 @@ from warmstart.errors import PolicyError, WarmstartError
 from warmstart.images.store import eviction
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.maintenance import repack
-from warmstart.maintenance.store import StoreMaintenance, StoreReport, bundle_deadline, labels, survey
+from warmstart.maintenance.store import StoreReport, bundle_deadline, labels, locked, survey
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
 from warmstart.profiles.contract import FILES
@@ -93,8 +93,7 @@ def store_reading(installation: Installation, command: str = "cache") -> Iterato
     try:
         require_root(command)
         policy = current_policy(installation).policy
-        with StoreClient.of(policy, f"cli-{os.getpid()}") as store:
-            yield store
+        yield StoreClient.of(policy, f"cli-{os.getpid()}")
     except (PolicyError, WarmstartError) as error:
         fail(error, error.hint)
 
@@ -148,7 +147,8 @@ def list_bundles(installation: Installation, /, user: str | None, as_json: bool,
 def _images(installation: Installation, store: StoreClient, listed: list[Bundle]) -> dict[str, str]:
     """Return for which image the bundles of each namespace are: its reference, if the store has it; "" if for any."""
     policy, names = current_policy(installation).policy, dict[str, str]()
-    with suppress(WarmstartError), ImageStoreClient.of(policy.store_user, policy.paths.store) as images:
+    images = ImageStoreClient(store.worker, store.path)
+    with suppress(WarmstartError):
         for entry in images.run(store_deadline(), eviction.inventory, policy.images.keep.lease):
             names[entry.digest] = entry.reference
     found = dict[str, str]()
@@ -221,8 +221,8 @@ def remove(  # noqa: PLR0917 - the command's options
     if not (names or user or entry or before):
         raise click.UsageError("name bundles, or give --user, --entry or --before")
     only, reason = NamespaceFilter(**options), f"removed by {administrator()}"
-    with admin_session(installation) as session:
-        work, entries = StoreMaintenance(session), 0
+    with admin_session(installation) as session, locked(session) as work:
+        entries = 0
         known = [*filter(only.matches, work.bundles())] if names else []
         chosen = {find(known, name).bundle for name in names}
         what = What(sorted(chosen), [*user], [*entry], epoch(before) if before else 0.0)
@@ -245,8 +245,7 @@ def compact(installation: Installation, /, as_json: bool, **options: str | None)
     Exit status: 0 done; 1 a namespace fails, or some could not be merged; 2 not root, or the store is busy.
     """
     only = NamespaceFilter(**options)
-    with admin_session(installation) as session:
-        work = StoreMaintenance(session)
+    with admin_session(installation) as session, locked(session) as work:
         for where in filter(only.matches, work.namespaces()):
             with work.isolated():
                 if not work.compact(where, fewest=2):
@@ -270,8 +269,8 @@ def promote(installation: Installation, bundle: str, entries: tuple[str, ...], s
 
     Exit status: 0 published; 1 that scope has them all, or no such bundle; 2 refused, not root, or the store fails.
     """
-    with admin_session(installation) as session:
-        source = find(StoreMaintenance(session).bundles(), bundle)
+    with admin_session(installation) as session, locked(session) as work:
+        source = find(work.bundles(), bundle)
         made = repack.promote(session, source, entries, scope, bundle_deadline())
         if made.sha256:
             about = {"bundle": source.bundle, "into": scope, "published": made.sha256, "entries": list(entries)[:20]}

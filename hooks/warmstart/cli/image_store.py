@@ -166,11 +166,11 @@ def opened(installation: Installation) -> Iterator[ImageStore]:
     except PolicyError as error:
         fail(error, error.hint)
     me = Identity("you", os.geteuid(), os.getegid())
-    with ImageStoreClient.of(me if os.geteuid() else policy.store_user, policy.paths.store) as images:
-        try:
-            yield ImageStore(installation, policy, images, None)
-        except WarmstartError as error:
-            fail(error, error.hint)
+    images = ImageStoreClient.of(me if os.geteuid() else policy.store_user, policy.paths.store)
+    try:
+        yield ImageStore(installation, policy, images, None)
+    except WarmstartError as error:
+        fail(error, error.hint)
 
 
 @contextmanager

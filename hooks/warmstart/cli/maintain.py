@@ -12,7 +12,7 @@ from warmstart.errors import PolicyError, WarmstartError
 from warmstart.host.process import be_idle
 from warmstart.maintenance.gone import remove_gone
 from warmstart.maintenance.node import Report, maintain_node
-from warmstart.maintenance.store import StoreMaintenance
+from warmstart.maintenance.store import locked
 from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
 from warmstart.session import MaintenanceBusy, NotRoot, open_session
@@ -101,8 +101,8 @@ def _show(reports: list[Report], as_json: bool) -> None:
 
 def _maintain_store(installation: Installation, as_json: bool) -> None:
     try:
-        with open_session(installation, "maintain") as session:
-            report = StoreMaintenance(session).all()
+        with open_session(installation, "maintain") as session, locked(session) as maintenance:
+            report = maintenance.all()
             with session.isolated("metrics"):
                 if session.policy.paths.metrics is not None:
                     from warmstart.maintenance import metrics

@@ -45,8 +45,7 @@ def _faults(what: str, prefix: str) -> Iterator[Finding]:
 def real_path(path: str, deadline: Deadline) -> str:
     """Return a path without links, looked up as root. Raises `OSError`, and `WorkerSilent` where it hangs."""
     root = Identity("root", os.geteuid(), os.getegid())
-    with Worker(root, f"the file system of {path}", rooms=(f"{__name__}:",)) as worker:
-        return worker.run(deadline, _real_path, path)
+    return Worker(root, f"the file system of {path}").run(deadline, _real_path, path)
 
 
 def _real_path(path: str) -> str:

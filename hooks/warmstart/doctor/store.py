@@ -37,7 +37,6 @@ from warmstart.paths import Installation
 from warmstart.policy.keys import Policy
 from warmstart.policy.units import format_duration
 from warmstart.session import STORE_INTERVAL_S
-from warmstart.store.client import rooms_of
 
 DEADLINE = 10.0  # seconds for each probe; a healthy file system needs milliseconds
 LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "tmpfs", "ramfs")
@@ -50,7 +49,7 @@ _R = TypeVar("_R")
 
 
 class RunAs(NamedTuple):
-    """Runs functions of `probe` in a worker of some identity, each with a deadline."""
+    """Runs functions of `probe` as some identity, each with a deadline."""
 
     worker: Worker
 
@@ -58,14 +57,20 @@ class RunAs(NamedTuple):
         """Return the function's result. Raises `WorkerSilent` if the deadline passes."""
         return self.worker.run(after(DEADLINE), function, *args, **kwargs)
 
+    @contextmanager
+    def holding(self, function: Callable[_P, object], /, *args: _P.args, **kwargs: _P.kwargs) -> Iterator[None]:
+        """Have for a `with` what a function holds until its process ends."""
+        with self.worker.begin(after(DEADLINE), function, *args, **kwargs) as answer:
+            answer(after(DEADLINE))
+            yield
+
 
 class Store(NamedTuple):
-    """The store, the workers that probe it, and the probe's directory in it."""
+    """The store, who probes it, and the probe's directory in it."""
 
     policy: Policy
     installation: Installation
     run: RunAs  # as the store's owner
-    run_second: RunAs  # as the store's owner, in a second process
     run_root: RunAs | None  # as root; None if this process is not root
     mount: Mount
     seen: probe.Look | None  # None if the owner cannot read it
@@ -90,27 +95,21 @@ def opened(policy: Policy, installation: Installation) -> Iterator[Store]:
 
     Raises `WorkerSilent` if the store hangs.
     """
-    path, rooms = policy.paths.store, (*rooms_of(policy), probe.__name__, permissions.__name__)
+    path = policy.paths.store
     what = f"the store {path}"
-    with (
-        Worker(policy.store_user, what, rooms=rooms) as first,
-        first.another() as second,
-        Worker(ROOT, what, rooms=(probe.__name__,)) as root,
-    ):
-        run, seen, directory, code = RunAs(first), None, "", 0
-        try:
-            seen = run(probe.look, path)
-            directory = run(probe.make_directory, path, f"{os.uname().nodename}-{os.getpid()}")
-        except OSError as error:
-            code = error.errno or 0
-        try:
-            run_root = RunAs(root) if os.geteuid() == 0 else None
-            mount = mount_of(path)
-            yield Store(policy, installation, run, RunAs(second), run_root, mount, seen, directory, code)
-        finally:
-            if directory:
-                with suppress(OSError, WarmstartError):
-                    second.run(after(DEADLINE), probe.remove_directory, directory)
+    run, seen, directory, code = RunAs(Worker(policy.store_user, what)), None, "", 0
+    try:
+        seen = run(probe.look, path)
+        directory = run(probe.make_directory, path, f"{os.uname().nodename}-{os.getpid()}")
+    except OSError as error:
+        code = error.errno or 0
+    try:
+        run_root = RunAs(Worker(ROOT, what)) if os.geteuid() == 0 else None
+        yield Store(policy, installation, run, run_root, mount_of(path), seen, directory, code)
+    finally:
+        if directory:
+            with suppress(OSError, WarmstartError):
+                run(probe.remove_directory, directory)
 
 
 @check("store.mount", critical=True)
@@ -191,8 +190,8 @@ def features(store: Store) -> Iterator[Finding]:
 def _locks(store: Store) -> Iterator[Finding]:
     """Try locks between two processes of this node: without them several nodes may import one image."""
     try:
-        store.run(probe.hold_lock, store.directory)
-        excluded = not store.run_second(probe.lock_is_free, store.directory)
+        with store.run.holding(probe.hold_lock, store.directory):
+            excluded = not store.run(probe.lock_is_free, store.directory)
     except OSError as error:
         change = "mount the file system with locks (NFS: local_lock=none, no nolock; Lustre: flock)"
         yield Finding(WRONG, f"flock(2) in the store fails: {error.strerror}", change)

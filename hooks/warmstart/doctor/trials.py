@@ -69,8 +69,8 @@ def seeding(node: Node) -> Iterator[Finding]:
     if (untried := _why_untried(parent)) is not None:
         yield untried
         return
-    with _trial_directory(parent) as name, Worker(ROOT, f"a trial in {parent}", rooms=(__name__,)) as worker:
-        shown = worker.run(after(SECONDS), _show, parent, name)
+    with _trial_directory(parent) as name:
+        shown = Worker(ROOT, f"a trial in {parent}").run(after(SECONDS), _show, parent, name)
     if shown.problem:
         found = f"cannot show bundles through an overlay ({shown.problem}): they are extracted, so jobs start later"
         yield Finding(ADVICE, found, shown.change)
@@ -110,8 +110,7 @@ def _why_untried(path: str) -> Finding | None:
 def _tried(
     function: Callable[[_Subject], Refused | None], subject: _Subject, status: str, what: str, outcome: str
 ) -> Iterator[Finding]:
-    with Worker(SOMEBODY, rooms=(__name__,)) as worker:
-        refused = worker.run(after(SECONDS), function, subject)
+    refused = Worker(SOMEBODY).run(after(SECONDS), function, subject)
     if refused is None:
         return
     if refused.mode & stat.S_IXGRP:

@@ -30,15 +30,12 @@ def main(prefix: str) -> int:
 
 def _finish(hook: Hook) -> str:
     """Return the outcome: failed if something that the job made was lost."""
-    try:
-        with state.job_lock(hook.paths.state, hook.job.id, after(SECONDS_FOR_LOCK)):
-            run = hook.earlier_run()
-            if run is None:
-                _end_wings(hook)
-                return OK
-            return _end(hook, run)
-    finally:
-        hook.close()
+    with state.job_lock(hook.paths.state, hook.job.id, after(SECONDS_FOR_LOCK)):
+        run = hook.earlier_run()
+        if run is None:
+            _end_wings(hook)
+            return OK
+        return _end(hook, run)
 
 
 def _end(hook: Hook, run: Run) -> str:

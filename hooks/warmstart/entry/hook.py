@@ -81,11 +81,6 @@ class Hook(NamedTuple):
             _hide_view(self.paths, self.job.view_id)
             raise
 
-    def close(self) -> None:
-        """End the worker process of the store's owner."""
-        for store in self.stores:
-            store.close()
-
 
 def informed(hook: Hook, names: Collection[str], deadline: Deadline) -> Job:
     """Return the job with these attributes, which slurmd does not tell, as far as this node can know them.

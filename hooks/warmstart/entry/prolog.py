@@ -37,8 +37,6 @@ def _prepare(hook: Hook) -> str:
 
         syslog.say(f"job {hook.job.id} runs without warmstart: {error}")
         raise
-    finally:
-        hook.close()
 
 
 def _prepare_run(hook: Hook, end: Deadline) -> str:

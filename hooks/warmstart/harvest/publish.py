@@ -49,7 +49,7 @@ def known(target: Target, deadline: Deadline) -> list[str]:
     place, head = _place(store, run), first(caches.nodes or run.nodelist)
     if place and head != run.node:
         for _ in looks(deadline.within(min(HEAD_SECONDS, deadline.left() / 2))):
-            if store.worker.look(after(STORE_SECONDS), ending.has_ended, place, head):
+            if store.worker.run(after(STORE_SECONDS), ending.has_ended, place, head):
                 break
     answer_by = deadline.within(STORE_SECONDS)
     found = store.worker.run(answer_by, bundles.known, where, run.user, run.uid, quota, run.fresh)

@@ -22,23 +22,19 @@ def show_in_namespace(
     Returns the targets that failed, and why. Raises `OSError`, and `WorkerSilent` at the deadline.
     """
     groups = os.getgrouplist(owner.name, owner.gid)
-    with Worker(
-        ROOT, f"the mount of {' and '.join(item.target for item in shown)}", rooms=(namespaces.__name__,)
-    ) as worker:
-        return worker.run(deadline, namespaces.show, namespace, run, owner, groups, shown)
+    worker = Worker(ROOT, f"the mount of {' and '.join(item.target for item in shown)}")
+    return worker.run(deadline, namespaces.show, namespace, run, owner, groups, shown)
 
 
 def attach_in_namespace(namespace: int, run: str, paths: list[str], deadline: Deadline) -> None:
     """Show what is mounted below `run` in an open mount namespace. Raises `OSError`, `WorkerSilent`."""
-    with Worker(ROOT, f"the mounts in {run}", rooms=(namespaces.__name__,), keep=[namespace]) as worker:
-        worker.run(deadline, namespaces.attach, namespace, run, paths)
+    Worker(ROOT, f"the mounts in {run}", (namespace,)).run(deadline, namespaces.attach, namespace, run, paths)
 
 
 def remove_in_child(parent: int, name: str, deadline: Deadline) -> None:
     """Remove `name` in the directory `parent` as `remove_tree` does; `ETIME` if it hangs: it is left behind."""
     try:
-        with Worker(_ourselves(), rooms=(remove.__name__,), keep=[parent]) as worker:
-            worker.run(deadline, remove.remove_tree, parent, name, deadline)
+        _ourselves(parent).run(deadline, remove.remove_tree, parent, name, deadline)
     except WorkerSilent as error:
         raise OSError(errno.ETIME, "not all removed before the deadline", name) from error
 
@@ -46,8 +42,8 @@ def remove_in_child(parent: int, name: str, deadline: Deadline) -> None:
 @contextmanager
 def hashed_in_child(fd: int, deadline: Deadline) -> Iterator[Callable[[], str]]:
     """Hash an open file during a `with`, in a child; yield what waits for the SHA-256, and raises as `Worker.run`."""
-    with Worker(_ourselves(), rooms=(__name__,), keep=[fd]) as worker:
-        yield worker.begin(deadline, _sha256, fd)
+    with _ourselves(fd).begin(deadline, _sha256, fd) as sha256:
+        yield lambda: sha256(deadline)
 
 
 def sync_in_child(fd: int, deadline: Deadline) -> None:
@@ -56,14 +52,13 @@ def sync_in_child(fd: int, deadline: Deadline) -> None:
     Raises `OSError` if any of it was lost (Linux 5.8), `ETIME` if it takes too long: the child is left behind.
     """
     try:
-        with Worker(_ourselves(), rooms=(__name__,), keep=[fd]) as worker:
-            worker.run(deadline, _sync, fd)
+        _ourselves(fd).run(deadline, _sync, fd)
     except WorkerSilent as error:
         raise OSError(errno.ETIME, "not written before the deadline") from error
 
 
-def _ourselves() -> Identity:
-    return Identity("root", os.geteuid(), os.getegid())
+def _ourselves(*keep: int) -> Worker:
+    return Worker(Identity("root", os.geteuid(), os.getegid()), keep=keep)
 
 
 def _sha256(fd: int) -> str:

@@ -39,9 +39,9 @@ def parse(text: str | bytes) -> Json:
         raise ValueError("nested too deep") from error
 
 
-def hints(function: Any) -> dict[str, Any]:  # noqa: ANN401 - any module-level function
-    """Return the types of a function's parameters by name, and of its result as `return`."""
-    return _evaluated(function.__annotations__, function.__globals__)
+def result_of(function: Any) -> Any:  # noqa: ANN401 - any function
+    """Return the type of a function's result."""
+    return _evaluated({"return": function.__annotations__["return"]}, function.__globals__)["return"]
 
 
 def _evaluated(annotations: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
@@ -52,16 +52,6 @@ def _evaluated(annotations: dict[str, Any], names: dict[str, Any]) -> dict[str, 
         # The texts are our own source, never data; there are types instead in a module without the future import.
         types[name] = eval(text, names) if type(text) is str else kind  # noqa: S307
     return {name: type(None) if kind is None else kind for name, kind in types.items()}
-
-
-def arguments(function: Any, args: list[Json], kwargs: dict[str, Json]) -> tuple[list[Any], dict[str, Any]]:  # noqa: ANN401
-    """Return the arguments of a call, decoded by the function's annotations; `WireMismatch` if one does not fit."""
-    expected = hints(function)
-    names = function.__code__.co_varnames
-    return (
-        [decode(expected[name], value) for name, value in zip(names, args, strict=False)],
-        {name: decode(expected[name], value) for name, value in kwargs.items()},
-    )
 
 
 def decode(expected: Any, value: Json) -> Any:  # noqa: ANN401 - the value has the type `expected`
@@ -161,10 +151,3 @@ def _all(expected: Any, values: list[Json]) -> list[Any]:  # noqa: ANN401
     if expected in _SCALARS and set(map(type, values)) <= {expected}:  # fast path for long lists of names
         return values
     return [decode(expected, value) for value in values]
-
-
-def function_named(name: str) -> Any:  # noqa: ANN401 - any module-level function
-    """Return the function called `MODULE:NAME`."""
-    module, _, function = name.partition(":")
-    __import__(module)
-    return getattr(sys.modules[module], function)

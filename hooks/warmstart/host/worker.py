@@ -1,11 +1,12 @@
-"""Run module-level functions in a forked child that has taken another identity for good.
+"""Ask a question of a process with another identity: a child is forked, answers, and is gone.
 
 A child and not seteuid, because a FUSE mount also checks the real and the saved uid, and because a file system that
-hangs then hangs the child and not the hook (docs/architecture.md, rules 6 and 7). JSON over pipes and not pickle,
-because the child's answers are untrusted data (docs/threats.md, row 7). Only clients and doctor's probes import this
-module; the errors that their callers handle, such as `WorkerSilent`, are in `host.identity`.
+hangs then hangs the child and not the hook (docs/architecture.md, rules 6 and 7). The child has the caller's memory, so
+a question is a function with its arguments. The answer comes back as JSON and not as a pickle, because it is untrusted
+data (docs/threats.md, row 7). Only clients and doctor's probes import this module; the errors that their callers
+handle, such as `WorkerSilent`, are in `host.identity`.
 
-Hot path: a warm prolog pays one fork and a few short messages.
+Hot path: a warm prolog pays one fork for all that it asks the store.
 """
 
 from __future__ import annotations
@@ -26,14 +27,13 @@ from warmstart.host.identity import (
     WorkerSilent,
     become,
     close_others,
-    confine,
     detach,
-    surrender,
 )
 from warmstart.host.wire import Json
-from warmstart.lean import TYPE_CHECKING, Callable, Iterable, NamedTuple, Sequence, dumps, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, Iterable, Iterator, NamedTuple, contextmanager, dumps
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager as Asked
     from typing import ParamSpec, TypeVar
 
     P = ParamSpec("P")
@@ -55,160 +55,136 @@ class _SystemError(NamedTuple):
     file: str
 
 
-class Worker:
-    """A child process with `identity`, forked at the first call and alive until `close`.
+class Worker(NamedTuple):
+    """Who answers questions. Each has a process of its own.
 
-    `what` is the subject of its errors, in words that users have. `rooms` says whose functions may run as this
-    identity: `warmstart.store.` those of a package, `warmstart.slurm.nodes:` those of a module. `keep` are descriptors
-    that stay open in the child. `confine` sandboxes it for functions that parse hostile bytes: no network, no new
-    privileges, bounded memory, no writes to files (`identity.confine`). `real_uid` is that of `become`, for an identity
-    with hostile processes. `groups`: it has these supplementary groups, and all three ids, which a FUSE file system
-    asks for, are its own; it cannot be traced nevertheless (`identity.surrender`), but stopped.
+    `what` is the subject of its errors, in words that users have; "" stands for "work as NAME". `keep` are the only
+    descriptors of the caller's that the process has. `take` makes it the identity for good: `identity.become`;
+    `confine` for functions that parse hostile bytes; `surrender` or a real uid for a user whose own processes could
+    otherwise trace it.
     """
 
-    def __init__(
-        self,
-        identity: Identity,
-        what: str = "",
-        *,
-        rooms: tuple[str, ...],
-        keep: Iterable[int] = (),
-        confine: bool = False,
-        real_uid: int | None = None,
-        groups: Sequence[int] | None = None,
-    ) -> None:
-        self.identity = identity
-        self._what = what or f"work as {identity.name}"
-        self._rooms = rooms
-        self._keep = frozenset(keep)
-        self._confine = confine
-        self._real_uid = real_uid
-        self._groups = groups
-        self._pid = 0
-        self._requests = -1
-        self._answers = -1
+    identity: Identity
+    what: str = ""
+    keep: tuple[int, ...] = ()
+    take: Callable[[Identity], None] = become
 
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def another(self, keep: Iterable[int] = ()) -> Worker:
-        """Return a worker for the same work with a process of its own, which has these descriptors, too."""
-        return Worker(self.identity, self._what, rooms=self._rooms, keep=keep)
+    def keeping(self, *keep: int) -> Worker:
+        """Return the same with these descriptors."""
+        return self._replace(keep=keep)
 
     def run(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the module-level `function` in the child and return its result.
+        """Run `function` in a child and return its result, which must have a type that `wire` can send.
 
-        Arguments and result must have types that `wire` can send; both sides check them against the function's
-        annotations. Raises the function's own `WarmstartError` or `OSError`, `ProgramNotStarted`, `WorkerSilent` at the
-        deadline, `WorkerDied` if the child died, `WorkerAnswerMalformed` for a result of another type, and `WorkerBug`
-        for any other exception; `ValueError` for a function of another room.
+        Raises the function's own `WarmstartError` or `OSError`, `ProgramNotStarted`, `WorkerSilent` at the deadline,
+        `WorkerDied` if the child died, `WorkerAnswerMalformed` for a result of another type than the function's
+        annotation says, and `WorkerBug` for any other exception.
         """
-        return self.begin(deadline, function, *args, **kwargs)()
+        with self.begin(deadline, function, *args, **kwargs) as answer:
+            return answer(deadline)
 
-    def begin(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Callable[[], R]:
-        """Have the child run a function; return what waits for its result, as `run` does. It does one at a time."""
-        name = f"{function.__module__}:{function.__qualname__}"
-        if not name.startswith(self._rooms):
-            raise ValueError(f"{name} may not run as {self.identity.name}")
-        self._ask(name, args, kwargs, deadline)
+    def begin(
+        self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> Asked[Callable[[Deadline], R]]:
+        """Have a child run a function for a `with`, which gets what waits for the result, as `run` does.
 
-        def result() -> R:
-            try:
-                value: R = wire.decode(wire.hints(function)["return"], self._answer(deadline))
-            except wire.WireMismatch as error:
-                self.close()
-                raise WorkerAnswerMalformed(function=name, identity=self.identity.name, problem=error) from error
-            return value
+        The child lives as long as the `with`, and as its caller: so do the locks that it has taken.
+        """
+        return self._asked(deadline, function, lambda: [function(*args, **kwargs)], wire.result_of(function))
 
-        return result
+    def stream(
+        self, deadline: Deadline, function: Callable[P, Iterator[R]], *args: P.args, **kwargs: P.kwargs
+    ) -> Asked[Callable[[Deadline], R]]:
+        """As `begin`, for a function whose results are sent one by one, each as soon as it is there."""
+        kind = wire.result_of(function).__args__[0]
+        return self._asked(deadline, function, lambda: function(*args, **kwargs), kind)
 
-    def look(self, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a function that may run twice, as `run` does; once more if the child dies, and its locks with it."""
-        try:
-            return self.run(deadline, function, *args, **kwargs)
-        except WorkerDied:
-            return self.run(deadline, function, *args, **kwargs)
-
-    def _ask(self, name: str, args: tuple[Json, ...], kwargs: dict[str, Json], deadline: Deadline) -> None:
+    @contextmanager
+    def _asked(
+        self, deadline: Deadline, function: Callable[..., object], results: Callable[[], Iterable[object]], kind: object
+    ) -> Iterator[Callable[[Deadline], Json]]:
         if deadline.expired():
-            problem = "no time was left to ask; what came before took all of it"
-            raise WorkerSilent(what=self._what, problem=problem)
-        if not self._pid:
-            self._start()
-        with suppress(BrokenPipeError):  # a child that has already ended may have sent the reason
-            _send(self._requests, [name, args, kwargs])
+            raise self._silent(WorkerSilent, "no time was left to ask; what came before took all of it")
+        pid, answers = self._fork(results)
 
-    def _answer(self, deadline: Deadline) -> Json:
+        def answer(until: Deadline) -> Json:
+            try:
+                return wire.decode(kind, _unpack(self._received(pid, answers, until)))
+            except wire.WireMismatch as error:
+                name = f"{function.__module__}:{function.__qualname__}"
+                raise WorkerAnswerMalformed(function=name, identity=self.identity.name, problem=error) from error
+
         try:
-            answer = _receive(self._answers, deadline)
-        except (TimeoutError, EOFError) as error:
-            kind: type[WorkerSilent] = WorkerSilent if isinstance(error, TimeoutError) else WorkerDied
-            problem = str(error)
-            is_a_users = self._groups is not None or self._real_uid is not None
-            if kind is WorkerSilent and is_a_users and _is_stopped(self._pid):
-                problem = f"a signal has stopped the process of {self.identity.name}; no file system is at fault"
-            self.close()
-            raise kind(what=self._what, problem=problem) from error
-        return _unpack(answer)
+            yield answer
+        finally:
+            os.close(answers)
+            _end(pid)
 
-    def close(self) -> None:
-        """Kill the child, if any; this releases its locks."""
-        if not self._pid:
-            return
-        os.close(self._requests)
-        os.close(self._answers)
-        pid, self._pid = self._pid, 0
-        os.kill(pid, SIGKILL)
-        # A child that hangs in the kernel on a dead file system dies only when that answers: do not wait for it.
-        for pause_ms in (0.2, 0.2, 0.2, 0.4, 1.0, *(2.0,) * 49):
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                return
-            select.select([], [], [], pause_ms / 1000)
-
-    def _start(self) -> None:
-        pipes: list[int] = []
+    def _received(self, pid: int, answers: int, deadline: Deadline) -> Json:
         try:
-            for _ in range(2):
-                pipes += os.pipe()
+            return _receive(answers, deadline)
+        except TimeoutError as error:
+            problem = f"a signal has stopped the process of {self.identity.name}; no file system is at fault"
+            raise self._silent(WorkerSilent, problem if _is_stopped(pid) else str(error)) from error
+        except EOFError as error:
+            raise self._silent(WorkerDied, str(error)) from error
+
+    def _silent(self, kind: type[WorkerSilent], problem: str) -> WorkerSilent:
+        return kind(what=self.what or f"work as {self.identity.name}", problem=problem)
+
+    def _not_started(self, error: OSError) -> ProgramNotStarted:
+        problem = error.strerror or str(error)
+        return ProgramNotStarted(program=f"a process as {self.identity.name}", problem=problem)
+
+    def _fork(self, results: Callable[[], Iterable[object]]) -> tuple[int, int]:
+        """Return the pid of a child that answers, and where."""
+        pipe: tuple[int, ...] = ()
+        try:
+            pipe = os.pipe()
             pid = os.fork()
         except OSError as error:
-            for fd in pipes:
+            for fd in pipe:
                 os.close(fd)
-            raise ProgramNotStarted(program=f"a process as {self.identity.name}", problem=error.strerror) from error
-        request_read, self._requests, self._answers, answer_write = pipes
+            raise self._not_started(error) from error
+        answers, out = pipe
         if pid:
-            self._pid = pid
-            os.close(request_read)
-            os.close(answer_write)
-            return
+            os.close(out)
+            return pid, answers
         try:  # the child: no exception may reach the hook's own code
-            if problem := self._become(request_read, answer_write):
-                not_started = {"program": f"a process as {self.identity.name}", "problem": problem}
-                _send(answer_write, {"code": ProgramNotStarted.code, "fields": not_started})
-            else:
-                _serve(request_read, answer_write)
+            self._answer(results, out)
         except BaseException:  # noqa: BLE001 - the parent raises it
-            _send(answer_write, _bug())
+            _send(out, _bug())
         finally:
             os._exit(0)
 
-    def _become(self, requests: int, answers: int) -> str:
-        """Take the identity, in the child; return why that failed, "" if it did not."""
+    def _answer(self, results: Callable[[], Iterable[object]], out: int) -> None:
+        """Become the identity, in the child, and send the results; end with the caller's interest in them."""
         try:
             detach()
-            close_others(self._keep | {0, 1, 2, requests, answers})
-            if self._confine:
-                confine(self.identity)
-            elif self._groups is not None:
-                surrender(self.identity, self._groups)
-            else:
-                become(self.identity, self._real_uid)
+            close_others({*self.keep, 0, 1, 2, out})
+            self.take(self.identity)
         except OSError as error:
-            return error.strerror or str(error)
-        return ""
+            _send(out, _as_sent(self._not_started(error)))
+            return
+        try:
+            for value in results():
+                _send(out, {"value": value})
+        except WarmstartError as error:
+            _send(out, _as_sent(error))
+        except OSError as error:
+            _send(out, {"errno": error.errno, "text": error.strerror, "file": file_of(error)})
+        let_go = select.poll()
+        let_go.register(out, 0)  # POLLERR, which needs not be asked for: nobody can read any more
+        let_go.poll()
+
+
+def _end(pid: int) -> None:
+    os.kill(pid, SIGKILL)
+    # A child that hangs in the kernel on a dead file system dies only when that answers: do not wait for it.
+    for pause_ms in (0.2, 0.2, 0.2, 0.4, 1.0, *(2.0,) * 49):
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return
+        select.select([], [], [], pause_ms / 1000)
 
 
 def _is_stopped(pid: int) -> bool:
@@ -216,26 +192,8 @@ def _is_stopped(pid: int) -> bool:
         return file.read(256).rpartition(b") ")[2][:1] == b"T"  # proc(5): stopped by a signal
 
 
-def _serve(requests: int, answers: int) -> None:
-    while True:
-        try:
-            name, args, kwargs = _receive(requests, None)
-        except EOFError:
-            return
-        _send(answers, _answer(name, args, kwargs))
-
-
-def _answer(name: str, args: list[Json], kwargs: dict[str, Json]) -> dict[str, Json]:
-    try:
-        function = wire.function_named(name)
-        args, kwargs = wire.arguments(function, args, kwargs)
-        return {"value": function(*args, **kwargs)}
-    except WarmstartError as error:
-        return {"code": error.code, "fields": {k: str(v) for k, v in error.fields.items()}}
-    except OSError as error:
-        return {"errno": error.errno, "text": error.strerror, "file": file_of(error)}
-    except Exception:  # noqa: BLE001 - the parent raises it as a bug, with this text
-        return _bug()
+def _as_sent(error: WarmstartError) -> dict[str, Json]:
+    return {"code": error.code, "fields": {k: str(v) for k, v in error.fields.items()}}
 
 
 def _bug() -> dict[str, Json]:
@@ -272,7 +230,7 @@ def _send(fd: int, message: Json) -> None:
     write_all(fd, len(data).to_bytes(4, "big") + data)
 
 
-def _receive(fd: int, deadline: Deadline | None) -> Json:
+def _receive(fd: int, deadline: Deadline) -> Json:
     length = int.from_bytes(_read_exactly(fd, 4, deadline), "big")
     if length > _LONGEST_MESSAGE:
         raise wire.WireMismatch(f"the message of {length} bytes is too long")
@@ -283,12 +241,12 @@ def _receive(fd: int, deadline: Deadline | None) -> Json:
         raise wire.WireMismatch("the message is not JSON") from error
 
 
-def _read_exactly(fd: int, length: int, deadline: Deadline | None) -> bytes:
+def _read_exactly(fd: int, length: int, deadline: Deadline) -> bytes:
     data = bytearray()
     answer = select.poll()  # select(2) takes no descriptor above 1023
     answer.register(fd, select.POLLIN)
     while len(data) < length:
-        while deadline is not None and not answer.poll(min(deadline.left(), _LONGEST_POLL_S) * 1000):
+        while not answer.poll(min(deadline.left(), _LONGEST_POLL_S) * 1000):
             if deadline.expired():
                 raise TimeoutError("no answer before the deadline")
         chunk = os.read(fd, length - len(data))

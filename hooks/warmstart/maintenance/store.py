@@ -88,15 +88,22 @@ def labels(where: Namespace) -> dict[str, str]:
     return {"scope": where.scope, "profile": where.profile, "namespace": where.name}
 
 
+@contextmanager
+def locked(session: Session) -> Iterator[StoreMaintenance]:
+    """Have the store's maintenance lock for a `with`. Raises `MaintenanceBusy` if another host holds it."""
+    deadline = session.store_deadline()
+    with session.store.worker.begin(deadline, gc.lock, session.store.path) as is_ours:
+        if not is_ours(deadline):
+            raise MaintenanceBusy(what="on the store, on this or another host")
+        yield StoreMaintenance(session)
+
+
 class StoreMaintenance:
-    """Maintenance of the store, under the store's maintenance lock."""
+    """Maintenance of the store, under the store's maintenance lock (`locked`)."""
 
     def __init__(self, session: Session) -> None:
-        """Take the lock and hold it until the session ends. Raises `MaintenanceBusy` if another host holds it."""
         self._session = session
         self.report = StoreReport()
-        if not session.store.lock(session.store_deadline(), gc.lock):
-            raise MaintenanceBusy(what="on the store, on this or another host")
 
     def namespaces(self) -> Iterator[Namespace]:
         """Yield the store's namespaces, without those of scopes that fail."""
@@ -192,7 +199,7 @@ class StoreMaintenance:
         What was covered by them does not come back.
         """
         session = self._session
-        out = session.store.run_in(session.store_deadline(), gc.take_out, where, what)
+        out = session.store.worker.run(session.store_deadline(), gc.take_out, where, session.store.writer, what)
         for row in out.rows:
             session.audit.emit(event, **labels(where), bundle=row.sha256, user=row.user, reason=reason)
         if out.entries:

@@ -7,20 +7,13 @@ the author of the bytes may control the child.
 
 from __future__ import annotations
 
-import time
-from itertools import islice
-
 from warmstart.host.deadline import Deadline
-from warmstart.host.identity import Identity, WorkerAnswerMalformed
+from warmstart.host.identity import Identity, WorkerAnswerMalformed, confine
 from warmstart.host.worker import Worker
-from warmstart.lean import TYPE_CHECKING, Iterator, Mapping, Sequence, suppress
+from warmstart.lean import Iterator, Mapping, Sequence, suppress
 from warmstart.profiles.contract import Profile
 
-if TYPE_CHECKING:
-    from warmstart.profiles.judge import Verdicts
-
 FAILED = "validator-failed"
-_QUICK = 0.1  # seconds; after a quicker answer twice as many entries are asked for at once
 
 
 class Validator:
@@ -46,24 +39,15 @@ class Validator:
         what was yielded until then stands.
         """
         from warmstart.profiles import judge
+        from warmstart.profiles.entry_files import REASONS
 
         names = {entry: list(files) for entry, files in entries.items()}
-        waiting, some = iter(names), 1
-        with Worker(
-            self._identity, f"the check of {profile}'s entries", rooms=(judge.__name__,), keep=(stage,), confine=True
-        ) as worker:
-            while batch := {entry: names[entry] for entry in islice(waiting, some)}:
-                asked = time.monotonic()
-                answer: Verdicts = {}  # so no entry is valid if it is malformed
+        worker = Worker(self._identity, f"the check of {profile}'s entries", (stage,), confine)
+        with worker.stream(deadline, judge.judge, profile, stage, names, defined) as verdict:
+            for entry in names:
+                reason: str | None = FAILED
                 with suppress(WorkerAnswerMalformed):
-                    answer = worker.run(deadline, judge.judge, profile, stage, batch, defined)
-                for entry in batch:
-                    yield entry, _reason(answer, entry)
-                some = 2 * some if time.monotonic() - asked < _QUICK else 1
-
-
-def _reason(answer: Verdicts, entry: str) -> str | None:
-    from warmstart.profiles.entry_files import REASONS
-
-    reason = answer.get(entry, FAILED)
-    return reason if reason is None or reason in REASONS else FAILED
+                    judged, reason = verdict(deadline)
+                    if judged != entry or not (reason is None or reason in REASONS):
+                        reason = FAILED
+                yield entry, reason

@@ -14,7 +14,6 @@ from warmstart.profiles import naming, registry
 from warmstart.profiles.contract import Profile
 from warmstart.profiles.entry_files import EntryFiles, EntryInvalid
 
-Verdicts = dict[str, str | None]
 # CPU time for one entry: small files can be made that take long to check (docs/threats.md, row 30).
 LEAST_SECONDS = 2.0
 BYTES_PER_SECOND = 8 << 20  # large entries have more
@@ -24,15 +23,18 @@ class _TooSlow(BaseException):  # no `except Exception` of a validator stops it
     """The entry's time is over."""
 
 
-def judge(profile_name: str, stage: int, entries: dict[str, list[str]], defined: Sequence[Profile] = ()) -> Verdicts:
-    """Return for each entry None (valid) or the reason why it is invalid, a key of `REASONS`.
+def judge(
+    profile_name: str, stage: int, entries: dict[str, list[str]], defined: Sequence[Profile] = ()
+) -> Iterator[tuple[str, str | None]]:
+    """Yield with each entry, in order, None (valid) or the reason why it is invalid, a key of `REASONS`.
 
     `stage` is a descriptor of the directory with the copies, searchable by this process. `entries` maps entry names to
     the names of their files, both relative to the profile's directory. `defined` are the policy's own profiles. Raises
     `ProfileUnknown`.
     """
     profile = registry.get(profile_name, defined)
-    return {entry: _reason(profile, stage, entry, names) for entry, names in entries.items()}
+    for entry, names in entries.items():
+        yield entry, _reason(profile, stage, entry, names)
 
 
 def _reason(profile: Profile, stage: int, entry: str, names: list[str]) -> str | None:

@@ -10,13 +10,11 @@ from warmstart.caches.store.look import Layer
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import DiskFailed
-from warmstart.host.identity import Identity
+from warmstart.host.identity import Identity, become
 from warmstart.host.worker import Worker
-from warmstart.lean import Sequence
+from warmstart.lean import Sequence, partial
 from warmstart.seed import node_cache
 from warmstart.seed.extract import Source, extract, make_directory, restore_times
-
-ROOMS = ("warmstart.seed.extract:",)
 
 
 class JobClient:
@@ -42,15 +40,13 @@ class JobClient:
             times.update(own)
         extract(sources, cache, subdir, self._identity, self._real_uid, deadline)
         try:
-            with self._worker(cache) as worker:
-                worker.run(deadline, restore_times, cache, subdir, times)
+            self._worker(cache).run(deadline, restore_times, cache, subdir, times)
         except (WarmstartError, OSError) as error:  # the user can cause any of these, so never a node's error
             raise DiskFailed(what=f"modes and times in the job's cache of {subdir}", problem=error) from error
 
     def make_directory(self, cache: int, subdir: str, deadline: Deadline) -> None:
         """Make an empty directory in the cache. Raises `OSError`, `WorkerSilent` at the deadline."""
-        with self._worker(cache) as worker:
-            worker.run(deadline, make_directory, cache, subdir)
+        self._worker(cache).run(deadline, make_directory, cache, subdir)
 
     def _worker(self, cache: int) -> Worker:
-        return Worker(self._identity, "the job's cache", rooms=ROOMS, keep=(cache,), real_uid=self._real_uid)
+        return Worker(self._identity, "the job's cache", (cache,), partial(become, real_uid=self._real_uid))

@@ -209,7 +209,7 @@ class Barrier(NamedTuple):
 
     def hear(self, store: StoreClient, name: str, kind: type[M], deadline: Deadline) -> M | None:
         """Return a message; None while it was not said, or where it has another release's form."""
-        text = store.look(deadline, hear, self.topic_of(store), name)
+        text = store.run(deadline, hear, self.topic_of(store), name)
         return None if text is None else _read(kind, text)
 
     def mark(self, store: StoreClient, name: str, deadline: Deadline) -> None:
@@ -218,7 +218,7 @@ class Barrier(NamedTuple):
 
     def marks(self, store: StoreClient, prefix: str, deadline: Deadline) -> list[str]:
         """Return the marks whose names begin with `prefix`, without it."""
-        return store.look(deadline, marks, self.topic_of(store), prefix)
+        return store.run(deadline, marks, self.topic_of(store), prefix)
 
     def await_head(self, store: StoreClient, look: Callable[[Deadline], T | None], until: Deadline, what: str) -> T:
         """Look until there is something; return it. Raises `HeadSilent`: the head node has `what`.

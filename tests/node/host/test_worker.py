@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from warmstart.host.deadline import after
-from warmstart.host.identity import Identity, WorkerSilent
+from warmstart.host.identity import Identity, WorkerSilent, confine
 from warmstart.host.worker import Worker, WorkerBug
 
 NOBODY = Identity("nobody", 65534, 65534)
@@ -29,17 +29,13 @@ def grow(path: str) -> None:
 
 
 def test_an_identity_that_can_not_be_taken_is_a_bug_that_says_so() -> None:
-    with (
-        Worker(Identity("nobody-ever", -2, 65534), rooms=(__name__,)) as worker,
-        pytest.raises(WorkerBug, match="become"),
-    ):
-        worker.run(after(60), ids)
+    with pytest.raises(WorkerBug, match="become"):
+        Worker(Identity("nobody-ever", -2, 65534)).run(after(60), ids)
 
 
 @pytest.mark.threat(6)
 def test_the_identity_is_taken_for_good() -> None:
-    with Worker(NOBODY, rooms=(__name__,)) as worker:
-        assert worker.run(after(60), ids) == [65534] * 6
+    assert Worker(NOBODY).run(after(60), ids) == [65534] * 6
 
 
 @pytest.mark.threat(7)
@@ -48,8 +44,8 @@ def test_a_confined_worker_has_no_network_and_writes_nothing(base: Path) -> None
     open_to_all = base / "file"
     open_to_all.touch()
     open_to_all.chmod(0o666)
-    with Worker(NOBODY, rooms=(__name__,), confine=True) as worker:
-        assert worker.run(after(60), network_interfaces) in ([], ["lo"])
-        with pytest.raises((OSError, WorkerSilent)):
-            worker.run(after(60), grow, str(open_to_all))
+    worker = Worker(NOBODY, take=confine)
+    assert worker.run(after(60), network_interfaces) in ([], ["lo"])
+    with pytest.raises((OSError, WorkerSilent)):
+        worker.run(after(60), grow, str(open_to_all))
     assert open_to_all.read_text() == ""

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.lib.image_site import CAPS
-from tests.lib.worker_calls import put_in_place
 from warmstart.host import linux, loops, remove
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import opened_dir
@@ -109,7 +108,7 @@ def test_a_file_system_that_cannot_be_shut_down(tmp_path: Path, monkeypatch: pyt
     with scratch.opened(str(tmp_path), "r1", ROOT, CAPS):
         pass
     assert os.listdir(tmp_path) == []
-    put_in_place(monkeypatch, remove, "remove_tree", hang)
+    monkeypatch.setattr(remove, "remove_tree", hang)
     monkeypatch.setattr(scratch, "REMOVAL_S", 0.1)
     with scratch.opened(str(tmp_path), "r1", ROOT, CAPS):
         pass
@@ -163,8 +162,7 @@ def test_other_users_do_not_reach_the_mount(base: Path) -> None:
     importer, stranger = Identity("importer", 60001, 60001), Identity("stranger", 60002, 60002)
     with scratch.opened(str(base), "r1", importer, CAPS) as work:
         for identity, reached in ((importer, True), (stranger, False)):
-            with Worker(identity, rooms=(__name__,)) as worker:
-                assert worker.run(after(10), _reaches, work.path) is reached
+            assert Worker(identity).run(after(10), _reaches, work.path) is reached
 
 
 def _reaches(path: str) -> bool:

@@ -52,7 +52,6 @@ def run(base: Path) -> Path:
     record = changed(record, path=f"{run}/cache", environment={"TMPDIR": f"{run}/tmp"})
     made = made._replace(policy=made.policy._replace(paths=made.policy.paths._replace(cache=f"{base}/constant")))
     environment.run(made._replace(run=record), Options({"A": f"{base}/constant/a", "B": "x"}, {}, ("cold today",)))
-    made.store.close()
     return run
 
 

@@ -102,8 +102,8 @@ def test_only_root_may(site: Node, monkeypatch: pytest.MonkeyPatch, command: str
 def test_a_namespace_goes_with_its_last_bundle(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = node.publish(one("a"))
     node.publish(one("b"), scope="site")
-    with node.client() as client:
-        client.run_in(after(20), gc.take_out, node.namespace(), What([bundle]))
+    client = node.client()
+    client.worker.run(after(20), gc.take_out, node.namespace(), client.writer, What([bundle]))
     assert node.json("maintain", "--store")["swept"] == 0
     later = time.time() + 2 * 86400
     monkeypatch.setattr(time, "time", lambda: later)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.lib.image_site import release
 from tests.lib.node import Node, OsAs
 from tests.lib.superblocks import image
 from warmstart import session as sessions
@@ -168,6 +169,7 @@ def importing(site: Node) -> Iterator[None]:
     assert published.begin(str(site.store), LOCK, PRODUCER, "test") == ""
     yield
     published.end(str(site.store), LOCK)
+    release()
 
 
 def ask(site: Node, reference: str, uid: int = 1000) -> ImportRequest:

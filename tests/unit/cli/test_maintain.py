@@ -106,8 +106,9 @@ def test_an_error_is_status_2(node: Node, nodes: list[str], monkeypatch: pytest.
 def test_the_store_is_maintained_on_one_host(node: Node, nodes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert node.json("maintain", "--store") == StoreReport()._asdict()
     assert node.command("maintain", "--store").stdout == "nothing to do\n"
-    with node.client() as other:
-        assert other.lock(after(5), gc.lock)
+    other = node.client()
+    with other.worker.begin(after(5), gc.lock, other.path) as is_ours:
+        assert is_ours(after(5))
         assert node.command("maintain", "--store").exit_code == 1
     monkeypatch.setattr(StoreMaintenance, "all", lambda _work: StoreReport(failed=1))
     assert node.command("maintain", "--store").exit_code == 1

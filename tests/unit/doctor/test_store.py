@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import pytest
 
@@ -18,6 +19,7 @@ from warmstart.doctor.permissions import Place, Seen
 from warmstart.doctor.probe import Look
 from warmstart.doctor.store import Store
 from warmstart.errors import WarmstartError
+from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.host.namespaces import Mount
 from warmstart.host.worker import Worker
@@ -55,21 +57,32 @@ def statuses(policy: Policy, *, place: str = "/p", as_root: bool = True, **answe
     return {result.check: result.status for result in results(policy, place=place, as_root=as_root, **answers)}
 
 
-def results(policy: Policy, *, place: str = "/p", as_root: bool = True, **answers: Any) -> list[Result]:  # noqa: ANN401
-    told = {**GOOD, **answers}
+class Telling(NamedTuple):
+    """A worker whose answers are given, by the names of functions."""
 
-    def ask(function: Callable[P, R], /, *_: P.args, **__: P.kwargs) -> R:
-        value = told["look_at" if function is permissions.look else function.__name__]
+    told: dict[str, Any]
+
+    def run(self, _: Deadline, function: Callable[P, R], /, *__: P.args, **___: P.kwargs) -> R:
+        value = self.told["look_at" if function is permissions.look else function.__name__]
         if isinstance(value, (OSError, WarmstartError)):
             raise value
         answer: R = value
         return answer
 
+    @contextmanager
+    def begin(
+        self, _: Deadline, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Iterator[Callable[[Deadline], R]]:
+        yield lambda until: self.run(until, function, *args, **kwargs)
+
+
+def results(policy: Policy, *, place: str = "/p", as_root: bool = True, **answers: Any) -> list[Result]:  # noqa: ANN401
+    told = {**GOOD, **answers}
     mount = Mount(told.get("kind", "nfs4"), "/shared")
-    as_owner = cast("store.RunAs", ask)
+    as_owner = store.RunAs(cast(Worker, Telling(told)))
     root, seen, code = as_owner if as_root else None, told.get("seen", LOOK), told.get("code", 0)
     installation = Installation("/usr")
-    subject = Store(policy, installation, as_owner, as_owner, root, mount, seen, place, code)
+    subject = Store(policy, installation, as_owner, root, mount, seen, place, code)
     return run(store.possible(subject), subject)
 
 

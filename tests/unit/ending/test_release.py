@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -112,13 +112,11 @@ class Runs:
 
 
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     """Give runs below the test's directory, on a disk with space. No program is started."""
     monkeypatch.setattr(waiting, "is_short_of_space", lambda _workspace: False)
     monkeypatch.setattr(detached, "start", lambda *_, **__: None)
-    made = Runs(tmp_path)
-    yield made
-    made.context.store.close()
+    return Runs(tmp_path)
 
 
 def tree(root: str) -> list[str]:

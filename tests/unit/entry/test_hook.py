@@ -200,7 +200,6 @@ def test_what_a_step_may_use(node: Node) -> None:
         context = hook.context(None, after(5.0))  # type: ignore[arg-type]
         assert (context.policy, context.paths, context.store) == (hook.policy, hook.paths, hook.store)
         assert 0 < context.deadline.left() <= 5
-        hook.close()
         return OK
 
     assert run_hook("prolog", node.installation.prefix, work) == 0

@@ -1,12 +1,14 @@
-"""A worker runs named functions under another identity; its word is JSON, its silence an error."""
+"""A worker runs functions under another identity; its word is JSON, its silence an error."""
 
 import errno
+import fcntl
 import os
 import resource
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -54,12 +56,16 @@ def fail(kind: str) -> list[str]:
     if kind == "type":
         return [1]  # type: ignore[list-item]
     if kind == "bytes":
-        for name in os.listdir("/proc/self/fd"):
-            with suppress(OSError):
-                if int(name) > 2:
-                    os.write(int(name), b"\0\0\0\2{]")
+        write_to_all(b"\0\0\0\2{]")
         return []
     raise ERRORS[kind]
+
+
+def write_to_all(data: bytes) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if int(name) > 2:
+                os.write(int(name), data)
 
 
 def can_write(fd: int) -> bool:
@@ -80,10 +86,7 @@ def dawdle() -> None:
     time.sleep(60)
 
 
-@pytest.fixture
-def worker() -> Iterator[Worker]:
-    with Worker(ME, rooms=(__name__,)) as made:
-        yield made
+WORKER = Worker(ME)
 
 
 @pytest.mark.parametrize(
@@ -101,29 +104,28 @@ def worker() -> Iterator[Worker]:
     ],
 )
 def test_an_error_arrives_as_what_it_is_and_anything_odd_is_refused(
-    worker: Worker, kind: str, error: type[Exception], said: str | None
+    kind: str, error: type[Exception], said: str | None
 ) -> None:
     with pytest.raises(error, match=said) as caught:
-        worker.run(after(60), fail, kind)
+        WORKER.run(after(60), fail, kind)
     if isinstance(caught.value, OSError):  # a descriptor means nothing in another process
         assert (caught.value.filename or "") == ("/nowhere" if kind == "system" else "")
 
 
-def test_a_call_ends_at_its_deadline_and_the_child_with_it(worker: Worker) -> None:
+def test_a_call_ends_at_its_deadline_and_the_child_with_it() -> None:
     with pytest.raises(WorkerSilent, match=r"^work as me: no answer"):
-        worker.run(after(0.05), dawdle)
-    assert worker.run(after(60), ids)[0] == ME.uid
+        WORKER.run(after(0.05), dawdle)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
 
 
 def test_a_caller_does_something_else_until_it_wants_the_result() -> None:
     source, target = os.pipe()
-    with Worker(ME, rooms=(__name__,), keep=[source]) as worker:
-        result = worker.begin(after(60), length_read, source)
+    with WORKER.keeping(source).begin(after(60), length_read, source) as result:
         os.write(target, b"four")
-        assert result() == 4
-        failing = worker.begin(after(60), fail, "expected")
-        with pytest.raises(SampleRefused):
-            failing()
+        assert result(after(60)) == 4
+    with WORKER.begin(after(60), fail, "expected") as failing, pytest.raises(SampleRefused):
+        failing(after(60))
     os.close(source)
     os.close(target)
 
@@ -132,51 +134,79 @@ def length_read(fd: int) -> int:
     return len(os.read(fd, 10))
 
 
-def test_a_call_without_time_is_not_made(worker: Worker) -> None:
-    """The error blames what came before it, not the file system; the child and what it holds stay."""
-    child = worker.run(after(60), own_pid)
+def numbers(go_on: int) -> Iterator[int]:
+    """Say one, wait, say two, and fail."""
+    yield 1
+    yield len(os.read(go_on, 2))
+    raise SampleRefused(what="tea")
+
+
+def test_results_arrive_one_by_one() -> None:
+    source, target = os.pipe()
+    with WORKER.keeping(source).stream(after(60), numbers, source) as number:
+        assert number(after(60)) == 1
+        with pytest.raises(WorkerSilent):
+            number(after(0.05))
+        os.write(target, b"xx")
+        assert number(after(60)) == 2
+        with pytest.raises(SampleRefused):
+            number(after(60))
+    os.close(source)
+    os.close(target)
+
+
+def hold(path: str) -> bool:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return True
+
+
+def test_a_child_holds_its_locks_for_a_with_and_no_longer_than_its_caller_lives(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    with WORKER.begin(after(60), hold, path) as held:
+        assert held(after(60))
+        with pytest.raises(BlockingIOError):
+            WORKER.run(after(60), hold, path)
+    assert WORKER.run(after(60), hold, path)
+    told, telling = os.pipe()
+    if not (caller := os.fork()):
+        with WORKER.begin(after(60), hold, path) as held:
+            held(after(60))
+            os.write(telling, b".")
+            time.sleep(60)
+    os.read(told, 1)
+    os.kill(caller, signal.SIGKILL)
+    os.waitpid(caller, 0)
+    with open(path, "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # waits until the child has ended, too
+    os.close(told)
+    os.close(telling)
+
+
+def test_a_call_without_time_is_not_made() -> None:
+    """The error blames what came before it, not the file system."""
     with pytest.raises(WorkerSilent, match="no time was left to ask"):
-        worker.run(after(0), fail, "death")
-    assert worker.run(after(60), own_pid) == child
+        WORKER.run(after(0), fail, "death")
 
 
-def own_pid() -> int:
-    return os.getpid()
+def stop_oneself() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def test_a_function_of_another_room_does_not_run(worker: Worker) -> None:
-    """Callers name functions; which may run as whom stands in the clients."""
-    with pytest.raises(ValueError, match="posix:getppid may not run as me"):
-        worker.run(after(60), os.getppid)
-    with worker.another() as same, pytest.raises(ValueError, match="may not run as me"):
-        same.look(after(60), os.getppid)
+def test_a_stopped_child_is_told_apart() -> None:
+    """Its user may have stopped it; no file system hangs."""
+    with pytest.raises(WorkerSilent, match=f"a signal has stopped the process of {ME.name}"):
+        WORKER.run(after(0.2), stop_oneself)
 
 
-def test_a_users_stopped_child_is_told_apart() -> None:
-    """Whose process it is, and not that a file system hangs; the next call has a new one."""
-    with Worker(ME, rooms=(__name__,), real_uid=ME.uid) as worker:
-        os.kill(worker.run(after(60), own_pid), signal.SIGSTOP)
-        with pytest.raises(WorkerSilent, match=f"a signal has stopped the process of {ME.name}"):
-            worker.run(after(0.2), ids)
-        assert worker.run(after(60), ids)[0] == ME.uid
-
-
-def test_a_dead_child_is_silent_and_replaced(worker: Worker) -> None:
-    """A child that dies in a call is an error of the store's kind, not a hang."""
-    with (
-        Worker(ME, "the store /s", rooms=(__name__,)) as named,
-        pytest.raises(WorkerSilent, match=r"^the store /s: .* died"),
-    ):
-        named.run(after(60), fail, "death")
-    with pytest.raises(WorkerSilent, match="died"):
-        worker.run(after(60), fail, "death")
-    assert worker.run(after(60), ids)[0] == ME.uid
+def test_a_child_that_dies_is_silent() -> None:
+    """That is an error of the store's kind, not a hang."""
+    with pytest.raises(WorkerSilent, match=r"^the store /s: .* died"):
+        Worker(ME, "the store /s").run(after(60), fail, "death")
 
 
 @pytest.mark.parametrize("function", ["os.pipe", "os.fork", "warmstart.host.worker.detach"])
-def test_a_node_without_processes_or_descriptors_is_no_bug(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch, function: str
-) -> None:
+def test_a_node_without_processes_or_descriptors_is_no_bug(monkeypatch: pytest.MonkeyPatch, function: str) -> None:
     """Users can use them up; the next call tries again, and nothing stays open."""
 
     def fails() -> NoReturn:
@@ -186,19 +216,18 @@ def test_a_node_without_processes_or_descriptors_is_no_bug(
     with monkeypatch.context() as patch:
         patch.setattr(function, fails)
         with pytest.raises(ProgramNotStarted, match="Too many open files"):
-            worker.run(after(60), ids)
-    worker.close()
+            WORKER.run(after(60), ids)
     assert set(os.listdir("/proc/self/fd")) <= before  # garbage of other tests may be closed meanwhile
-    assert worker.run(after(60), ids) == ids()
+    assert WORKER.run(after(60), ids) == ids()
 
 
-def test_a_process_with_many_descriptors_is_answered(worker: Worker) -> None:
+def test_a_process_with_many_descriptors_is_answered() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     many: list[int] = []
     try:
         many += (os.dup(0) for _ in range(1100))
-        assert worker.run(after(60), ids) == ids()
+        assert WORKER.run(after(60), ids) == ids()
     finally:
         for fd in many:
             os.close(fd)
@@ -208,14 +237,14 @@ def test_a_process_with_many_descriptors_is_answered(worker: Worker) -> None:
 def test_only_kept_descriptors_reach_the_child(tmp_path: object) -> None:
     kept, other = os.open("/", os.O_RDONLY), os.open("/", os.O_RDONLY)
     try:
-        with Worker(ME, rooms=(__name__,), keep=(kept,)) as worker:
-            assert worker.run(after(60), can_write, kept)
-            assert not worker.run(after(60), can_write, other)
+        worker = WORKER.keeping(kept)
+        assert worker.run(after(60), can_write, kept)
+        assert not worker.run(after(60), can_write, other)
     finally:
         os.close(kept)
         os.close(other)
 
 
-def test_the_child_lets_go_of_the_hooks_output(worker: Worker) -> None:
+def test_the_child_lets_go_of_the_hooks_output() -> None:
     """Slurmd waits for whoever holds it, and a child that hangs on a dead file system can't be killed."""
-    assert worker.run(after(60), standard_streams) == ["/dev/null"] * 3
+    assert WORKER.run(after(60), standard_streams) == ["/dev/null"] * 3

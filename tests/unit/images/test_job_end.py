@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -54,11 +54,10 @@ def controller(monkeypatch: pytest.MonkeyPatch) -> Controller:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreClient]:
+def store(tmp_path: Path) -> StoreClient:
     (tmp_path / "store").mkdir()
     policy = a_policy(tmp_path)
-    with StoreClient(policy.store_user, policy.paths.store, "n1-test") as client:
-        yield client
+    return StoreClient(policy.store_user, policy.paths.store, "n1-test")
 
 
 def watch(store: StoreClient, node: int = 1, nodelist: str = NODES) -> JobEnd:

@@ -8,12 +8,12 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import pytest
 
 from tests.lib import image_site
-from tests.lib.image_site import HEX, Elsewhere, InlineWorker, client, put_image
+from tests.lib.image_site import HEX, Elsewhere, InlineWorker, put_image
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.images.importers.base import ImageNotFound, RegistryUnreachable
@@ -22,8 +22,7 @@ from warmstart.images.imports.making import Flight, ImageNotOurs, claim
 from warmstart.images.query import Obtained, Site, as_obtained, query_by_rules
 from warmstart.images.reference import parse
 from warmstart.images.store import eviction, published
-from warmstart.images.store.client import ImageStoreClient
-from warmstart.images.store.layout import Charged, ImageQuery, key_of
+from warmstart.images.store.layout import Charged, key_of
 from warmstart.images.store.published import ImageProducer, RememberedFailure
 from warmstart.store.locks import HeldLock
 
@@ -71,19 +70,19 @@ def test_no_other_inode_is_taken(result_directory: int, tmp_path: Path) -> None:
 
 
 def flight_of(site: Site) -> Flight:
-    """Begin an import."""
-    flight = making.begin(query_by_rules(parse("reg.io/a:1"), site.rules, site.recipe), site, after(9))
-    assert flight is not None
-    return flight
+    """Return the flight of an import that has just ended."""
+    with making.begun(query_by_rules(parse("reg.io/a:1"), site.rules, site.recipe), site, after(9)) as flight:
+        assert flight is not None
+        return flight
 
 
 @pytest.mark.threat(11)
 def test_waiters_hear_of_each_phase_and_now_and_then_how_far_it_is(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By another worker than the one that holds the lock."""
-    flight, teller, now, said = flight_of(site), InlineWorker(), [100.0], []
-    monkeypatch.setattr(ImageStoreClient, "separate", lambda _: client(Path(site.store.path), teller))
+    query, now, said = query_by_rules(parse("reg.io/a:1"), site.rules, site.recipe), [100.0], []
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    with making._reporting(flight) as report:
+    with making.begun(query, site, after(9)) as flight:
+        assert flight is not None
+        report = making._reporting(flight)
         for phase, done, later in (
             ("fetching", 0, 0.0),
             ("fetching", 1 << 20, 0.5),
@@ -94,7 +93,7 @@ def test_waiters_hear_of_each_phase_and_now_and_then_how_far_it_is(site: Site, m
             report(phase, done)
             said.append(waiting.describe_producer(flight.query, flight.site).rpartition(", now ")[2])
     assert said == ["fetching it", "fetching it", "fetching it, 2MiB so far", "unpacking it, 3MiB so far"]
-    assert teller.calls == ["announce"] * 3
+    assert cast(InlineWorker, site.store.worker).calls.count("announce") == 3
 
 
 @pytest.mark.threat(11)
@@ -112,9 +111,11 @@ def test_who_is_not_elected_gives_up_soon(
 
     monkeypatch.setattr(published, "begin", held)
     monkeypatch.setattr(published, "producer_of", lambda *_: ImageProducer("n9", 9, 9, "x") if recorded else None)
+    monkeypatch.setattr(published, "end", lambda *_: None)
     monkeypatch.setattr(InlineWorker, "run", lambda _self, _deadline, function, *args: function(*args))
     query = query_by_rules(parse("reg.io/a:1"), site.rules, site.recipe)
-    assert (making.elect(query, site, after(9)) is None) == recorded
+    with making.elected(query, site, after(9)) as flight:
+        assert (flight is None) == recorded
     assert len(asked) == tries
 
 
@@ -127,13 +128,13 @@ def nothing_to_import(*_: object) -> NoReturn:
 
 def test_the_locks_holder_looks_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """An image that was published between the look-up and the lock is not imported again."""
-    begin = making.begin
+    begin = published.begin
 
-    def late(query: ImageQuery, site: Site, deadline: object) -> Flight | None:
+    def late(store: str, key: str, producer: ImageProducer, writer: str) -> str | None:
         put_image(site)
-        return begin(query, site, deadline)  # type: ignore[arg-type]
+        return begin(store, key, producer, writer)
 
-    monkeypatch.setattr(making, "begin", late)
+    monkeypatch.setattr(published, "begin", late)
     monkeypatch.setattr(making, "_import", nothing_to_import)
     assert making.obtain(BY_DIGEST, site, after(5)).how == "reused"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,11 +24,11 @@ NAME = "reg.io+team+a=1.sqsh"
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Site:
     """Return a site whose store's owner is whoever runs the test."""
     (tmp_path / "store").mkdir()
-    with ImageStoreClient.of(Identity("me", os.getuid(), os.getgid()), str(tmp_path / "store")) as store:
-        yield image_site.site(tmp_path / "store", tmp_path / "workspace")._replace(store=store)
+    store = ImageStoreClient.of(Identity("me", os.getuid(), os.getgid()), str(tmp_path / "store"))
+    return image_site.site(tmp_path / "store", tmp_path / "workspace")._replace(store=store)
 
 
 @pytest.fixture

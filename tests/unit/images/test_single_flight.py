@@ -13,7 +13,7 @@ from typing import NoReturn
 import pytest
 
 from tests.lib import image_site
-from tests.lib.image_site import HEX, put_image
+from tests.lib.image_site import HEX, put_image, release
 from warmstart import queue as queues
 from warmstart.errors import WarmstartError
 from warmstart.host import detached
@@ -73,6 +73,7 @@ def at_work(site: Site) -> Iterator[None]:
     assert published.begin(site.store.path, LOCK, OTHER, "test") == ""
     yield
     published.end(site.store.path, LOCK)
+    release()
 
 
 @pytest.fixture
@@ -206,6 +207,7 @@ def test_a_producer_that_died_is_replaced_and_its_word_told_to_nobody(site: Site
     record = Path(site.store.path) / "images" / "locks" / f"{LOCK}.producer"
     data = record.read_bytes()
     published.end(site.store.path, LOCK)
+    release()
     record.write_bytes(data)
     assert "pid 99" not in expired(site)
     started.append(lambda: put_image(site))
@@ -379,6 +381,7 @@ def test_the_end_of_the_wait_for_what_a_tag_means_now(old: Site, digest: str) ->
             assert "still missing" in found.reason
     finally:
         published.end(old.store.path, lock)
+        release()
 
 
 def test_a_last_image_that_is_damaged_is_none(old: Site, started: Deeds) -> None:

@@ -6,9 +6,7 @@ import errno
 import hashlib
 import json
 import os
-import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import filelock
@@ -16,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.lib.image_site import KIND
+from tests.lib.image_site import KIND, release
 from tests.lib.superblocks import image
-from tests.lib.worker_calls import put_in_place
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerDied, WorkerSilent
 from warmstart.images.importers.base import ImageNotFound
@@ -276,6 +273,7 @@ def test_without_locks_everybody_imports_and_on_a_failing_store_nobody(
             with pytest.raises(OSError, match="refused"):
                 published.begin(str(store), "key", WHO, "t")
     published.end(str(store), "key")
+    release()
 
 
 def test_a_live_producers_word_stays_and_a_dead_ones_goes(store: Path) -> None:
@@ -289,6 +287,7 @@ def test_a_live_producers_word_stays_and_a_dead_ones_goes(store: Path) -> None:
     published.announce(str(store), "live", WHO._replace(phase="y" * 100), "t")
     assert published.producer_of(str(store), "live") == WHO._replace(phase="y" * 80)
     published.end(str(store), "live")
+    release()
     assert published.producer_of(str(store), "live") is None
 
 
@@ -319,10 +318,9 @@ def test_old_failures_are_forgotten(store: Path) -> None:
 
 
 @pytest.fixture
-def client(store: Path) -> Iterator[ImageStoreClient]:
+def client(store: Path) -> ImageStoreClient:
     """Return a client whose worker is whoever runs the test."""
-    with ImageStoreClient.of(Identity("me", os.getuid(), os.getgid()), str(store)) as made:
-        yield made
+    return ImageStoreClient.of(Identity("me", os.getuid(), os.getgid()), str(store))
 
 
 WANT = ImageQuery(parse("reg.io/a:1"), KIND, "key", "lock", time.time() - 60)
@@ -337,18 +335,15 @@ def test_a_use_is_recorded_once_a_day(client: ImageStoreClient, tmp_path: Path) 
         assert client.record_use(NAME, "n1", str(known), after(60))
 
 
-def die(_store: str, _key: str, _digest: str, _kind: str, _fresh_after: float) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def die(*_: object) -> Found | None:
+    os._exit(9)
 
 
-def test_a_look_up_whose_worker_dies_is_asked_again(client: ImageStoreClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once: a helper that somebody kills fails no job. The sentence is about the image, and not about our modules."""
+def test_a_look_up_that_dies_says_so(client: ImageStoreClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence is about the image, and not about our modules."""
     client = client.about("image reg.io/a:1 in the store /s")
     assert client.find(WANT, after(60)) is None
-    os.kill(client.worker._pid, signal.SIGKILL)
-    assert client.find(WANT, after(60)) is None
-    client.close()
-    put_in_place(monkeypatch, layout, "find", die)
+    monkeypatch.setattr(layout, "find", die)
     with pytest.raises(WorkerDied) as raised:
         client.find(WANT, after(60))
     assert str(raised.value) == "image reg.io/a:1 in the store /s: the helper process that was at work there died"
@@ -356,13 +351,12 @@ def test_a_look_up_whose_worker_dies_is_asked_again(client: ImageStoreClient, mo
         client.find(WANT, after(0))
 
 
-def test_a_producer_that_gets_no_answer_at_its_end_gives_the_lock_back(client: ImageStoreClient) -> None:
-    with client.separate() as other:
-        assert client.run(after(60), published.begin, WANT.lock, WHO, "t") == ""
-        assert other.run(after(60), published.begin, WANT.lock, WHO, "t") is None
-        assert other.look(after(60), published.is_at_work, WANT.lock)
-        client.end(WANT, after(0))  # the worker ends, and its lock with it
-        assert not other.look(after(60), published.is_at_work, WANT.lock)
+def test_a_producer_has_the_lock_for_as_long_as_it_is_one(client: ImageStoreClient) -> None:
+    with client.holding(after(60), published.begin, WANT.lock, WHO, "t") as lockless:
+        assert lockless == ""
+        assert client.run(after(60), published.begin, WANT.lock, WHO, "t") is None
+        assert client.run(after(60), published.is_at_work, WANT.lock)
+    assert not client.run(after(60), published.is_at_work, WANT.lock)
 
 
 def test_errors_say_what_they_are_about(client: ImageStoreClient) -> None:
@@ -371,4 +365,4 @@ def test_errors_say_what_they_are_about(client: ImageStoreClient) -> None:
     with pytest.raises(StoreFailed, match=f"the image store of {gone.path}: No such file"):
         gone.run(after(60), eviction.inventory, 0.0)
     with pytest.raises(StoreFailed, match=r"image reg\.io/a:1: No such file"):
-        gone.about("image reg.io/a:1").look(after(60), published.last_pointer, WANT.key)
+        gone.about("image reg.io/a:1").run(after(60), published.last_pointer, WANT.key)

@@ -23,7 +23,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.files import DiskFailed
 from warmstart.images.store import eviction
 from warmstart.maintenance import repack, store
-from warmstart.maintenance.store import StoreMaintenance, StoreReport
+from warmstart.maintenance.store import StoreMaintenance, StoreReport, locked
 from warmstart.seed.overlay import OverlayUnavailable
 from warmstart.session import MaintenanceBusy, Session, open_session
 from warmstart.store.layout import StoreFailed
@@ -41,7 +41,8 @@ def session(node: Node) -> Iterator[Session]:
 
 
 def test_a_store_without_work(node: Node, session: Session) -> None:
-    report = StoreMaintenance(session).all()
+    with locked(session) as work:
+        report = work.all()
     assert report._replace(verified=0) == StoreReport()
     assert sorted(node.offered()) == ["a", "b"]
 
@@ -53,12 +54,11 @@ def test_all_that_nobody_used_for_long_goes(node: Node, session: Session, monkey
     assert (node.offered(), node.offered("site")) == ([], [])
 
 
-def test_another_host_is_at_it(node: Node, session: Session) -> None:
-    with node.client() as other:
-        assert other.lock(session.store_deadline(), gc.lock)
-        with pytest.raises(MaintenanceBusy):
-            StoreMaintenance(session)
-    StoreMaintenance(session)
+def test_another_host_is_at_it(session: Session) -> None:
+    with locked(session), pytest.raises(MaintenanceBusy), locked(session):
+        pass
+    with locked(session):
+        pass
 
 
 def test_what_dead_publishers_left_is_swept(node: Node, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,8 @@ def test_a_namespace_that_can_not_be_surveyed_stops_nothing(
 
     answer_here(monkeypatch, survey, failing)
     monkeypatch.setattr(gc, "is_due", lambda *_: True)
-    report = StoreMaintenance(session).all()
+    with locked(session) as work:
+        report = work.all()
     assert (report.verified, report.failed) == (2, 2)
     assert {error.code for error in session.failures} == {"store-failed"}
 
@@ -102,7 +103,8 @@ def test_what_can_not_be_merged_stays(node: Node, session: Session, monkeypatch:
 
     monkeypatch.setattr(repack, "compact", compact)
     monkeypatch.setattr(store, "FEWEST", 2)
-    report = StoreMaintenance(session).all()
+    with locked(session) as work:
+        report = work.all()
     assert (report.compacted, report.failed, len(tried)) == (0, 1, 1)
     assert sorted(node.offered()) == ["a", "b"]
 
@@ -178,7 +180,8 @@ def test_a_run_of_which_not_all_nodes_ended_is_published(
         return [ending.United(node.namespace(), 3, [])]
 
     answer_here(monkeypatch, ending.unite, unite)
-    report = StoreMaintenance(session).all()
+    with locked(session) as work:
+        report = work.all()
     assert (report.united, report.failed) == (1, 1)
     assert [(event["run"], event["generation"]) for event in node.events("harvest.merged")] == [("1.c.8.0", 3)]
 

@@ -41,6 +41,6 @@ def verdict(stage: Path, stage_fd: int) -> Judge:
         assert len(entries) == 1
         entry = entries.pop()
         assert entry is not None
-        return judge(profile, stage_fd, {entry: list(files)})[entry]
+        return dict(judge(profile, stage_fd, {entry: list(files)}))[entry]
 
     return judged

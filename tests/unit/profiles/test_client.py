@@ -2,51 +2,46 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.lib.cache_files import NUMBA_BASE, numba_files
-from tests.lib.worker_calls import put_in_place
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.profiles import judge
 from warmstart.profiles.client import Validator
 from warmstart.profiles.contract import Profile
-from warmstart.profiles.judge import Verdicts
 
 # With this process's own identity the child is confined all the same.
 VALIDATOR = Validator(Identity("me", os.getuid(), os.getgid()))
-ANSWER = "WARMSTART_TEST_ANSWER"
 OWN = Profile({}, {"*.bin": []}, relocation="relocatable", max_size=100, name="mine")
-FAILED = {"a": "validator-failed", "b": "validator-failed"}
-LIES: list[object] = [None, [], {}, {"a": "rm -rf /"}, {"a": 1}, {"a": ["incomplete"]}]
-
-
-def lie(profile_name: str, stage: int, entries: dict[str, list[str]], defined: list[Profile]) -> Verdicts:
-    answer: Any = json.loads(os.environ[ANSWER])
-    return answer  # type: ignore[no-any-return]
+LIES: list[object] = [None, [], {}, "rm -rf /", ["a", "rm -rf /"], ["a", 1], ["b", None]]
 
 
 @pytest.mark.parametrize(
-    ("answer", "believed"),
+    ("answers", "believed"),
     [
-        *((told, FAILED) for told in LIES),
-        ({"a": None, "b": "incomplete", "c": None}, {"a": None, "b": "incomplete"}),
+        *(([lie, ["b", None]], "validator-failed") for lie in LIES),
+        ([["a", None], ["b", None]], None),
+        ([["a", "incomplete"], ["b", None]], "incomplete"),
     ],
 )
-def test_only_known_answers_for_the_asked_entries_are_believed(
-    stage_fd: int, monkeypatch: pytest.MonkeyPatch, answer: object, believed: Verdicts
+def test_only_known_answers_are_believed(
+    stage_fd: int, monkeypatch: pytest.MonkeyPatch, answers: list[Any], believed: str | None
 ) -> None:
-    put_in_place(monkeypatch, judge, "judge", lie)
-    monkeypatch.setenv(ANSWER, json.dumps(answer))
+    def lie(*_: object) -> Iterator[tuple[str, str | None]]:
+        yield from answers
+
+    monkeypatch.setattr(judge, "judge", lie)
     asked = {"a": ["x"], "b": ["y"]}
-    assert dict(VALIDATOR.judge("numba", stage_fd, asked, defined=(), deadline=after(60))) == believed
+    verdicts = dict(VALIDATOR.judge("numba", stage_fd, asked, defined=(), deadline=after(60)))
+    assert verdicts == {"a": believed, "b": None}
 
 
 def test_entries_of_shipped_and_defined_profiles_are_judged_in_a_confined_child(stage: Path, stage_fd: int) -> None:
@@ -63,16 +58,15 @@ def test_entries_of_shipped_and_defined_profiles_are_judged_in_a_confined_child(
         dict(VALIDATOR.judge("none", stage_fd, own, defined=(), deadline=after(60)))
 
 
-def hang(profile_name: str, stage: int, entries: dict[str, list[str]], defined: list[Profile]) -> Verdicts:
-    """Answer for `a`, and for nothing else in time."""
-    if [*entries] != ["a"]:
-        time.sleep(600)
-    return dict.fromkeys(entries)
+def hang(*_: object) -> Iterator[tuple[str, str | None]]:
+    """Answer for the first entry, and for nothing else in time."""
+    yield "a", None
+    time.sleep(600)
 
 
 @pytest.mark.real_time
 def test_what_was_judged_before_the_deadline_stands(stage_fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_in_place(monkeypatch, judge, "judge", hang)
+    monkeypatch.setattr(judge, "judge", hang)
     verdicts = VALIDATOR.judge("numba", stage_fd, {"a": ["x"], "b": ["y"]}, defined=(), deadline=after(5))
     assert next(verdicts) == ("a", None)
     with pytest.raises(WorkerSilent):

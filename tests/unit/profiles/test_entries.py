@@ -255,9 +255,9 @@ def test_a_file_younger_than_its_group_is_a_second_writers(verdict: Judge, stage
     """Two processes' files in one group gave wrong numbers without an error (triton#11319)."""
     assert verdict("triton", TRITON) is None
     os.utime(stage / named(TRITON, CODE), ns=(MTIME, MTIME + 1))
-    assert judge("triton", stage_fd, {KEY: list(TRITON)}) == {KEY: "two-writers"}
+    assert dict(judge("triton", stage_fd, {KEY: list(TRITON)})) == {KEY: "two-writers"}
     os.utime(stage / named(TRITON, GROUP), ns=(MTIME, MTIME + 1))
-    assert judge("triton", stage_fd, {KEY: list(TRITON)}) == {KEY: None}
+    assert dict(judge("triton", stage_fd, {KEY: list(TRITON)})) == {KEY: None}
 
 
 def test_a_pickle_is_never_loaded(verdict: Judge, tmp_path: Path) -> None:

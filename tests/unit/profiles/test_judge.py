@@ -36,7 +36,7 @@ def test_good_and_bad_entries_are_answered_side_by_side(stage: Path, stage_fd: i
     entries = write_entry(stage)
     other = NUMBA_BASE.replace("-17", "-18")
     entries[other] = [f"{other}.nbi", f"{other}.1.nbc"]
-    assert judge("numba", stage_fd, entries) == {NUMBA_BASE: None, other: "not-a-file"}
+    assert dict(judge("numba", stage_fd, entries)) == {NUMBA_BASE: None, other: "not-a-file"}
 
 
 def endless(_files: EntryFiles) -> None:
@@ -58,7 +58,7 @@ def test_an_entry_that_takes_too_long_is_invalid(stage: Path, stage_fd: int, mon
 
     monkeypatch.setattr(judging, "validate", busy)
     monkeypatch.setattr(judging, "LEAST_SECONDS", 0.5)
-    assert judge("numba", stage_fd, {other: [f"{other}.nbi"], **entries}) == {other: "too-slow", NUMBA_BASE: None}
+    assert dict(judge("numba", stage_fd, {other: [f"{other}.nbi"], **entries})) == {other: "too-slow", NUMBA_BASE: None}
     assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
 
 
@@ -73,7 +73,7 @@ def test_what_is_not_a_regular_file_is_refused(stage: Path, stage_fd: int, hosti
         os.mkfifo(data)
     else:
         data.mkdir()
-    assert judge("numba", stage_fd, entries) == {NUMBA_BASE: "not-a-file"}
+    assert dict(judge("numba", stage_fd, entries)) == {NUMBA_BASE: "not-a-file"}
 
 
 def test_a_linked_directory_is_not_entered(stage: Path, stage_fd: int) -> None:
@@ -81,7 +81,7 @@ def test_a_linked_directory_is_not_entered(stage: Path, stage_fd: int) -> None:
     directory = (stage / NUMBA_INDEX).parent
     directory.rename(stage / "elsewhere")
     directory.symlink_to(stage / "elsewhere")
-    assert judge("numba", stage_fd, entries) == {NUMBA_BASE: "not-a-file"}
+    assert dict(judge("numba", stage_fd, entries)) == {NUMBA_BASE: "not-a-file"}
 
 
 @pytest.mark.parametrize(
@@ -90,17 +90,17 @@ def test_a_linked_directory_is_not_entered(stage: Path, stage_fd: int) -> None:
 def test_a_file_of_another_entry_is_refused(stage: Path, stage_fd: int, name: str) -> None:
     entries = write_entry(stage)
     entries[NUMBA_BASE].append(name)
-    assert judge("numba", stage_fd, entries) == {NUMBA_BASE: "unexpected-file"}
+    assert dict(judge("numba", stage_fd, entries)) == {NUMBA_BASE: "unexpected-file"}
 
 
 def test_an_entry_without_files_is_refused(stage_fd: int) -> None:
-    assert judge("numba", stage_fd, {NUMBA_BASE: []}) == {NUMBA_BASE: "unexpected-file"}
+    assert dict(judge("numba", stage_fd, {NUMBA_BASE: []})) == {NUMBA_BASE: "unexpected-file"}
 
 
 def test_a_huge_sparse_file_costs_nothing(stage: Path, stage_fd: int) -> None:
     entries = write_entry(stage)
     os.truncate(stage / NUMBA_DATA, 1 << 40)
-    assert judge("numba", stage_fd, entries) == {NUMBA_BASE: "too-large"}
+    assert dict(judge("numba", stage_fd, entries)) == {NUMBA_BASE: "too-large"}
 
 
 @SAME_STAGE

@@ -137,7 +137,7 @@ def test_what_makes_an_entry_valid(
         (stage / name).write_bytes(content)
     entry = naming.entry_of(definition, next(iter(files)))
     assert entry
-    assert judge("mytool", stage_fd, {entry: list(files)}, [definition]) == {entry: reason}
+    assert dict(judge("mytool", stage_fd, {entry: list(files)}, [definition])) == {entry: reason}
 
 
 def test_a_definition_does_not_replace_a_profile_of_the_same_name() -> None:

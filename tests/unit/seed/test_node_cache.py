@@ -77,10 +77,10 @@ class Node(NamedTuple):
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path: Path) -> Node:
     (tmp_path / "store").mkdir()
-    with StoreClient(ME, str(tmp_path / "store"), "n1-test") as client:
-        yield Node(tmp_path, client)
+    client = StoreClient(ME, str(tmp_path / "store"), "n1-test")
+    return Node(tmp_path, client)
 
 
 def age(copy: Path, seconds: float) -> None:

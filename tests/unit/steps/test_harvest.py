@@ -98,10 +98,8 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    made = Job(tmp_path)
-    yield made
-    made.context.store.close()
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
 
 
 def test_new_entries_reach_the_store(job: Job) -> None:

@@ -8,7 +8,6 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +88,7 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     """Give a node that can't mount overlays; unsquashfs runs without namespaces of its own."""
 
     def refuse(*_: object) -> list[int]:
@@ -97,9 +96,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
 
     monkeypatch.setattr(node_cache, "mounted", refuse)
     monkeypatch.setattr(process, "run_alone", run_alone)
-    made = Node(tmp_path, monkeypatch)
-    yield made
-    made.context.store.close()
+    return Node(tmp_path, monkeypatch)
 
 
 def seeded(outcome: Outcome) -> dict[str, Seeded]:
@@ -333,7 +330,7 @@ SHARED = Options(("deepgemm",), barrier=Barrier.of(("test", 64201), 7, 0, "cache
 
 
 @pytest.fixture
-def nodes(node: Node, tmp_path: Path) -> Iterator[list[Node]]:
+def nodes(node: Node, tmp_path: Path) -> list[Node]:
     """Give the two nodes of a job, which show overlays; the first one is the head."""
     (tmp_path / "other").mkdir()
     other = Node(tmp_path / "other", node.patch)
@@ -346,8 +343,7 @@ def nodes(node: Node, tmp_path: Path) -> Iterator[list[Node]]:
     node.patch.setattr(node_cache, "mounted", lambda _, paths, __: [os.open(path, os.O_RDONLY) for path in paths])
     node.patch.setattr(overlay, "show", lambda *_: True)
     node.patch.setattr(overlay_end, "discard", lambda *_: None)
-    yield [node, other]
-    store.close()
+    return [node, other]
 
 
 def together(nodes: list[Node]) -> list[dict[str, Any]]:

@@ -78,7 +78,7 @@ class Word(NamedTuple):
 
 @pytest.mark.parametrize("text", ["7", "{}", "{", "[" * 5000, ""])
 def test_a_message_of_another_form_is_none(tmp_path: Path, text: str) -> None:
-    with StoreClient(Identity("me", os.geteuid(), os.getegid()), str(tmp_path), "n1-0a1b2c3d") as store:
-        assert JOB.begin(store, "word", Word("a", ("n1",)), after(5)) == Word("a", ("n1",))
-        store.run(after(5), barrier.say, JOB.topic_of(store), "x.n2", text, False)
-        assert [JOB.hear(store, name, Word, after(5)) for name in ("x.n2", "x.n3")] == [None, None]
+    store = StoreClient(Identity("me", os.geteuid(), os.getegid()), str(tmp_path), "n1-0a1b2c3d")
+    assert JOB.begin(store, "word", Word("a", ("n1",)), after(5)) == Word("a", ("n1",))
+    store.run(after(5), barrier.say, JOB.topic_of(store), "x.n2", text, False)
+    assert [JOB.hear(store, name, Word, after(5)) for name in ("x.n2", "x.n3")] == [None, None]

@@ -22,7 +22,7 @@ def listings(store: StoreClient, scopes: list[str], wants: list[Want], deadline:
     """Return what there is to show of profiles; `scopes` are ordered most trusted first. One question."""
     from warmstart.caches.store import look
 
-    found = store.look(deadline, look.look, scopes, wants)
+    found = store.run(deadline, look.look, scopes, wants)
     try:
         return look.checked(found, scopes, wants)
     except ValueError as error:
@@ -36,8 +36,7 @@ def fetch(store: StoreClient, where: Namespace, row: Row, deadline: Deadline, *,
     """
     from warmstart.caches.store import bundles
 
-    with store.worker.another(keep=[into]) as worker:
-        entries = worker.run(deadline, bundles.fetch, where, row.sha256, row.size, into)
+    entries = store.worker.keeping(into).run(deadline, bundles.fetch, where, row.sha256, row.size, into)
     try:
         return bundles.checked_entries(entries)
     except (ValueError, TypeError) as error:
@@ -51,8 +50,8 @@ def put(store: StoreClient, where: Namespace, squashfs: int, draft: Draft, deadl
     """
     from warmstart.caches.store import bundles
 
-    with store.worker.another(keep=[squashfs]) as worker:
-        return worker.run(deadline, bundles.put, where, store.writer, squashfs, draft, quota)
+    worker = store.worker.keeping(squashfs)
+    return worker.run(deadline, bundles.put, where, store.writer, squashfs, draft, quota)
 
 
 def publish(
@@ -61,8 +60,8 @@ def publish(
     """Publish an open squashfs file, if there is one, and what its job removed. Errors as of `put`, and `StoreBusy`."""
     from warmstart.caches.store import bundles
 
-    with store.worker.another(keep=[] if squashfs is None else [squashfs]) as worker:
-        return worker.run(deadline, bundles.publish, where, store.writer, squashfs, draft, quota)
+    worker = store.worker if squashfs is None else store.worker.keeping(squashfs)
+    return worker.run(deadline, bundles.publish, where, store.writer, squashfs, draft, quota)
 
 
 def compact(  # noqa: PLR0917 - as `publish`, and what it takes the place of
@@ -71,8 +70,8 @@ def compact(  # noqa: PLR0917 - as `publish`, and what it takes the place of
     """Publish an open squashfs file in place of the bundles that it was made of. Errors as of `publish`."""
     from warmstart.caches.store import bundles
 
-    with store.worker.another(keep=[squashfs]) as worker:
-        return worker.run(deadline, bundles.publish, where, store.writer, squashfs, draft, 0, before)
+    worker = store.worker.keeping(squashfs)
+    return worker.run(deadline, bundles.publish, where, store.writer, squashfs, draft, 0, before)
 
 
 @contextmanager
@@ -80,5 +79,5 @@ def locked_namespace(store: StoreClient, where: Namespace, deadline: Deadline) -
     """Hold the lock of who makes a namespace's content for a `with`; yields False if another node has it."""
     from warmstart.caches.store import gc
 
-    with store.worker.another() as locker:
-        yield locker.run(deadline, gc.lock_making, where)
+    with store.worker.begin(deadline, gc.lock_making, where) as is_ours:
+        yield is_ours(deadline)

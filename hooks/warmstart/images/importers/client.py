@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from warmstart.host.deadline import Deadline
-from warmstart.host.identity import Identity
+from warmstart.host.identity import Identity, confine
 from warmstart.host.worker import Worker
 from warmstart.images.importers import manifest
 from warmstart.images.importers.manifest import ImageManifest
@@ -14,11 +14,11 @@ READ_S = 10.0
 
 
 class ImportUserClient(NamedTuple):
-    """Operations that run as the import account; each call has a worker of its own."""
+    """Operations that run as the import account."""
 
     identity: Identity
 
     def read_manifest(self, text: str, machine: str, deadline: Deadline) -> ImageManifest:
         """Return what a manifest says for a machine (uname(2)), read in a sandbox."""
-        with Worker(self.identity, "the image's manifest", rooms=(manifest.__name__,), confine=True) as worker:
-            return worker.run(deadline.within(READ_S), manifest.read, text, machine)
+        worker = Worker(self.identity, "the image's manifest", take=confine)
+        return worker.run(deadline.within(READ_S), manifest.read, text, machine)

@@ -87,27 +87,40 @@ class Flight(NamedTuple):
             self.site.store.run(self.deadline, published.announce, self.query.lock, producer, self.writer)
 
 
-def begin(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
-    """Become the producer; None if another hook is."""
+@contextmanager
+def begun(query: ImageQuery, site: Site, deadline: Deadline) -> Iterator[Flight | None]:
+    """Be the producer for a `with`; yields None if another process is."""
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     producer = ImageProducer(site.requester.node, os.getpid(), site.requester.job_id, since)
     writer = site.writer(query)
-    lockless = site.store.run(deadline, published.begin, query.lock, producer, writer)
-    return None if lockless is None else Flight(query, site, deadline, producer, writer, lockless)
+    with site.store.holding(deadline, published.begin, query.lock, producer, writer) as lockless:
+        if lockless is None:
+            yield None
+            return
+        try:
+            yield Flight(query, site, deadline, producer, writer, lockless)
+        finally:
+            with suppress(WarmstartError):
+                site.store.run(after(CLEAN_UP_S), published.end, query.lock)
 
 
-def elect(query: ImageQuery, site: Site, deadline: Deadline) -> Flight | None:
-    """Become the producer as `begin` does, but try again: waiters take the lock for a moment to probe it.
+@contextmanager
+def elected(query: ImageQuery, site: Site, deadline: Deadline) -> Iterator[Flight | None]:
+    """Be the producer as with `begun`, but try again: waiters take the lock for a moment to probe it.
 
     Whoever has recorded itself as producer, and still holds the lock at the third look, is at work.
     """
     until, met = deadline.within(ELECTION_S), 0
-    while (flight := begin(query, site, deadline)) is None and not until.expired():
-        met += site.store.look(deadline, published.producer_of, query.lock) is not None
+    while True:
+        with begun(query, site, deadline) as flight:
+            if flight is not None or until.expired():
+                yield flight
+                return
+        met += site.store.run(deadline, published.producer_of, query.lock) is not None
         if met == ELECTION_TRIES:
-            return None
+            yield None
+            return
         time.sleep(ELECTION_PAUSE_S * (1 + random.random()))  # noqa: S311 - jitter between nodes; no secret
-    return flight
 
 
 def obtain(reference: Reference, site: Site, deadline: Deadline) -> Obtained:
@@ -134,15 +147,16 @@ def _import_or_wait(query: ImageQuery, site: Site, deadline: Deadline) -> Obtain
         if image := site.look_up(query, how, deadline):
             return image._replace(waited_s=waited_s)
         raise_remembered(query, site, deadline)
-        if flight := begin(query, site, deadline):
-            return produce(flight, how)._replace(waited_s=waited_s)
+        with begun(query, site, deadline) as flight:
+            if flight:
+                return produce(flight, how)._replace(waited_s=waited_s)
         how, waited_s = "waited", round(time.monotonic() - started, 3)
     doing = waiting.describe_producer(query, site) or "its producer is unknown"
     raise ImageWaitExpired(image=query.reference.canonical(), waited_s=round(waited_s), producer=doing)
 
 
 def produce(flight: Flight, how: str) -> Obtained:
-    """Import and publish the image, then release the lock. If it is in the store by now, return it with `how`."""
+    """Import and publish the image. If it is in the store by now, return it with `how`."""
     query, site, deadline = flight[:3]
     try:
         raise_remembered(query, site, deadline)
@@ -152,12 +166,8 @@ def produce(flight: Flight, how: str) -> Obtained:
         _remember(flight, error)
         raise
     except Stopped as stopped:
-        # Another worker: a signal may have interrupted a call of this one, whose answer is still to come.
-        with site.store.separate() as store:
-            _remember(flight._replace(site=site._replace(store=store)), stopped.error)
+        _remember(flight, stopped.error)
         raise
-    finally:
-        site.store.end(query, after(CLEAN_UP_S))
 
 
 def _remember(flight: Flight, error: UserError | StoreError | None) -> None:
@@ -169,7 +179,7 @@ def _remember(flight: Flight, error: UserError | StoreError | None) -> None:
 
 def raise_remembered(query: ImageQuery, site: Site, deadline: Deadline) -> None:
     """Raise the definitive failure that an import of this reference had recently, if any."""
-    failure = site.store.look(deadline, published.last_failure, query.lock)
+    failure = site.store.run(deadline, published.last_failure, query.lock)
     if failure and published.is_definitive(failure):
         error = published.as_error(failure)
         if error:
@@ -254,8 +264,7 @@ def _make(flight: Flight, digest: str, importer: Importer, work: Scratch) -> lis
     query, deadline = flight.query, flight.deadline
     # Fail before minutes of work rather than after them. Whether a quota has room depends on the image's size.
     evicted = _make_room(flight, 0, NOBODY)
-    with _reporting(flight) as report:
-        result = importer.import_image(query.reference, digest, work, deadline, report)
+    result = importer.import_image(query.reference, digest, work, deadline, _reporting(flight))
     work.sync(deadline)
     with work.errors():
         fd = claim(work.fd, result, importer.identity.uid)
@@ -326,14 +335,8 @@ def _places_held(flight: Flight) -> Iterator[str]:
         yield "; ".join(filter(None, map(stack.enter_context, held)))
 
 
-@contextmanager
-def _reporting(flight: Flight) -> Iterator[Report]:
-    """Yield a function that tells waiters of an import's progress, every few seconds and at each new phase.
-
-    Its worker is another one than the flight's: if the store hangs, that one is killed, and the lock stays ours.
-    """
-    store = flight.site.store.separate()
-    other = flight._replace(site=flight.site._replace(store=store))
+def _reporting(flight: Flight) -> Report:
+    """Return a function that tells waiters of an import's progress, every few seconds and at each new phase."""
     last, due = "", 0.0
 
     def report(phase: str, done: int) -> None:
@@ -341,12 +344,9 @@ def _reporting(flight: Flight) -> Iterator[Report]:
         now = time.monotonic()
         if phase != last or now >= due:
             last, due = phase, now + PROGRESS_S
-            other._replace(deadline=after(ANNOUNCE_S)).tell(f"{phase} it", done)
+            flight._replace(deadline=after(ANNOUNCE_S)).tell(f"{phase} it", done)
 
-    try:
-        yield report
-    finally:
-        store.close()
+    return report
 
 
 def claim(dir_fd: int, name: str, uid: int) -> int:

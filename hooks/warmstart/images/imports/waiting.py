@@ -115,7 +115,7 @@ class Wait:
             item = Queue(self._paths, IMPORTS).find(self._request.key)
             if self._has_asked and item is not None and is_at_work(self._paths, IMPORTS.name):
                 return True
-        return self._site.store.look(deadline, published.is_at_work, self._query.lock)
+        return self._site.store.run(deadline, published.is_at_work, self._query.lock)
 
     def _ask(self) -> None:
         with using_state(self._paths.queue):
@@ -126,7 +126,7 @@ class Wait:
     def _raise_failure(self, deadline: Deadline) -> None:
         """Raise the failure of an import that ended after this wait began, or a recent one that ends each wait."""
         here = requests.last_failure(self._paths, self._request.image)
-        shared = self._site.store.look(deadline, published.last_failure, self._query.lock)
+        shared = self._site.store.run(deadline, published.last_failure, self._query.lock)
         failures = [failure for failure in (here, shared) if failure is not None]
         is_first = self._seen is None
         if self._seen is None:
@@ -156,7 +156,7 @@ class Wait:
     def _expired(self, waited_s: int) -> ImageWaitExpired:
         error = ImageWaitExpired(image=self._request.reference, waited_s=waited_s, producer=self._describe())
         with suppress(WarmstartError):  # this error is the more useful one
-            producer = self._site.store.look(after(PRODUCER_S), published.producer_of, self._query.lock)
+            producer = self._site.store.run(after(PRODUCER_S), published.producer_of, self._query.lock)
             if producer is not None and producer.digest:
                 name_images(error, self._query, known(self._query, self._site, after(LAST_IMAGE_S)), producer.digest)
         return error
@@ -199,7 +199,7 @@ def known(query: ImageQuery, site: Site, deadline: Deadline) -> Obtained | None:
 
     Its `reason` has how long ago. Raises what `ImageStoreClient` raises.
     """
-    pointer = None if query.reference.digest else site.store.look(deadline, published.last_pointer, query.key)
+    pointer = None if query.reference.digest else site.store.run(deadline, published.last_pointer, query.key)
     image = site.look_up(query, "reused", deadline, pointer.digest) if pointer is not None else None
     if image is None or pointer is None:
         return None
@@ -224,8 +224,8 @@ def describe_producer(query: ImageQuery, site: Site) -> str:
     """Return a clause that says which process imports the image, and how far it is; "" if none is known to live."""
     producer = None
     with suppress(WarmstartError):  # the waiter's own error is more useful than this one
-        if site.store.look(after(PRODUCER_S), published.is_at_work, query.lock):
-            producer = site.store.look(after(PRODUCER_S), published.producer_of, query.lock)
+        if site.store.run(after(PRODUCER_S), published.is_at_work, query.lock):
+            producer = site.store.run(after(PRODUCER_S), published.producer_of, query.lock)
     if producer is None:
         return ""
     done = f", {format_size(producer.done)} so far" if producer.done else ""

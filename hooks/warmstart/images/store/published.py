@@ -7,7 +7,7 @@ pointer; the next import continues from there.
 Depth `full` (docs/reference/images.md) compares every byte of a published image with its recorded SHA-256. Hashing
 parses nothing.
 
-Election: the producer's worker holds the image's lock, so the kernel releases it when that process dies. The lock only
+Election: a child of the producer holds the image's lock, so the kernel releases it when either dies. The lock only
 saves work: publishing tolerates two producers. `<key>.producer` only informs waiters.
 
 Failures: the last failure of each image's import. Definitive ones (a registry's answer that there is no such image or
@@ -85,7 +85,7 @@ DEFINITIVE = frozenset(
 )
 PERSONAL = frozenset({"image-quota-exceeded"})  # concern the user who is charged, and nobody else
 
-_held: dict[str, HeldLock] = {}
+_held: list[HeldLock] = []  # keeps locks until this process ends
 
 
 class ImageDraft(NamedTuple):
@@ -402,7 +402,7 @@ def sweep_all(store: str) -> None:
 
 
 def begin(store: str, key: str, producer: ImageProducer, writer: str) -> str | None:
-    """Become the producer; None if another process holds the lock.
+    """Become the producer until this process ends; None if another process holds the lock.
 
     Otherwise return why the file system gives no lock, "" if this producer has it.
     """
@@ -410,12 +410,12 @@ def begin(store: str, key: str, producer: ImageProducer, writer: str) -> str | N
         held = try_lock(f"{store}/{IMAGES}/{LOCKS}", f"{key}.lock")
         if held is None:
             return None
-        _held[key] = held
         try:
             _write(folder, key, producer, writer)
         except OSError:
-            _held.pop(key).release()
+            held.release()
             raise
+    _held.append(held)
     return held.lockless
 
 
@@ -426,15 +426,9 @@ def announce(store: str, key: str, producer: ImageProducer, writer: str) -> None
 
 
 def end(store: str, key: str) -> None:
-    """Release the producer's lock, if this process holds it."""
-    held = _held.pop(key, None)
-    if held is None:
-        return
-    try:
-        with opened_folder(store, LOCKS) as folder:
-            unlink_if_there(key + PRODUCER, folder)
-    finally:
-        held.release()
+    """Remove the record of the producer, who is about to release the lock."""
+    with opened_folder(store, LOCKS) as folder:
+        unlink_if_there(key + PRODUCER, folder)
 
 
 def forget_dead(store: str) -> None:

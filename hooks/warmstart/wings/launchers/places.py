@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from warmstart.errors import WarmstartError
 from warmstart.host import wire
-from warmstart.host.deadline import Deadline, after
+from warmstart.host.deadline import Deadline
 from warmstart.images.reference import Reference
 from warmstart.images.store.client import ImageStoreClient
 from warmstart.images.store.layout import IMAGES
@@ -21,7 +20,6 @@ Path = str
 SHARE = 4  # waiting for a launcher's lock may take one part in this many of the time left,
 LONGEST_S = 120.0  # but no more than this
 POLL_S = 0.25
-UNLOCK_S = 5.0
 
 
 class Launchers(NamedTuple):
@@ -44,17 +42,16 @@ class Launchers(NamedTuple):
             return
         there, name = self._at(store), stored.names_of(reference)[0]
         until = deadline.within(min(deadline.left() / SHARE, LONGEST_S))
-        problem = there.run(deadline, stored.try_lock, name)
-        if problem == stored.BUSY:
-            tell("waiting for the launcher that has the lock beside the image")
-        while problem == stored.BUSY and not until.expired():
+        is_told = False
+        while True:
+            with there.holding(deadline, stored.try_lock, name) as problem:
+                if problem != stored.BUSY or until.expired():
+                    yield f"another process holds {name}{stored.LOCK}" if problem == stored.BUSY else problem
+                    return
+            if not is_told:
+                tell("waiting for the launcher that has the lock beside the image")
+                is_told = True
             time.sleep(min(POLL_S, until.left()))
-            problem = there.run(deadline, stored.try_lock, name)
-        try:
-            yield f"another process holds {name}{stored.LOCK}" if problem == stored.BUSY else problem
-        finally:
-            with suppress(WarmstartError):
-                there.run(after(UNLOCK_S), stored.unlock, name)
 
     def show(self, reference: Reference, path: str, store: ImageStoreClient, deadline: Deadline) -> None:
         """Make links to an image under the launchers' names."""

@@ -25,7 +25,7 @@ BUSY = "busy"
 _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _SANITISED = str.maketrans(dict.fromkeys("/:@#", "_"))
 
-_held: dict[tuple[str, str], int] = {}
+_held: list[int] = []  # keeps locks until this process ends
 
 
 def names_of(reference: Reference) -> list[str]:
@@ -39,7 +39,10 @@ def names_of(reference: Reference) -> list[str]:
 
 
 def try_lock(directory: str, name: str) -> str:
-    """Take the launchers' lock of an image without waiting; return "", `BUSY`, or why there is none."""
+    """Take the launchers' lock of an image until this process ends, without waiting.
+
+    Returns "", `BUSY`, or why there is none. The file stays.
+    """
     try:
         with opened_dir(directory) as folder:
             fd = _open(name + LOCK, folder)
@@ -53,15 +56,8 @@ def try_lock(directory: str, name: str) -> str:
     if problem:
         os.close(fd)
         return problem
-    _held[directory, name] = fd
+    _held.append(fd)
     return ""
-
-
-def unlock(directory: str, name: str) -> None:
-    """Release the launchers' lock; the file stays."""
-    fd = _held.pop((directory, name), None)
-    if fd is not None:
-        os.close(fd)
 
 
 def _open(name: str, folder: int) -> int:

@@ -111,12 +111,8 @@ def copy_model(request: ModelRequest, session: Session, audit: Log, is_wanted: C
     shelf.make(policy, node)
     user = Identity(asker.user, asker.uid, request.gid)
     ours, theirs = socket.socketpair()
-    with (
-        ours,
-        theirs,
-        opened_dir(shelf.path_of(policy, node)) as fd,
-        ModelClient(user, request.model, theirs.fileno()) as client,
-    ):
+    client = ModelClient(user, request.model, theirs.fileno())
+    with ours, theirs, opened_dir(shelf.path_of(policy, node)) as fd:
         return _copy_files(request, _Here(fd, offered(policy), paths, audit, client, ours, is_wanted))
 
 

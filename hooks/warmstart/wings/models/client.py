@@ -13,10 +13,10 @@ from warmstart.caches.store.layout import is_sha256
 from warmstart.host.copying import seek
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import write_all
-from warmstart.host.identity import ROOT, Identity
+from warmstart.host.identity import ROOT, Identity, surrender
 from warmstart.host.space import give_back
 from warmstart.host.worker import Worker
-from warmstart.lean import TYPE_CHECKING, sha256
+from warmstart.lean import TYPE_CHECKING, partial, sha256
 from warmstart.policy.shared import is_below
 from warmstart.wings.models import look as looking
 from warmstart.wings.models.look import MOST_FILES, Look, ModelFile, ModelUnusable
@@ -24,7 +24,6 @@ from warmstart.wings.models.look import MOST_FILES, Look, ModelFile, ModelUnusab
 if TYPE_CHECKING:
     from socket import socket
 
-ROOMS = tuple(f"{__package__}.{module}:" for module in ("client", "look"))
 RECEIVE_S = 5.0  # what was sent is there
 LONGEST_S = 3600.0  # for one file: others wait meanwhile
 PACE_S = 60.0  # after which a file's pace tells whether that is enough
@@ -33,7 +32,7 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ModelClient:
-    """A model as its user sees it; `close` ends the process that looks."""
+    """A model as its user sees it."""
 
     def __init__(self, user: Identity, model: str, channel: int = -1) -> None:
         """Work with a user's rights on the model at a path; `opened` needs a `channel`, one end of a socketpair."""
@@ -41,13 +40,7 @@ class ModelClient:
         self._channel = channel
         groups = os.getgrouplist(user.name, user.gid)
         keep = (channel,) if channel >= 0 else ()
-        self._worker = Worker(user, f"the file system of {model}", rooms=ROOMS, keep=keep, groups=groups)
-
-    def __enter__(self) -> ModelClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._worker.close()
+        self._worker = Worker(user, f"the file system of {model}", keep, partial(surrender, groups=groups))
 
     def look(self, prefixes: tuple[str, ...], deadline: Deadline) -> Look:
         """Return the model as it is now. Raises `ModelUnusable`, or `WorkerSilent` where its file system hangs."""
@@ -90,9 +83,8 @@ def copy_in_child(source: int, target: int, size: int, rate: int) -> str:
     They go past the page cache; holes stay holes. Raises `OSError`, also for a file that is too slow or mostly holes,
     and `WorkerSilent`.
     """
-    rooms, files = (f"{__name__}:",), [fd for fd in (source, target) if fd >= 0]
-    with Worker(ROOT, "the file system of a model", rooms=rooms, keep=files) as worker:
-        return worker.run(after(LONGEST_S), _copy, source, target, size, rate)
+    worker = Worker(ROOT, "the file system of a model", tuple(fd for fd in (source, target) if fd >= 0))
+    return worker.run(after(LONGEST_S), _copy, source, target, size, rate)
 
 
 def _is_plain(path: str) -> bool:

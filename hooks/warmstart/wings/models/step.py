@@ -168,8 +168,8 @@ def _one(context: Context, asked: _Asked) -> _Found:
 
 def _shown_or_asked(context: Context, asked: _Asked) -> _Found:
     run, policy = context.run, context.policy
-    with ModelClient(Identity(run.user, run.uid, run.gid), asked.model) as client:
-        seen = client.look(offered(policy).prefixes, context.deadline)
+    client = ModelClient(Identity(run.user, run.uid, run.gid), asked.model)
+    seen = client.look(offered(policy).prefixes, context.deadline)
     if _listed(context, seen) > asked.left:
         return _Found(seen, False, TOO_MANY, _WHY[TOO_MANY])
     shared, unshared = shared_by(seen, asked.shared)

@@ -86,7 +86,7 @@ def _ask(reference: Reference, site: Site, deadline: Deadline) -> str:
         return PRESENT
     request = ImportRequest.of(query, site)
     here = requests.last_failure(site.paths, request.image)
-    for failure in (here, site.store.look(deadline, published.last_failure, query.lock)):
+    for failure in (here, site.store.run(deadline, published.last_failure, query.lock)):
         if failure is not None and failure.uid == -1 and 0 <= time.time() - failure.at < PAUSE_S:
             return FAILED
     return requests.submit(site.paths, request) or REQUESTED

@@ -1,6 +1,6 @@
 """Client for work that runs as SlurmUser on the controller, job spec files, and for queries through pyslurm.
 
-Each of the two runs in a process of its own: the shared file system may hang, and libslurm cannot be interrupted. Root
+Each operation runs in a process of its own: the shared file system may hang, and libslurm cannot be interrupted. Root
 queries as itself.
 """
 
@@ -17,27 +17,15 @@ from warmstart.slurm.facts import Access
 from warmstart.wings.specs import controller
 from warmstart.wings.specs.stored import Spec, SpecUnusable, as_json
 
-ROOMS = ("warmstart.wings.specs.controller:", "warmstart.wings.specs.pyslurm_lookup:")
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class SlurmClient:
-    """Operations on specs, which run as SlurmUser; `close` ends the worker."""
+    """Operations on specs, which run as SlurmUser."""
 
     def __init__(self, identity: Identity) -> None:
-        self._specs = Worker(identity, "the job's spec", rooms=ROOMS)
-
-    def __enter__(self) -> SlurmClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the worker."""
-        self._specs.close()
+        self._specs = Worker(identity, "the job's spec")
 
     def publish_spec(self, path: str, spec: Spec, deadline: Deadline) -> None:
         """Write a job's spec to `path` atomically. Raises `SpecUnusable` or `WorkerSilent`."""
@@ -66,8 +54,7 @@ def ask_pyslurm(
 
     Raises `OSError` if Slurm or pyslurm fails, and `WorkerSilent`.
     """
-    with Worker(identity, "pyslurm", rooms=ROOMS) as worker:
-        try:
-            return worker.run(deadline, function, access.libraries, access.slurm_conf, *args, **kwargs)
-        except WorkerBug as error:
-            raise OSError(errno.EIO, str(error)) from error
+    try:
+        return Worker(identity, "pyslurm").run(deadline, function, access.libraries, access.slurm_conf, *args, **kwargs)
+    except WorkerBug as error:
+        raise OSError(errno.EIO, str(error)) from error

@@ -123,9 +123,8 @@ def _work(
     if found is None:
         return
     path = path_of(found.directory, job.cluster, job.id)
-    with SlurmClient(_slurm_user(found.user, path)) as slurm:
-        libraries = installation.slurm_libraries
-        work(ControllerRun(job, current.policy, found, path, log, slurm, after(found.deadline), libraries))
+    slurm, libraries = SlurmClient(_slurm_user(found.user, path)), installation.slurm_libraries
+    work(ControllerRun(job, current.policy, found, path, log, slurm, after(found.deadline), libraries))
 
 
 def _slurm_user(user: Identity, path: str) -> Identity:

@@ -15,5 +15,5 @@ def informed(policy: Policy, job: Job, store: StoreClient, deadline: Deadline) -
     if found is None:
         return job
     path = stored.path_of(found.directory, job.cluster, job.id)
-    written = store.worker.look(deadline.within(found.deadline), stored.read, path, found.user.uid)
+    written = store.worker.run(deadline.within(found.deadline), stored.read, path, found.user.uid)
     return stored.informed(job, path, written)

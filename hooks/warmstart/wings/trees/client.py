@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 
 from warmstart.host.deadline import Deadline
-from warmstart.host.identity import Identity
+from warmstart.host.identity import Identity, surrender
 from warmstart.host.worker import Worker
-from warmstart.lean import TYPE_CHECKING, Sequence
+from warmstart.lean import TYPE_CHECKING, Sequence, partial
 from warmstart.policy.shared import is_below
 
 if TYPE_CHECKING:
@@ -20,26 +20,18 @@ if TYPE_CHECKING:
     from warmstart.wings.trees.stage import Stage
     from warmstart.wings.trees.walk import Bounds
 
-ROOMS = tuple(f"{__package__}.{module}:" for module in ("client", "current", "walk"))
 PIECE_S = 120.0  # for one piece of a walk
 
 
 class TreeClient:
-    """A tree as its user sees it; `close` ends the process that looks."""
+    """A tree as its user sees it."""
 
     def __init__(self, user: Identity, tree: str, records: int = -1) -> None:
         """Work with a user's rights on the tree at a path; `records` is an open file of root's, for those of `walk`."""
         self._tree = tree
         self._records = records
         groups = os.getgrouplist(user.name, user.gid)
-        keep = (records,) if records >= 0 else ()
-        self._worker = Worker(user, f"the file system of {tree}", rooms=ROOMS, keep=keep, groups=groups)
-
-    def __enter__(self) -> TreeClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._worker.close()
+        self._worker = Worker(user, f"the file system of {tree}", take=partial(surrender, groups=groups))
 
     def look(
         self, prefixes: tuple[str, ...], marker: str, deadline: Deadline, shared: Sequence[SharedPath] = ()
@@ -71,16 +63,23 @@ class TreeClient:
     def walk(
         self, path: str, bounds: Bounds, stage: Stage, deadline: Deadline, owners: list[int] | None = None
     ) -> None:
-        """Copy the tree at a path without links into a stage; `owners` as `walk.begin`.
+        """Copy the tree at a path without links into a stage; `owners` as `walk.walk`.
 
         Raises `TreeUnusable`, `TreeRefused`, `WorkerSilent`, and `OSError` if the stage's disk fails.
         """
         from warmstart.wings.trees import current, walk
 
-        self._worker.run(deadline.within(PIECE_S), walk.begin, path, bounds, owners)
-        is_whole = False
-        while not is_whole:
-            has_more = self._worker.run(deadline.within(PIECE_S), walk.more, self._records)
-            is_whole = stage.take(self._records)
-            if not has_more and not is_whole:
-                raise current.TreeUnusable(tree=self._tree, problem="the walk ended early")
+        go_on, taken = os.pipe()
+        worker = self._worker.keeping(self._records, go_on)
+        try:
+            with worker.stream(deadline, walk.walk, path, bounds, owners, self._records, go_on) as has_more:
+                is_whole = False
+                while not is_whole:
+                    may_go_on = has_more(deadline.within(PIECE_S))
+                    is_whole = stage.take(self._records)
+                    if not (may_go_on or is_whole):
+                        raise current.TreeUnusable(tree=self._tree, problem="the walk ended early")
+                    os.write(taken, b".")
+        finally:
+            os.close(go_on)
+            os.close(taken)

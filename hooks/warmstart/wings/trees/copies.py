@@ -89,7 +89,7 @@ def take_out(store: StoreClient, audit: Log, copy: TreeCopy, reason: str) -> Non
     has it packed anew.
     """
     where = Namespace(store.path, copy.scope, PROFILE, copy.namespace)
-    if store.run_in(_deadline(), gc.take_out, where, What([copy.bundle])).rows:
+    if store.worker.run(_deadline(), gc.take_out, where, store.writer, What([copy.bundle])).rows:
         about = {"profile": PROFILE, "namespace": copy.namespace, "scope": copy.scope, "bundle": copy.bundle}
         audit.emit(events.BUNDLE_REMOVED, **about, tree=copy.tree, reason=reason)
 

@@ -71,15 +71,14 @@ def pack_tree(request: TreeRequest, paths: NodePaths, policy: Policy, store: Sto
     clear(paths)
     records = os.open(directory(paths), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
-        with TreeClient(user, request.tree, records) as client:
-            work = _Pack(request, paths, policy, store, client, audit)
-            seen = work.look(deadline)
-            where = place_of(store.path, request.scope, facts_of(seen, request.shared))
-            with caches.locked_namespace(store, where, deadline.within(STORE_S)) as is_ours:
-                if not is_ours or work.is_published(where, deadline.within(STORE_S)):
-                    return None
-                time.sleep(min(max(seen.changed + QUIET_S - time.time(), 0.0), QUIET_S))
-                return work.publish(seen, deadline)
+        work = _Pack(request, paths, policy, store, TreeClient(user, request.tree, records), audit)
+        seen = work.look(deadline)
+        where = place_of(store.path, request.scope, facts_of(seen, request.shared))
+        with caches.locked_namespace(store, where, deadline.within(STORE_S)) as is_ours:
+            if not is_ours or work.is_published(where, deadline.within(STORE_S)):
+                return None
+            time.sleep(min(max(seen.changed + QUIET_S - time.time(), 0.0), QUIET_S))
+            return work.publish(seen, deadline)
     finally:
         os.close(records)
         clear(paths)

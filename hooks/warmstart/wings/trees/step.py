@@ -206,8 +206,8 @@ def _look(context: Context, options: Options) -> _Tree:
     user = Identity(context.run.user, context.run.uid, context.run.gid)
     policy, deadline = context.policy, context.deadline.within(LOOK_S)
     try:
-        with TreeClient(user, options.tree) as client:
-            seen = client.look(offered(policy).prefixes, options.marker, deadline, options.shared)
+        client = TreeClient(user, options.tree)
+        seen = client.look(offered(policy).prefixes, options.marker, deadline, options.shared)
     except WorkerSilent as error:
         raise TreeUnusable(tree=options.tree, problem=f"its file system: {error.fields['problem']}") from error
     home = home_of(seen.path, options.shared, options.scope)

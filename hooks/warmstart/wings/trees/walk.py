@@ -1,7 +1,7 @@
 """Read a tree with the rights of the user who asked for its copy, and hand it to root piece by piece.
 
-Runs as that user, in a worker: `begin`, then `more` until it returns False. Each call fills a file of root's with
-records, which `trees.stage` turns into files of root's own. Links are not followed, other mounts are neither entered
+Runs as that user, in a worker. `walk` fills a file of root's with records, again and again, which `trees.stage` turns
+into files of root's own. Links are not followed, other mounts are neither entered
 nor asked for anything: one may hang. What the user has no right to read is left out and named, and so is what a
 squashfs of ours cannot have of a file. A file or directory that changes while it is read, or that cannot be read now,
 ends the walk: the copy would be of no one moment. A tree that is copied for many is whole, or not copied (`_Sharing`),
@@ -37,7 +37,7 @@ from warmstart.host.untrusted import MOUNT, SPECIAL, UNREADABLE, TurnedAway, ope
 from warmstart.wings.trees.current import TreeUnusable
 
 PIECE = 1 << 20  # bytes of a file that one record has at most
-CHUNK = 64 << 20  # bytes after which `more` returns,
+CHUNK = 64 << 20  # bytes after which they are taken,
 CHUNK_S = 10.0  # or seconds, whichever comes first
 DEEPEST = 64  # directories
 MOST_NAMES = 255  # bytes of a name
@@ -72,14 +72,21 @@ class Bounds(NamedTuple):
     files: int  # names
 
 
-_walks: list[Iterator[bytes]] = []  # of this worker, which walks one tree
+def walk(tree: str, bounds: Bounds, owners: list[int] | None, out: int, go_on: int) -> Iterator[bool]:
+    """Fill the file `out` with records from its beginning, and yield whether there are more, again and again.
 
-
-def begin(tree: str, bounds: Bounds, owners: list[int] | None) -> None:
-    """Open a tree by its path without links. For a copy for many, `owners` are the uids whose files it may have.
-
-    Raises `TreeUnusable`, or `TreeRefused`.
+    What was taken of them is told by a byte in the pipe `go_on`. For a copy for many, `owners` are the uids whose files
+    the tree may have. Raises `TreeUnusable`, or `TreeRefused`.
     """
+    records, has_more = _records(tree, bounds, owners), True
+    while has_more:
+        has_more = _write(records, out)
+        yield has_more
+        os.read(go_on, 1)
+
+
+def _records(tree: str, bounds: Bounds, owners: list[int] | None) -> Iterator[bytes]:
+    """Open a tree by its path without links; return its records."""
     try:
         fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         if os.readlink(f"/proc/self/fd/{fd}") != tree:  # somebody has put a link on the way
@@ -89,18 +96,15 @@ def begin(tree: str, bounds: Bounds, owners: list[int] | None) -> None:
             sharing.check("", os.fstat(fd), fd)
     except OSError as error:
         raise TreeUnusable(tree=tree, problem=error.strerror or str(error)) from error
-    _walks[:] = [_Walk(tree, bounds, mount_id(fd), sharing).records(fd)]
+    return _Walk(tree, bounds, mount_id(fd), sharing).records(fd)
 
 
-def more(out: int) -> bool:
-    """Write the next records into the file `out`, from its beginning; return whether there are more.
-
-    Raises `TreeUnusable` or `TreeRefused`.
-    """
+def _write(records: Iterator[bytes], out: int) -> bool:
+    """Write the next records into the file `out`, from its beginning; return whether there are more."""
     os.lseek(out, 0, os.SEEK_SET)
     os.ftruncate(out, 0)
     written, began = 0, time.monotonic()
-    for record in _walks[0]:
+    for record in records:
         write_all(out, record)
         written += len(record)
         if written >= CHUNK or time.monotonic() - began > CHUNK_S:

@@ -48,7 +48,6 @@ class Providing(Act):
         with runs.job_lock(run.state, 7, after(1)):
             failure = release(context._replace(run=record, deadline=after(10)), None).failure
             wrong += [str(failure)] if failure else []
-        context.store.close()
         places = (run.state, context.paths.view, record.workspace)
         return wrong + [f"{place}/{name} is left" for place in places for name in os.listdir(place)]
 

@@ -8,15 +8,12 @@ from pathlib import Path
 from warmstart.host.identity import Identity
 from warmstart.host.worker import Worker
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.store.client import OWNERS_ROOMS
 from warmstart.wings.launchers.places import Launchers
-
-ROOMS = (*OWNERS_ROOMS, "warmstart.wings.launchers.stored:")
 
 
 def client(owner: Identity, store: Path) -> ImageStoreClient:
     """Return a client of a store whose owner may run the wing's functions, too."""
-    return ImageStoreClient(Worker(owner, rooms=ROOMS), str(store))
+    return ImageStoreClient(Worker(owner), str(store))
 
 
 def launchers(directory: Path, *, lock: bool = False) -> Callable[[], tuple[Launchers]]:

@@ -94,14 +94,14 @@ class TreeSite(Node):
 
     def rows(self, user: Identity | None = None) -> list[Row]:
         """Return the copies of a user's trees that jobs are shown."""
-        with self.client() as store:
-            known = store.run(after(20), layout.namespaces, scope_of(user or self.user))
-            return [
-                row
-                for where in known
-                if where.profile == PROFILE
-                for row in store.worker.run(after(20), generations.read, where).rows
-            ]
+        store = self.client()
+        known = store.run(after(20), layout.namespaces, scope_of(user or self.user))
+        return [
+            row
+            for where in known
+            if where.profile == PROFILE
+            for row in store.worker.run(after(20), generations.read, where).rows
+        ]
 
     def bundles(self, user: Identity | None = None) -> list[str]:
         return [row.sha256 for row in self.rows(user)]

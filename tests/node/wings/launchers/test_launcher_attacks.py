@@ -52,14 +52,12 @@ def launchers(shared: Store) -> Path:
 
 
 @pytest.fixture
-def site(place: Place, shared: Store) -> Iterator[Site]:
+def site(place: Place, shared: Store) -> Site:
     """Return node n1's view of an empty store; the policy locks in the launchers' directory."""
     importer = partial(Ready, place.identity(IMPORT), str(place.base / "ready.sqsh"))
     places = values.launchers(shared.path / "launchers", lock=True)
     made = place.site(shared.path / "store", importer=importer, places=places)
-    made = made._replace(store=values.client(place.identity(STORE), shared.path / "store"))
-    with made.store:
-        yield made
+    return made._replace(store=values.client(place.identity(STORE), shared.path / "store"))
 
 
 def left(place: Place, launchers: Path, owner: str) -> Path:

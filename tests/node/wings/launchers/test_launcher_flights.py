@@ -61,8 +61,7 @@ def site_of(place: Place, store: Path, directory: Path, number: int) -> Site:
 
 def obtain(site: Site, place: Place, name: str) -> dict[str, Any]:
     """Obtain the image, one of many that want it. Return how, and its path."""
-    with site.store:
-        found = making.obtain(place.image(name), site, after(90))
+    found = making.obtain(place.image(name), site, after(90))
     return {"how": found.how, "path": found.path}
 
 

@@ -25,7 +25,7 @@ from warmstart.run.state import CLAIMED
 from warmstart.step_image import StepImage
 from warmstart.steps import unpack as core_step
 from warmstart.steps.contract import Context, Outcome
-from warmstart.store.client import StoreClient, rooms_of
+from warmstart.store.client import StoreClient
 from warmstart.wings.ready_roots import clones, step, step_image, trial
 from warmstart.wings.ready_roots import unpack as unpack_part
 from warmstart.wings.ready_roots.settings import OWN
@@ -54,7 +54,7 @@ def context() -> Iterator[Context]:
     os.makedirs(record.directory, mode=0o711)
     os.makedirs(f"{made.paths.state}/7", mode=0o700, exist_ok=True)
     runs.save(made.paths.state, record)
-    store = StoreClient(policy.store_user, policy.paths.store, "n1-0a1b2c3d", rooms_of(policy))
+    store = StoreClient(policy.store_user, policy.paths.store, "n1-0a1b2c3d")
     context = made._replace(policy=policy, run=record, store=store)
     unpack(context, first(context), "tree")
     try:

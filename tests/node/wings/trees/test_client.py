@@ -32,11 +32,10 @@ def copied(tree: Path, to: Path, owners: list[int] | None = None) -> Staged:
     to.mkdir(mode=0o700)
     with (
         tempfile.TemporaryFile() as records,
-        TreeClient(USER, str(tree), records.fileno()) as client,
         opened_dir(str(to)) as fd,
         Stage(fd, str(tree), bounds) as stage,
     ):
-        client.walk(str(tree), bounds, stage, after(30), owners)
+        TreeClient(USER, str(tree), records.fileno()).walk(str(tree), bounds, stage, after(30), owners)
         return stage.result()
 
 
@@ -75,34 +74,36 @@ def test_a_group_that_the_node_does_not_know_is_named(tree: Path, tmp_path: Path
     staged = copied(tree, tmp_path / "copy")
     assert sorted(staged.examples) == [(name, f"unreadable; {why}") for name in ("own/secret", "private")]
     (tree / "pyvenv.cfg").touch()
-    with TreeClient(USER, str(tree)) as client:
-        with pytest.raises(TreeUnusable, match=f"it has no private/file; {why}"):
-            client.look((str(tree.parent),), "private/file", after(30))
-        with pytest.raises(TreeUnusable, match=r"it has no own/private$"):
-            client.look((str(tree.parent),), "own/private", after(30))
+    client = TreeClient(USER, str(tree))
+    with pytest.raises(TreeUnusable, match=f"it has no private/file; {why}"):
+        client.look((str(tree.parent),), "private/file", after(30))
+    with pytest.raises(TreeUnusable, match=r"it has no own/private$"):
+        client.look((str(tree.parent),), "own/private", after(30))
 
 
 def test_what_the_user_cannot_read_is_not_looked_at(tree: Path) -> None:
     (tree / "pyvenv.cfg").touch()
     prefixes = (str(tree.parent),)
-    with TreeClient(USER, str(tree)) as client:
-        packages = tree / "lib" / "python3.12" / "site-packages"
-        packages.mkdir(parents=True)
-        tree.joinpath("lib", "python3.12").chmod(0o700)
-        unreadable = client.look(prefixes, "", after(30))
-        tree.joinpath("lib", "python3.12").chmod(0o755)
-        assert client.look(prefixes, "", after(30)).stamp != unreadable.stamp
+    client = TreeClient(USER, str(tree))
+    packages = tree / "lib" / "python3.12" / "site-packages"
+    packages.mkdir(parents=True)
+    tree.joinpath("lib", "python3.12").chmod(0o700)
+    unreadable = client.look(prefixes, "", after(30))
+    tree.joinpath("lib", "python3.12").chmod(0o755)
+    assert client.look(prefixes, "", after(30)).stamp != unreadable.stamp
 
 
 @pytest.mark.threat(50)
 def test_the_process_that_reads_cannot_be_traced(tree: Path) -> None:
     """It is the user's, all ids; what is the user's in /proc is root's."""
-    with TreeClient(USER, str(tree)) as client:
-        (tree / "pyvenv.cfg").write_text("")
-        client.look((str(tree.parent),), "", after(10))
-        pid = client._worker._pid
+    with TreeClient(USER, str(tree))._worker.begin(after(10), own_pid) as answer:
+        pid = answer(after(10))
         assert "Uid:\t64201\t64201\t64201\t64201" in Path(f"/proc/{pid}/status").read_text()
         assert os.stat(f"/proc/{pid}/mem").st_uid == 0
+
+
+def own_pid() -> int:
+    return os.getpid()
 
 
 @pytest.mark.threat(51)
@@ -112,15 +113,15 @@ def test_what_root_owns_is_a_tree_only_if_a_rule_says_so(tree: Path) -> None:
     os.chown(tree, 0, 0)
     below = str(tree.parent)
     owned = SharedPath(f"{below}/*", (User("root", 0),), "site", "everyone")
-    with TreeClient(USER, str(tree)) as client:
-        for shared in (
-            (),
-            (owned._replace(owners=(User("ws-other", OTHER),)),),
-            (owned._replace(path=f"{below}/*/*"),),
-        ):
-            with pytest.raises(TreeUnusable, match="belongs to root"):
-                client.look((below,), "", after(10), shared)
-        assert client.look((below,), "", after(10), (owned,)).owner == 0
+    client = TreeClient(USER, str(tree))
+    for shared in (
+        (),
+        (owned._replace(owners=(User("ws-other", OTHER),)),),
+        (owned._replace(path=f"{below}/*/*"),),
+    ):
+        with pytest.raises(TreeUnusable, match="belongs to root"):
+            client.look((below,), "", after(10), shared)
+    assert client.look((below,), "", after(10), (owned,)).owner == 0
 
 
 @pytest.fixture

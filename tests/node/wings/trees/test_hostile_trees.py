@@ -20,12 +20,9 @@ from tests.lib import mounts, odd_files
 from tests.lib.processes import wait_until
 from tests.lib.wings.trees.sites import ALICE, BOB, TreeSite, a_tree_site
 from warmstart.host import process, space
-from warmstart.host.deadline import Deadline
 from warmstart.wings.trees import client, packing, requests
-from warmstart.wings.trees.client import TreeClient
 from warmstart.wings.trees.offered import directory
 from warmstart.wings.trees.stage import Stage
-from warmstart.wings.trees.walk import Bounds
 
 pytestmark = [pytest.mark.threat(50), pytest.mark.usefixtures("capable_host")]
 
@@ -249,16 +246,15 @@ def test_a_user_who_stops_or_kills_the_process_that_reads(
 ) -> None:
     """The user may: it has the user's uid. It costs this user's copy."""
     tree = site.tree("hostile")
-    real = TreeClient.walk
+    real = Stage.take
 
-    def walking(  # noqa: PLR0917 - the real one's
-        client: TreeClient, path: str, bounds: Bounds, stage: Stage, deadline: Deadline, owners: list[int] | None = None
-    ) -> None:
-        if path == str(tree):
-            subprocess.run(["setpriv", *AS_ALICE, "/bin/kill", f"-{signal}", str(client._worker._pid)], check=True)
-        real(client, path, bounds, stage, deadline, owners)
+    def taking(stage: Stage, records: int) -> bool:
+        (child,) = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        subprocess.run(["setpriv", *AS_ALICE, "/bin/kill", f"-{signal}", child], check=True)
+        real(stage, records)
+        return False
 
-    monkeypatch.setattr(TreeClient, "walk", walking)
+    monkeypatch.setattr(Stage, "take", taking)
     code, reason = packed(site, tree)
     assert (code, words in str(reason)) == ("store-unresponsive", True)
 

@@ -86,15 +86,15 @@ class Environment:
         """Copy it for many; return the names in the copy."""
         copy, bounds = self.base / "copy", Bounds(1 << 30, 1000)
         copy.mkdir()
-        walk.begin(str(self.path), bounds, [os.getuid()])
         with (
             tempfile.TemporaryFile(buffering=0) as records,
+            open(os.devnull, "rb") as go_on,
             opened_dir(str(copy)) as fd,
             Stage(fd, str(self.path), bounds) as stage,
         ):
-            while walk.more(records.fileno()):
-                stage.take(records.fileno())
-            assert stage.take(records.fileno())
+            out = records.fileno()
+            for has_more in walk.walk(str(self.path), bounds, [os.getuid()], out, go_on.fileno()):
+                assert stage.take(out) != has_more
             assert stage.result().left_out == 0
         return {str(path.relative_to(copy)) for path in copy.rglob("*")}
 

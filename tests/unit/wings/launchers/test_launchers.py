@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -17,12 +15,11 @@ from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.images.reference import parse
 from warmstart.images.store.client import ImageStoreClient
-from warmstart.maintenance.store import StoreMaintenance
+from warmstart.maintenance.store import locked
 from warmstart.policy.document import PolicyInvalid
 from warmstart.policy.keys import Wing
 from warmstart.session import open_session
-from warmstart.store.client import StoreClient
-from warmstart.wings.launchers import places, stored
+from warmstart.wings.launchers import places
 from warmstart.wings.launchers.places import KEY, Launchers
 
 REFERENCE = parse("reg.io/a:1")
@@ -36,11 +33,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[ImageStoreClient]:
+def store(tmp_path: Path) -> ImageStoreClient:
     """Give the client of an empty store of whoever runs the test."""
     (tmp_path / "store" / "images").mkdir(parents=True)
-    with client(Identity("me", os.getuid(), os.getgid()), tmp_path / "store") as made:
-        yield made
+    return client(Identity("me", os.getuid(), os.getgid()), tmp_path / "store")
 
 
 def taken(lock: Path) -> bool:
@@ -90,19 +86,6 @@ def test_links_come_and_go(folder: Path, store: ImageStoreClient) -> None:
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("used", [True, False])
-def test_their_functions_run_as_the_stores_owner_where_the_policy_uses_them(
-    compiled_of: Compile, tmp_path: Path, used: bool
-) -> None:
-    policy = compiled_of(MINIMAL + ("launchers: {directory: /images}\n" if used else ""))
-    policy = policy._replace(store_user=Identity("me", os.getuid(), os.getgid()))
-    refused: AbstractContextManager[object] = (
-        nullcontext() if used else pytest.raises(ValueError, match="may not run as me")
-    )
-    with StoreClient.of(policy, "") as made, refused:
-        assert made.worker.run(after(30), stored.forget, str(tmp_path), "/images") == 0
-
-
 def test_the_policy_says_where_they_are(compiled_of: Compile) -> None:
     """Imports of sites that name no directory do not load them."""
     policy = compiled_of(f"{MINIMAL}launchers: {{directory: /images, lock: true}}\n")
@@ -131,6 +114,6 @@ def test_maintenance_removes_links_that_a_killed_eviction_left(node: Node, folde
     node.write(node.policy._replace(own=own, wings=(Wing("launchers", used=True, step="", early=False, end=""),)))
     (folder / "gone.sqsh").symlink_to(f"{node.store}/images/gone.sqsh")
     (folder / "theirs.sqsh").symlink_to("/nowhere/gone.sqsh")
-    with open_session(node.installation, "maintain", "n1") as session:
-        assert StoreMaintenance(session).all().failed == 0
+    with open_session(node.installation, "maintain", "n1") as session, locked(session) as work:
+        assert work.all().failed == 0
     assert [path.name for path in folder.iterdir()] == ["theirs.sqsh"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,13 +107,10 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
     """Give nodes of a host on which nobody listens."""
     monkeypatch.setattr(ports, "is_free", lambda port: port > 0)
-    made = Nodes(tmp_path)
-    yield made
-    for context in made.opened:
-        context.store.close()
+    return Nodes(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,8 @@ def publish(kept: Node, age_s: float) -> None:
     query = ImageQuery(parse(IMAGE), kind, layout.key_of(parse(IMAGE).canonical()), "", 0.0)
     (kept.store / "images").mkdir(exist_ok=True)
     (kept.store / "images" / f"{layout.image_name(DIGEST, kind)}.sqsh").write_bytes(image())
-    with ImageStoreClient.of(kept.policy.store_user, kept.policy.paths.store) as store:
-        store.run(after(60), published.point, query.key, DIGEST, time.time() - age_s, "test")
+    store = ImageStoreClient.of(kept.policy.store_user, kept.policy.paths.store)
+    store.run(after(60), published.point, query.key, DIGEST, time.time() - age_s, "test")
 
 
 def test_private_images_come_from_their_own_store(kept: Node) -> None:

@@ -29,9 +29,9 @@ def test_a_spec_is_read_as_the_stores_owner(node: Node) -> None:
     wings = (Wing("specs", used=True, step="", early=False, end="", informs="specs.informs"),)
     policy = node.policy._replace(own=own, wings=wings)
     job = a_job(cluster="c1", uid=os.getuid())
-    with StoreClient.of(policy, "n1-test") as store:
-        informed = informs.informed(policy, job, store, after(60))
-        assert (informed.job_name, informed.array) == ("nightly", "7_3")
-        assert informs.informed(policy._replace(own={}), job, store, after(60)) == job
-        with pytest.raises(SpecUnusable, match="is of run 0 of the job, and this is run 1"):
-            informs.informed(policy, job._replace(restarts=1), store, after(60))
+    store = StoreClient.of(policy, "n1-test")
+    informed = informs.informed(policy, job, store, after(60))
+    assert (informed.job_name, informed.array) == ("nightly", "7_3")
+    assert informs.informed(policy._replace(own={}), job, store, after(60)) == job
+    with pytest.raises(SpecUnusable, match="is of run 0 of the job, and this is run 1"):
+        informs.informed(policy, job._replace(restarts=1), store, after(60))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lib.runs import a_job
-from warmstart.errors import StoreError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity
 from warmstart.job import Job
@@ -75,8 +73,8 @@ def refusal(specs: Path, job: Job = JOB, owner: int | None = None) -> str:
 def test_a_good_spec_tells_what_slurmd_does_not(specs: Path) -> None:
     write(specs, a_spec())
     path = stored.path_of(str(specs), JOB.cluster, JOB.id)
-    with StoreClient(ME, str(specs), "n1-test", ("warmstart.wings.specs.stored:",)) as store:
-        job = stored.informed(JOB, path, store.worker.look(after(60), stored.read, path, os.geteuid()))
+    store = StoreClient(ME, str(specs), "n1-test")
+    job = stored.informed(JOB, path, store.worker.run(after(60), stored.read, path, os.geteuid()))
     assert job == JOB._replace(qos="high", job_name="nightly", array="6_1")
 
 
@@ -180,15 +178,6 @@ def test_a_directory_that_a_link_leads_to_is_not_the_one(specs: Path) -> None:
 @pytest.mark.parametrize("cluster", ["", "../c1", "c1/x", "c.1"])
 def test_a_cluster_s_name_can_not_lead_elsewhere(specs: Path, cluster: str) -> None:
     assert "is not the name of a cluster" in refusal(specs, JOB._replace(cluster=cluster))
-
-
-def test_a_dead_file_system_costs_the_deadline_and_no_more(specs: Path) -> None:
-    path = stored.path_of(str(specs), JOB.cluster, JOB.id)
-    with StoreClient(ME, str(specs), "n1-test", ("warmstart.wings.specs.stored:",)) as store:
-        store.worker._start()
-        os.kill(store.worker._pid, signal.SIGSTOP)
-        with pytest.raises(StoreError, match="no answer before the deadline"):
-            store.worker.look(after(0.05), stored.read, path, os.geteuid())
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(

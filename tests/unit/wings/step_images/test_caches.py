@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,12 +33,10 @@ from warmstart.wings.step_images.caches import MOST
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Give a run on a node that mounts nothing."""
     monkeypatch.setattr(view, "allow_reading", lambda *_: None)
-    made = Run(tmp_path)
-    yield made
-    made.context.store.close()
+    return Run(tmp_path)
 
 
 def test_an_image_has_its_caches_once(run: Run) -> None:
@@ -227,14 +225,11 @@ def test_what_steps_would_not_see_is_undone(run: Run, monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Run]]:
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Run]:
     """Give a run on three nodes, which show the same of DeepGEMM."""
     monkeypatch.setattr(view, "allow_reading", lambda *_: None)
     monkeypatch.setattr(vote, "PROPOSAL_S", 0.5)
-    made = {node: Run(tmp_path, node, "n[1-3]", "deepgemm") for node in ("n1", "n2", "n3")}
-    yield made
-    for run in made.values():
-        run.context.store.close()
+    return {node: Run(tmp_path, node, "n[1-3]", "deepgemm") for node in ("n1", "n2", "n3")}
 
 
 def asked(job: dict[str, Run], *nodes: str, on: str) -> dict[str, str]:

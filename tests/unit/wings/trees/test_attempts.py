@@ -161,7 +161,8 @@ def test_one_node_packs_a_tree(node: TreeSite) -> None:
     seen = current.look(str(tree), [str(node.trees)], "", [])
     where = place.place_of(str(node.store), SCOPE, place.facts_of(seen, None))
     assert node.ask(tree)
-    with node.client() as store, client.locked_namespace(store, where, after(60)) as is_ours:
+    store = node.client()
+    with client.locked_namespace(store, where, after(60)) as is_ours:
         assert is_ours  # as another node has it
         node.pack()
     assert node.events("tree.packed") == []

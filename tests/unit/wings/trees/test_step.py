@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
 
@@ -87,10 +86,8 @@ class Shown:
 
 
 @pytest.fixture
-def site(node: TreeSite, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
-    made = Shown(node, monkeypatch)
-    yield made
-    made.context.store.close()
+def site(node: TreeSite, monkeypatch: pytest.MonkeyPatch) -> Shown:
+    return Shown(node, monkeypatch)
 
 
 def test_without_a_copy_one_is_asked_for(site: Shown) -> None:
@@ -179,7 +176,6 @@ def test_runtimes_are_told_of_the_tree(node: TreeSite, monkeypatch: pytest.Monke
     site.publish()
     copy = f"{site.context.run.directory}/mounted/tree/tree"
     assert told("containers") == told("spank") == (False, named(copy))
-    site.context.store.close()
 
 
 def test_a_copy_that_does_not_come_in_time_is_not_shown(site: Shown, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,15 +24,13 @@ MANY = Bounds(1 << 30, 1000)
 def copied(tree: Path, to: Path, bounds: Bounds = MANY, owners: list[int] | None = None) -> Staged:
     """Copy a tree as `TreeClient.walk` does."""
     to.mkdir()
-    walk.begin(str(tree), bounds, owners)
     with (
         tempfile.TemporaryFile(buffering=0) as records,
+        open(os.devnull, "rb") as go_on,
         opened_dir(str(to)) as fd,
         Stage(fd, str(tree), bounds) as stage,
     ):
-        has_more = True
-        while has_more:
-            has_more = walk.more(records.fileno())
+        for has_more in walk.walk(str(tree), bounds, owners, records.fileno(), go_on.fileno()):
             assert stage.take(records.fileno()) is not has_more
         return stage.result()
 
@@ -253,8 +251,8 @@ def test_links_that_lead_out_of_a_tree_are_told(tree: Path, tmp_path: Path) -> N
 def test_a_link_on_the_way_leads_to_no_other_tree(open_tree: Path, tmp_path: Path) -> None:
     (tmp_path / "way").symlink_to(tmp_path)
     with pytest.raises(TreeUnusable, match="has become another's"):
-        walk.begin(str(tmp_path / "way" / "tree"), MANY, None)
-    walk.begin(str(open_tree), MANY, None)
+        copied(tmp_path / "way" / "tree", tmp_path / "refused")
+    copied(open_tree, tmp_path / "copy")
 
 
 def name(text: bytes) -> bytes:
