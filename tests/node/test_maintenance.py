@@ -265,7 +265,7 @@ def test_the_store_is_maintained_by_one_host(node: Host) -> None:
         (directory / name).write_bytes(b"half")
     assert node.json("maintain", "--store")["swept"] == 0
     real = time.time
-    time.time = lambda: real() + 100_000
+    time.time = lambda: real() + 300_000
     try:
         assert node.json("maintain", "--store")["swept"] == 2
     finally:

@@ -33,7 +33,7 @@ PROGRAMS = (
     "share/warmstart/site.yaml",
 )
 HOOKS = ("epilog", "job-container", "prolog")  # what slurm.conf and job_container.conf name
-KEPT = ("etc/warmstart/policy.yaml", "var/lib/warmstart/policy.json", "var/lib/warmstart/n1/spool/one/bundle.sqsh")
+KEPT = ("etc/warmstart/policy.yaml", "var/lib/warmstart/policy.json", "var/lib/warmstart/n1/maintained")
 
 
 @pytest.fixture

@@ -26,8 +26,7 @@ from warmstart.caches.store.gc import Bundle
 from warmstart.ending.waiting import ENDINGS
 from warmstart.host import files, trusted, wire
 from warmstart.images.store import eviction
-from warmstart.images.store.client import ImageStoreClient
-from warmstart.maintenance.store import STORE_STEP, survey
+from warmstart.maintenance.store import STORE_STEP, image_stores, survey
 from warmstart.paths import Installation
 from warmstart.policy.current import CurrentPolicy
 from warmstart.queue import Queue
@@ -74,11 +73,11 @@ def write_store(session: Session) -> None:
     directory = session.policy.paths.metrics
     if directory is None:
         return
-    shared = ImageStoreClient(session.store.worker, session.store.path)
-    stores = [shared.at(path) for path in shared.run(session.store_deadline(), eviction.stores)]
     lease = session.policy.images.keep.lease
     images = [
-        image.bytes for store in stores for image in store.run(session.store_deadline(), eviction.inventory, lease)
+        image.bytes
+        for store in image_stores(session)
+        for image in store.run(session.store_deadline(), eviction.inventory, lease)
     ]
     bundles = survey(session.store, partial(session.failed, STORE_STEP))
     name = "warmstart_store_maintenance_last_success_timestamp_seconds"

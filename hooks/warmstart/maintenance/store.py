@@ -7,10 +7,12 @@ audited and the other namespaces are still done.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from warmstart import wing
 from warmstart.audit import events
@@ -30,6 +32,9 @@ from warmstart.seed.overlay import OverlayUnavailable
 from warmstart.session import MaintenanceBusy, Session, store_deadline
 from warmstart.store import reports
 from warmstart.store.client import StoreClient
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 STORE_STEP = "store"  # in the audit
 BUNDLE_SECONDS = 900.0  # for reading, packing and writing one bundle
@@ -54,13 +59,8 @@ def namespaces(store: StoreClient, failed: Callable[[WarmstartError], None]) -> 
 
     A scope is listed when its turn comes, under a deadline of its own: a store may have tens of thousands of them.
     """
-    for scope in store.run(store_deadline(), layout.scopes):
-        try:
-            listed = store.run(store_deadline(), layout.namespaces, scope)
-        except WarmstartError as error:
-            failed(error)
-        else:
-            yield from listed
+    scopes = store.run(store_deadline(), layout.scopes)
+    yield from _listed(scopes, lambda scope: store.run(store_deadline(), layout.namespaces, scope), failed)
 
 
 def survey(store: StoreClient, failed: Callable[[WarmstartError], None]) -> Iterator[Bundle]:
@@ -69,13 +69,24 @@ def survey(store: StoreClient, failed: Callable[[WarmstartError], None]) -> Iter
     Each namespace is read when its turn comes, under a deadline of its own, and not kept: a store may have a hundred
     thousand bundles. `failed` gets the error of each scope and namespace that is left out.
     """
-    for where in namespaces(store, failed):
+    wheres = namespaces(store, failed)
+    yield from _listed(wheres, lambda where: store.worker.run(store_deadline(), gc.survey, where), failed)
+
+
+def _listed(things: Iterable[T], ask: Callable[[T], list[R]], failed: Callable[[WarmstartError], None]) -> Iterator[R]:
+    for thing in things:
         try:
-            found = store.worker.run(store_deadline(), gc.survey, where)
+            found = ask(thing)
         except WarmstartError as error:
             failed(error)
         else:
             yield from found
+
+
+def image_stores(session: Session) -> list[ImageStoreClient]:
+    """Return the shared store of images and each private one."""
+    shared = ImageStoreClient(session.store.worker, session.store.path)
+    return [shared.at(path) for path in shared.run(session.store_deadline(), eviction.stores)]
 
 
 def bundle_deadline() -> Deadline:
@@ -103,7 +114,8 @@ class StoreMaintenance:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.report = StoreReport()
+        self._failed = partial(session.failed, STORE_STEP)
+        self._counts = Counter[str]()
 
     def namespaces(self) -> Iterator[Namespace]:
         """Yield the store's namespaces, without those of scopes that fail."""
@@ -113,37 +125,52 @@ class StoreMaintenance:
         """Yield the store's bundles scope by scope, without those of namespaces that fail."""
         return survey(self._session.store, self._failed)
 
+    @property
+    def report(self) -> StoreReport:
+        """What was done so far."""
+        return StoreReport(**self._counts, failed=len(self._session.failures))
+
     def all(self) -> StoreReport:
         """Run every part; check only the bundles that are due today."""
-        session, store = self._session, self._session.store
+        session, store, now = self._session, self._session.store, time.time()
         with self.isolated():
-            self._swept(None, store.run(session.store_deadline(), gc.sweep_top, time.time()))
-        for run in store.run(session.store_deadline(), ending.due, time.time()):
-            with self.isolated():
-                united = store.run(bundle_deadline(), ending.unite, store.writer, run, time.time())
-                tell_united(session.audit, run, united)
-                self._count(united=1)
+            self._swept(None, store.run(session.store_deadline(), gc.sweep_top, now))
+        self._each(store.run(session.store_deadline(), ending.due, now), self._unite)
         compacts = True
         for where in self.namespaces():
             with self.isolated():
                 compacts = compacts and self.compact(where, FEWEST)
         self.collect_garbage()
-        now, deadline = time.time(), after(CHECKS_SECONDS)
+        deadline = after(CHECKS_SECONDS)
         self.check(bundle for bundle in self.bundles() if not deadline.expired() and gc.is_due(bundle.bundle, now))
-        for where in self.namespaces():
-            with self.isolated():
-                self.sweep(where)
-        for scope in store.run(session.store_deadline(), layout.scopes):
-            with self.isolated():
-                store.run(session.store_deadline(), quota.correct, scope)
+        self._each(self.namespaces(), self.sweep)
+        self._each(
+            store.run(session.store_deadline(), layout.scopes),
+            lambda scope: store.run(session.store_deadline(), quota.correct, scope),
+        )
         self.maintain_images()
         with self.isolated():
             self._remove_reports()
-        for module in wing.with_part("store_maintenance"):
-            with self.isolated():
-                wing.load(module).maintain(session)
+        self._each(wing.with_part("store_maintenance"), lambda module: wing.load(module).maintain(session))
         store.run(session.store_deadline(), gc.record_maintained)
         return self.report
+
+    def isolated(self) -> AbstractContextManager[None]:
+        """Audit and count what a `with` block raises, so that the next part is done."""
+        return self._session.isolated("the store", STORE_STEP)
+
+    def _each(self, things: Iterable[T], act: Callable[[T], object]) -> None:
+        """Do something for each thing, also after one for which it fails."""
+        for thing in things:
+            with self.isolated():
+                act(thing)
+
+    def _unite(self, run: str) -> None:
+        """Publish what nodes of a run have ready of which not all have ended."""
+        session = self._session
+        united = session.store.run(bundle_deadline(), ending.unite, session.store.writer, run, time.time())
+        tell_united(session.audit, run, united)
+        self._counts["united"] += 1
 
     def compact(self, where: Namespace, fewest: int) -> bool:
         """Make one bundle of several of a user's; return whether this host can."""
@@ -166,7 +193,7 @@ class StoreMaintenance:
             names, replaces = sum(map(len, merger.names)), [row.sha256 for row in merger.rows]
             about = {**labels(where), "bundle": made.sha256, "replaces": replaces, "entries": names}
             self._session.audit.emit(events.BUNDLE_COMPACTED, **about)
-            self._count(compacted=1)
+            self._counts["compacted"] += 1
 
     def collect_garbage(self) -> None:
         """Remove the bundles that the policy's `maintenance` section lets expire; one scope after the other."""
@@ -187,7 +214,7 @@ class StoreMaintenance:
                 problem = self._session.store.worker.run(
                     bundle_deadline(), gc.damage, where, bundle.bundle, bundle.size
                 )
-                self._count(verified=1)
+                self._counts["verified"] += 1
                 if problem:
                     damaged[bundle.bundle] = problem
                     self.remove(where, problem, What([bundle.bundle]), events.BUNDLE_DAMAGED)
@@ -205,7 +232,7 @@ class StoreMaintenance:
         if out.entries:
             about = {"entries": what.entries[:20], "number": out.entries}
             session.audit.emit(events.ENTRIES_REMOVED, **labels(where), **about, reason=reason)
-        self._count(removed=len(out.rows))
+        self._counts["removed"] += len(out.rows)
         return out
 
     def sweep(self, where: Namespace) -> None:
@@ -221,16 +248,13 @@ class StoreMaintenance:
         if names:
             of = {"scope": where.scope, "namespace": where.name} if where else {}
             self._session.audit.emit(events.STORE_SWEPT, **of, names=names[:20])
-        self._count(swept=len(names))
+        self._counts["swept"] += len(names)
 
     def maintain_images(self) -> None:
         """Do what is to be done in the shared store of images and in each private one."""
-        shared = ImageStoreClient(self._session.store.worker, self._session.store.path)
-        stores = [shared.at(path) for path in shared.run(self._session.store_deadline(), eviction.stores)]
-        for part in (self._evict_images, self._record_images):
-            for store in stores:
-                with self.isolated():
-                    part(store)
+        stores = image_stores(self._session)
+        self._each(stores, self._evict_images)
+        self._each(stores, self._record_images)
 
     def _evict_images(self, store: ImageStoreClient) -> None:
         """Evict images down to the policy's watermarks, and remove files of producers that died."""
@@ -238,33 +262,18 @@ class StoreMaintenance:
         gone = store.run(deadline, eviction.make_room, 0, rules.keep, NOBODY)
         for name in gone:
             self._session.audit.emit(events.IMAGE_EVICTED, name=name, reason="above images.keep.high")
-        self._count(evicted=len(gone))
+        self._counts["evicted"] += len(gone)
 
     def _record_images(self, store: ImageStoreClient) -> None:
         """Write down the hashes of images whose producers died before they did."""
-        for name in store.run(self._session.store_deadline(), published.unrecorded):
-            with self.isolated():
-                # A damaged one is found, and replaced, by the next job that wants it.
-                store.run(bundle_deadline(), published.check_bytes, name, "maintenance")
+        # A damaged one is found, and replaced, by the next job that wants it.
+        self._each(
+            store.run(self._session.store_deadline(), published.unrecorded),
+            lambda name: store.run(bundle_deadline(), published.check_bytes, name, "maintenance"),
+        )
 
     def _remove_reports(self) -> None:
         """Remove reports for jobs' users that are too old; all of them where none are written."""
         session = self._session
         before = time.time() - (session.policy.maintenance.reports or 0)
-        self._count(swept=session.store.run(session.store_deadline(), reports.remove_before, before))
-
-    @contextmanager
-    def isolated(self) -> Iterator[None]:
-        """Audit and count what a `with` block raises, so that the next part is done."""
-        try:
-            yield
-        except WarmstartError as error:
-            self._failed(error)
-
-    def _failed(self, error: WarmstartError) -> None:
-        self._session.failed(STORE_STEP, error)
-        self._count(failed=1)
-
-    def _count(self, **more: int) -> None:
-        counts = self.report._asdict()
-        self.report = StoreReport(**{name: count + more.get(name, 0) for name, count in counts.items()})
+        self._counts["swept"] += session.store.run(session.store_deadline(), reports.remove_before, before)
