@@ -13,15 +13,13 @@ import pwd
 
 from warmstart import request
 from warmstart.errors import UserError
-from warmstart.host.deadline import Deadline
 from warmstart.job import Job
-from warmstart.lean import TYPE_CHECKING, Callable, partial, suppress
+from warmstart.lean import TYPE_CHECKING, partial, suppress
 from warmstart.policy.keys import Policy
 from warmstart.policy.match import NO_RULE, Grant, combine, matching, names_nodes, private_repository, scope_key
 from warmstart.profiles import registry
 from warmstart.profiles.contract import FILES
 from warmstart.request import NOTHING, Request
-from warmstart.run.state import Run
 from warmstart.slurm import nodes
 
 if TYPE_CHECKING:
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 
     from warmstart.images.reference import PyxisImage, Reference
     from warmstart.runner import Prepared, Step
-    from warmstart.steps.harvest import Options
     from warmstart.store.barrier import Barrier
 
     class StepPart(Protocol):
@@ -39,10 +36,9 @@ if TYPE_CHECKING:
             """Return the step of a prolog, None if the job needs none. Raises `UserError` for a request in vain."""
 
 
-# For all work of a hook that has no budget in the policy. With the policy's defaults both are below the
+# For all work of a prolog that has no budget in the policy. With the policy's defaults it is below the
 # PrologEpilogTimeout that packaging/slurm sets.
 PROLOG_SECONDS = 20.0
-EPILOG_SECONDS = 30.0
 MOUNTING_SECONDS = 2.0  # that an image leaves to the mounts of the seeded bundles
 VIEW_SECONDS = 1.0  # and to the job's view
 NO_RULE_MATCHES = (
@@ -190,11 +186,6 @@ def prolog_budget(policy: Policy) -> float:
     return seconds
 
 
-def epilog_budget(policy: Policy) -> float:
-    """Return the seconds that an epilog takes at most, as `prolog_budget`."""
-    return policy.harvest.budget + EPILOG_SECONDS
-
-
 def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[Step]:
     """Return the steps before `environment`. Its options depend on their results, so `environment()` comes later."""
     names, job_images = profiles(policy, grant, requested), images(policy, grant, requested)
@@ -338,40 +329,3 @@ def _refused(policy: Policy, requested: Request) -> list[str]:
     used = {known.name for known in policy.wings if known.used}
     refused = (word for word in policy.words if word.name in requested.words and word.wing not in used)
     return [f"warmstart: {word.name}={requested.words[word.name]}: {word.refused}" for word in refused]
-
-
-def to_harvest(policy: Policy, run: Run, slurm_conf: str = "") -> Options | None:
-    """Return how a run is harvested at its end, None if it is not. `slurm_conf` is for the query to slurmctld."""
-    own, bounds = run.own, policy.harvest
-    if not (own.seeded and own.publish_scope and own.path):
-        return None
-    from warmstart.steps import harvest
-
-    after_success = frozenset(own.seeded) if bounds.only_successful else _after_success(policy, run)
-    failure = _outcome_query(policy, run, slurm_conf) if after_success else None
-    is_head = run.head and not run.others  # of all its caches, that is
-    of_head = frozenset(name for name in own.seeded if not is_head and is_of_head(policy, name))
-    return harvest.Options(bounds.budget, failure, after_success, of_head)
-
-
-def is_of_head(policy: Policy, name: str) -> bool:
-    """Return whether a job's first node alone is harvested of a profile.
-
-    Of a file that each rank writes as a whole, and of files that the job names, one version can be kept. A profile that
-    the policy does not have any more fails on the first node as well.
-    """
-    if name == FILES or name not in registry.names(policy.profiles):
-        return True
-    return bool(registry.get(name, policy.profiles).lock)
-
-
-def _after_success(policy: Policy, run: Run) -> frozenset[str]:
-    """Return the run's profiles of which only successful jobs count, but for those that the policy lost."""
-    known = {*registry.names(policy.profiles)} & run.own.seeded.keys()
-    return frozenset(name for name in known if registry.get(name, policy.profiles).only_successful)
-
-
-def _outcome_query(policy: Policy, run: Run, slurm_conf: str) -> Callable[[Deadline], str]:
-    from warmstart.slurm.commands import failure
-
-    return partial(failure, policy.paths.scontrol, run.job_id, slurm_conf)

@@ -10,6 +10,7 @@ from tests.lib.policy_site import a_rule, defaults
 from tests.lib.runs import a_context, a_job, a_policy, a_run, changed
 from warmstart import plan, wing
 from warmstart.cli.plan import preview
+from warmstart.ending import harvesting
 from warmstart.images.reference import ImageReferenceInvalid, ImageRefused
 from warmstart.job import Job
 from warmstart.policy.keys import Limits, Match, Policy, Wing
@@ -152,11 +153,11 @@ def test_a_failed_job_gives_nothing_that_needs_success(tmp_path: Path) -> None:
     seeded = {name: Seeded("ns", []) for name in ("numba", "own", "gone")}
     record = a_run(publish_scope="user-1-a", path="/c", seeded=seeded)
     own = Profile({"X": "{dir}"}, {"**": []}, only_successful=True, name="own")
-    options = plan.to_harvest(a_policy(tmp_path, profiles=(own,)), record)
+    options = harvesting.to_harvest(a_policy(tmp_path, profiles=(own,)), record)
     assert options
     assert options.after_success == frozenset({"own"})
     assert options.failure
-    options = plan.to_harvest(a_policy(tmp_path), record)
+    options = harvesting.to_harvest(a_policy(tmp_path), record)
     assert options
     assert options.failure is None
 
@@ -168,7 +169,7 @@ def test_every_node_harvests_but_for_what_one_node_has_to_say(tmp_path: Path) ->
     policy = a_policy(tmp_path)
 
     def of_head(**changes: object) -> frozenset[str]:
-        options = plan.to_harvest(policy, changed(record, **changes))
+        options = harvesting.to_harvest(policy, changed(record, **changes))
         assert options
         return options.of_head
 

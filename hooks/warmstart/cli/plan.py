@@ -18,6 +18,7 @@ from warmstart import plan as planning
 from warmstart import wing
 from warmstart.cli.output import fail, json_option, say, show_json, show_table, warn
 from warmstart.doctor import containers, slurm_files
+from warmstart.ending.harvesting import to_harvest
 from warmstart.errors import PolicyError, UserError, WarmstartError
 from warmstart.host.wire import Json
 from warmstart.images import reference as references
@@ -158,7 +159,7 @@ def _steps(policy: Policy, job: Job, grant: Grant, requested: Request) -> tuple[
         return NO_STEPS, None
     seeded = {name: Seeded("") for name in planning.profiles(policy, grant, requested)}
     run = _run(job)._replace(own=Caches(publish_scope=grant.publish_scope, path=CACHE, seeded=seeded))
-    epilog = ["harvest", "release"] if planning.to_harvest(policy, run) else ["release"]
+    epilog = ["harvest", "release"] if to_harvest(policy, run) else ["release"]
     return {"prolog": [*prolog, "environment"], "epilog": epilog}, None
 
 

@@ -18,6 +18,7 @@ from warmstart.doctor import permissions, slurm_files
 from warmstart.doctor.finding import ADVICE, CRITICAL, UNKNOWN, WRONG, Finding, check
 from warmstart.doctor.permissions import AFTER_CHANGES, Place
 from warmstart.doctor.slurm_files import Plugin
+from warmstart.ending import harvesting
 from warmstart.host import process
 from warmstart.host.deadline import after
 from warmstart.host.detached import SYSTEMCTL, SYSTEMCTL_S, SYSTEMD
@@ -196,7 +197,7 @@ def clashes(settings: Settings, policy: Policy) -> Iterator[Finding]:
             plan.prolog_budget(policy),
             f"images.wait, seed.fetch_budget, {plan.PROLOG_SECONDS:.0f} s, and {UNPACK_S:.0f} s if images are unpacked",
         ),
-        ("epilog", plan.epilog_budget(policy), f"harvest.budget, {plan.EPILOG_SECONDS:.0f} s"),
+        ("epilog", harvesting.epilog_budget(policy), f"harvest.budget, {harvesting.EPILOG_SECONDS:.0f} s"),
     )
     for hook, needed, keys in budgets:
         limit = _limit(settings, hook)
@@ -217,7 +218,7 @@ def clashes(settings: Settings, policy: Policy) -> Iterator[Finding]:
 
 def _agreeing(settings: Settings, policy: Policy) -> str:
     """Return what to set so that the times fit the policy and each other; what fits stays as it is."""
-    needed = int(max(plan.prolog_budget(policy), plan.epilog_budget(policy)))
+    needed = int(max(plan.prolog_budget(policy), harvesting.epilog_budget(policy)))
     longest = settings.seconds("SlurmdTimeout") or FOR_EVER
     set_now = {key: settings.seconds(key) for key in ("PrologEpilogTimeout", "PrologTimeout", "EpilogTimeout")}
     limits = {key: seconds for key, seconds in set_now.items() if 0 < seconds < NO_LIMIT}

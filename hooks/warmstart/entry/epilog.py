@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import time
 
-from warmstart import plan, view
+from warmstart import view
+from warmstart.ending.harvesting import epilog_budget, to_harvest
 from warmstart.entry.hook import FAILED, OK, Hook, run_hook
 from warmstart.errors import NodeError, WarmstartError
 from warmstart.host.deadline import after
@@ -46,8 +47,8 @@ def _end(hook: Hook, run: Run) -> str:
     hook.audit.correct(user=run.user, uid=run.uid)
     told = view.read(hook.paths.view, run.view_id, view.EVENTS) or b""
     ran_s = time.time() - run.began
-    context = hook.context(run, after(plan.epilog_budget(hook.policy)))
-    ended = release(context, plan.to_harvest(hook.policy, run, os.environ.get("SLURM_CONF", "")))
+    context = hook.context(run, after(epilog_budget(hook.policy)))
+    ended = release(context, to_harvest(hook.policy, run, os.environ.get("SLURM_CONF", "")))
     if has_died(os.environ, run) and any(seeded.number for caches in run.caches for seeded in caches.seeded.values()):
         hook.audit.say(died_ms=round(ran_s * 1000, 3))
     outcome = FAILED if ended.lost or isinstance(ended.failure, NodeError) else OK

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 
-from warmstart import plan
 from warmstart.audit import events
+from warmstart.ending import harvesting
 from warmstart.ending.release import release
 from warmstart.ending.removal import WorkspaceBusy
 from warmstart.ending.waiting import ENDINGS
@@ -86,9 +86,9 @@ class Orphans:
                 return False
             audit = session.audit.for_job(**run.job_labels)
             audit.emit(events.RUN_ABANDONED)
-            deadline = after(plan.epilog_budget(session.policy))
+            deadline = after(harvesting.epilog_budget(session.policy))
             context = Context(session.policy, session.paths, run, audit, deadline, session.store)
-            failure = release(context, plan.to_harvest(session.policy, run, self._slurm_conf)).failure
+            failure = release(context, harvesting.to_harvest(session.policy, run, self._slurm_conf)).failure
             audit.finish(outcome="failed" if failure else "ok", run=run.name)
             if failure and state.load(session.paths.state, job_id):  # the run is not even in the queue
                 session.failures.append(failure)

@@ -128,8 +128,10 @@ def checked(document: Document, find_user: FindUser) -> Policy:
 
 def resolved(policy: Policy) -> Policy:
     """Return a checked policy with what hooks need besides its keys."""
+    granted = {name for rule in policy.rules for name in rule.profiles}
+    shipped = [registry.get(name) for name in sorted(granted.difference(own.name for own in policy.profiles))]
     policy = policy._replace(
-        profiles=(*policy.profiles, policy.files.profile),
+        profiles=(*policy.profiles, policy.files.profile, *shipped),
         own={key: value for key, value in policy.own.items() if checks.is_used(key, value)},
         unseen=tuple(key for key in checks.UNSEEN if any(getattr(rule.match, key) for rule in policy.rules)),
         words=tuple(

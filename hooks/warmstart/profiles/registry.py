@@ -1,6 +1,7 @@
 """Look up profiles by name. Hot path.
 
-Those that come with warmstart are in `shipped`. A site's own, and `files`, are in its policy.
+Those that come with warmstart are in `shipped`. The compiled policy has those that its rules grant, a site's own, and
+`files`.
 """
 
 from __future__ import annotations
@@ -19,24 +20,30 @@ class ProfileUnknown(PolicyError):
 
 
 def names(defined: Sequence[Profile] = ()) -> list[str]:
-    """Return the names of all profiles, sorted. `defined` are the policy's own profiles."""
-    return sorted({profile.name for profile in (*_shipped(), *defined)})
+    """Return the names of all profiles, sorted. `defined` are the policy's."""
+    from warmstart.profiles.shipped import PROFILES
+
+    return sorted({profile.name for profile in (*PROFILES, *defined)})
+
+
+def find(name: str, defined: Sequence[Profile] = ()) -> Profile | None:
+    """Return the profile `name`, None if there is none. `defined` are the policy's."""
+    for profile in defined:
+        if profile.name == name:
+            return profile
+    from warmstart.profiles.shipped import PROFILES  # for jobs that ask for more than rules grant
+
+    return next((profile for profile in PROFILES if profile.name == name), None)
 
 
 def get(name: str, defined: Sequence[Profile] = ()) -> Profile:
-    """Return the profile `name`; those that come with warmstart win. Raises `ProfileUnknown` if there is none."""
-    found = next((profile for profile in (*_shipped(), *defined) if profile.name == name), None)
-    if found is None:
-        raise ProfileUnknown(name=name, known=", ".join(names(defined)))
-    return found
+    """Return the profile `name` as `find` does. Raises `ProfileUnknown` if there is none."""
+    if profile := find(name, defined):
+        return profile
+    raise ProfileUnknown(name=name, known=", ".join(names(defined)))
 
 
 def is_of_user(name: str) -> bool:
     """Return whether a profile's entries stay in their user's own scope."""
-    return any(profile.user_scope for profile in _shipped() if profile.name == name)
-
-
-def _shipped() -> tuple[Profile, ...]:
-    from warmstart.profiles.shipped import PROFILES  # not for jobs without profiles
-
-    return PROFILES
+    profile = find(name)
+    return profile is not None and profile.user_scope

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from warmstart.profiles.contract import Profile
 
-_NINJA = ("build.ninja", ".ninja_log", "*.so", "*.o")
+_NINJA = ["build.ninja", ".ninja_log", "*.so", "*.o"]
 _BUILT = {"*.so": "library", "*.o": "object", "*.cubin": "cubin", ".ninja_*": "written", "*": "text"}
 
 PROFILES = (
@@ -26,9 +26,9 @@ PROFILES = (
             "FLEX_ATTENTION_CUTE_DSL_CACHE_DIR": "{TMPDIR:/tmp}/{user}/flex_attention_cute_dsl_cache",
         },
         entries={
-            "plans/v2/*/*/{kernel.o,entry.json}": ("kernel.o", "entry.json"),
-            "plans/v2/*/manifest.json": (),
-            "flex-attention/**/*.o": (),
+            "plans/v2/*/*/{kernel.o,entry.json}": ["kernel.o", "entry.json"],
+            "plans/v2/*/manifest.json": [],
+            "flex-attention/**/*.o": [],
         },
         formats={"*.o": "object", "*.json": "json"},
         facts=("driver", "gpu", "cpu"),
@@ -40,7 +40,7 @@ PROFILES = (
         name="cupy",
         variables={"CUPY_CACHE_DIR": "{dir}"},
         defaults={"CUPY_CACHE_DIR": "~/.cupy/kernel_cache"},
-        entries={"*.cubin": (), "*.ltoir": ()},
+        entries={"*.cubin": [], "*.ltoir": []},
         formats={"*": "written"},
         facts=("gpu",),
         relocation="relocatable",
@@ -58,7 +58,7 @@ PROFILES = (
             "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": "{TMPDIR:/tmp}/{user}/flash_attention_cute_dsl_cache",
             "QUACK_CACHE_DIR": "{TMPDIR:/tmp}/{user}/quack_cache",
         },
-        entries={"flash-attention/**/*.o": (), "quack/*/*.o": (), "quack/*/*.autotune.json": ()},
+        entries={"flash-attention/**/*.o": [], "quack/*/*.o": [], "quack/*/*.autotune.json": []},
         formats={"*.o": "object", "*.json": "json"},
         facts=("gpu", "cpu"),
         relocation="relocatable",
@@ -70,7 +70,7 @@ PROFILES = (
         name="deepgemm",
         variables={"DG_JIT_CACHE_DIR": "{dir}"},
         defaults={"DG_JIT_CACHE_DIR": "~/.deep_gemm"},
-        entries={"cache/kernel.*/{kernel.cu,kernel.cubin,kernel.ptx,kernel.sass}": ("kernel.cu", "kernel.cubin")},
+        entries={"cache/kernel.*/{kernel.cu,kernel.cubin,kernel.ptx,kernel.sass}": ["kernel.cu", "kernel.cubin"]},
         formats={"*.cubin": "cubin", "*": "text"},
         facts=("gpu",),
         relocation="relocatable",
@@ -84,11 +84,11 @@ PROFILES = (
         variables={"FLASHINFER_WORKSPACE_BASE": "{dir}"},
         defaults={"FLASHINFER_WORKSPACE_BASE": "~"},
         entries={
-            ".cache/flashinfer/*/*/cached_ops/*_cute_dsl/{meta.json,*.o}": ("meta.json", "*.o"),
+            ".cache/flashinfer/*/*/cached_ops/*_cute_dsl/{meta.json,*.o}": ["meta.json", "*.o"],
             ".cache/flashinfer/*/*/cached_ops/*/{build.ninja,.ninja_log,.ninja_deps,*.so,*.o}": _NINJA,
-            ".cache/flashinfer/*/*/generated/**": (),
-            ".cache/flashinfer/autotune/v2/*/entries/*.json": (),
-            ".cache/flashinfer/cubins/**": (),
+            ".cache/flashinfer/*/*/generated/**": [],
+            ".cache/flashinfer/autotune/v2/*/entries/*.json": [],
+            ".cache/flashinfer/cubins/**": [],
         },
         never=("tmp",),
         formats={".cache/flashinfer/cubins/*": "written", "*.json": "json", **_BUILT},
@@ -103,7 +103,7 @@ PROFILES = (
         name="helion",
         variables={"HELION_CACHE_DIR": "{dir}"},
         defaults={"HELION_CACHE_DIR": "{TMPDIR:/tmp}/torchinductor_{user}/helion"},
-        entries={"*.best_config": ()},
+        entries={"*.best_config": []},
         formats={"*": "json"},
         nested={"triton/*/": "triton"},
         facts=("gpu", "machine"),
@@ -114,7 +114,7 @@ PROFILES = (
         name="hybrid-ep",
         variables={"NEMO_HYBRIDEP_JIT_CACHE": "{dir}"},
         defaults={"NEMO_HYBRIDEP_JIT_CACHE": ""},  # without a directory Automodel keeps nothing
-        entries={"deep_ep-*/*-*.so": ()},
+        entries={"deep_ep-*/*-*.so": []},
         formats={"*": "library"},
         facts=("gpu", "machine"),
         relocation="relocatable",
@@ -135,12 +135,12 @@ PROFILES = (
             "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "1",
         },
         entries={
-            "fxgraph/*/*/": (),
-            "aotautograd/*/": (),
-            "*/c*.py": (),
-            "*/c*.optimized.o": (),  # of a kernel that is built apart from the C++ wrapper
-            "*/c*{.cpp,.so,.o}": ("*.cpp", "*.so"),
-            "*/*.best_config": (),
+            "fxgraph/*/*/": [],
+            "aotautograd/*/": [],
+            "*/c*.py": [],
+            "*/c*.optimized.o": [],  # of a kernel that is built apart from the C++ wrapper
+            "*/c*{.cpp,.so,.o}": ["*.cpp", "*.so"],
+            "*/*.best_config": [],
         },
         never=("*_CxxBuild", "*_compile_cache"),
         formats={
@@ -165,7 +165,7 @@ PROFILES = (
             "JAX_COMPILATION_CACHE_DIR": "",
             "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "xla_gpu_per_fusion_autotune_cache_dir",
         },
-        entries={"*-cache": ()},
+        entries={"*-cache": []},
         formats={"*": "compressed"},
         facts=("cpu", "gpu"),
         relocation="relocatable",
@@ -177,7 +177,7 @@ PROFILES = (
         name="numba",
         variables={"NUMBA_CACHE_DIR": "{dir}"},
         defaults={"NUMBA_CACHE_DIR": ""},  # __pycache__ beside each source
-        entries={"*_*/{guf-,}*{.nbi,.*.nbc}": ("*.nbi", "*.nbc")},
+        entries={"*_*/{guf-,}*{.nbi,.*.nbc}": ["*.nbi", "*.nbc"]},
         nested={"rank_*/": "numba"},
         check="numba",
         facts=("cpu",),
@@ -203,8 +203,8 @@ PROFILES = (
             "CUDA_CACHE_PATH": "~/.nv/ComputeCache",
         },
         entries={
-            "jit/*/*/build-*/deps-*/{sgl_deps.json,*.so}": ("sgl_deps.json", "*.so"),
-            "cute_aot/*.o": (),
+            "jit/*/*/build-*/deps-*/{sgl_deps.json,*.so}": ["sgl_deps.json", "*.so"],
+            "cute_aot/*.o": [],
         },
         formats={"*.json": "json", "*.so": "library", "*.o": "object"},
         nested={
@@ -225,7 +225,7 @@ PROFILES = (
         name="tilelang",
         variables={"TILELANG_CACHE_DIR": "{dir}"},
         defaults={"TILELANG_CACHE_DIR": "~/.tilelang/cache"},
-        entries={"*/linux-*/kernels/*/": ("manifest.json",)},
+        entries={"*/linux-*/kernels/*/": ["manifest.json"]},
         never=("*.pkl",),
         formats={"*.so": "library", "*.json": "json"},
         facts=("gpu", "cpu"),
@@ -249,7 +249,7 @@ PROFILES = (
         variables={"TRITON_CACHE_DIR": "{dir}"},
         defaults={"TRITON_CACHE_DIR": "{TRITON_HOME:~}/.triton/cache"},
         entries={
-            "*/{*.json,*.source,*.ttir,*.ttgir,*.llir,*.ptx,*.cubin,*.amdgcn,*.hsaco,*.cpython-*-linux-gnu.so}": (),
+            "*/{*.json,*.source,*.ttir,*.ttgir,*.llir,*.ptx,*.cubin,*.amdgcn,*.hsaco,*.cpython-*-linux-gnu.so}": [],
         },
         formats={"*.json": "json", "*.cubin": "cubin", "*.hsaco": "hsaco", "*.so": "library", "*": "text"},
         check="triton",
@@ -262,7 +262,7 @@ PROFILES = (
         name="trt-rtx",
         variables={"WARMSTART_TRT_RTX_CACHE": "{dir}/runtime_cache.bin"},
         defaults={"WARMSTART_TRT_RTX_CACHE": "{TMPDIR:/tmp}/runtime_cache.bin"},
-        entries={"runtime_cache.bin": ()},
+        entries={"runtime_cache.bin": []},
         formats={"*": "written"},
         lock=".lock",
         max_size=8 << 30,
@@ -304,7 +304,7 @@ PROFILES = (
         name="warp",
         variables={"WARP_CACHE_PATH": "{dir}"},
         defaults={"WARP_CACHE_PATH": "{XDG_CACHE_HOME:~/.cache}/warp"},
-        entries={"*/wp_*_*/{*.meta,*.cpp,*.cu,*.o,*.cubin,*.ptx}": ("*.meta",)},
+        entries={"*/wp_*_*/{*.meta,*.cpp,*.cu,*.o,*.cubin,*.ptx}": ["*.meta"]},
         formats={"*.meta": "json", "*.o": "object", "*.cubin": "cubin", "*": "text"},
         facts=("gpu", "cpu"),
         relocation="relocatable",

@@ -12,6 +12,7 @@ import yaml
 
 from tests.lib.command_line import installed
 from warmstart import plan
+from warmstart.ending import harvesting
 from warmstart.entry import timers
 from warmstart.policy.current import current_policy
 
@@ -35,7 +36,7 @@ def test_the_policy_is_one_and_slurm_waits_for_its_budgets(values: dict[str, Any
     own = "store_user: daemon\nimport_user: bin\nvalidate_user: sys\n"  # accounts of any host
     policy = current_policy(installed(tmp_path, text + own), keep=True).policy
     slurm = dict(line.split("=", 1) for line in values["controller"]["extraConf"].splitlines())
-    assert int(slurm["PrologEpilogTimeout"]) > max(plan.prolog_budget(policy), plan.epilog_budget(policy))
+    assert int(slurm["PrologEpilogTimeout"]) > max(plan.prolog_budget(policy), harvesting.epilog_budget(policy))
     mounts = {mount["mountPath"] for mount in values["nodesets"]["gpu"]["slurmd"]["volumeMounts"]}
     assert {policy.paths.workspace, policy.paths.store, "/var/lib/warmstart"} <= mounts
     assert f"workspace={policy.paths.workspace}" in (PACKAGING / "slinky/Dockerfile").read_text()

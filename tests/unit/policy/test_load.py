@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.lib.policy_site import MINIMAL, Compile, Site, refusals
 from warmstart.policy import keys
 from warmstart.policy.document import PolicyInvalid
+from warmstart.profiles import registry
 from warmstart.profiles.contract import FILES
 
 ENFORCED = MINIMAL + "trust: {account: enforced}\n"
@@ -71,7 +72,7 @@ rules:
 
 def test_a_profile_of_the_sites_own_is_compiled_whole(compiled_of: Compile) -> None:
     policy = compiled_of(PROFILE)
-    mytool, files = policy.profiles
+    mytool, files, granted = policy.profiles
     assert mytool.name == "mytool"
     assert mytool.variables == {"MYTOOL_CACHE": "{dir}/v1", "MYTOOL_MODE": "fast"}
     assert mytool.entries == {"v1/*/": ["meta.json"], "**/*.bin": []}
@@ -80,6 +81,7 @@ def test_a_profile_of_the_sites_own_is_compiled_whole(compiled_of: Compile) -> N
     assert (mytool.facts, mytool.relocation, mytool.max_size) == (("cpu", "gpu"), "relocatable", 2 << 20)
     assert (files.name, files.facts, files.entries) == (FILES, ("declared", "gpu"), {"**": []})
     assert policy.rules[0].profiles == ("mytool", "numba")
+    assert granted == registry.get("numba")
 
 
 def test_what_a_profile_leaves_out_is_the_careful_choice(compiled_of: Compile) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmstart.profiles import naming, registry
+from warmstart.profiles import naming
 from warmstart.profiles.contract import Profile
 from warmstart.profiles.judge import judge
 
@@ -138,9 +138,3 @@ def test_what_makes_an_entry_valid(
     entry = naming.entry_of(definition, next(iter(files)))
     assert entry
     assert dict(judge("mytool", stage_fd, {entry: list(files)}, [definition])) == {entry: reason}
-
-
-def test_a_definition_does_not_replace_a_profile_of_the_same_name() -> None:
-    assert registry.get("mytool", [PLAIN]).environment("/c", str) == {"MYTOOL_CACHE": "/c/mytool"}
-    assert registry.get("numba", [PLAIN._replace(name="numba")]).variables == registry.get("numba").variables
-    assert {"mytool", "numba"} < {*registry.names([PLAIN])}
