@@ -17,6 +17,7 @@ from unittest import mock
 
 from tests.lib.interleave import TO_THE_END, Actor, Run, Schedule, Stage, Step, Touch, play, restore
 from warmstart.caches.store import client as caches
+from warmstart.caches.store.gc import Merger
 from warmstart.caches.store.layout import Entries, Namespace
 from warmstart.caches.store.listing import Row
 from warmstart.errors import WarmstartError
@@ -278,20 +279,20 @@ def in_process() -> Iterator[None]:
 
     @contextmanager
     def packed(
-        session: Session, where: Namespace, parts: Sequence[repack.Part], deadline: Deadline
+        session: Session, where: Namespace, parts: Merger, deadline: Deadline
     ) -> Iterator[tuple[int, list[Row], Entries]]:
         content: dict[str, str] = {}
         entries: Entries = {}
-        for part in parts:
+        for row, names in zip(parts.rows, parts.names, strict=True):
             fd = os.memfd_create("bundle")
-            files = caches.fetch(session.store, where, part.row, deadline, into=fd)
+            files = caches.fetch(session.store, where, row, deadline, into=fd)
             text = json.loads(os.pread(fd, 1 << 20, 0))
             os.close(fd)
-            content.update({entry: text[entry] for entry in part.names})
-            entries.update({entry: files[entry] for entry in part.names})
+            content.update({entry: text[entry] for entry in names})
+            entries.update({entry: files[entry] for entry in names})
         fd = memory(json.dumps(content).encode())
         try:
-            yield fd, [part.row for part in parts], entries
+            yield fd, parts.rows, entries
         finally:
             os.close(fd)
 

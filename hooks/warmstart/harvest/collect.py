@@ -71,7 +71,6 @@ class Collected(NamedTuple):
     changed: list[str]  # seeded entries that the job changed: those among `entries`, and those that it removed
     size: int = 0  # bytes of all files
     truncated: str = ""  # why the harvest ended early, or ""
-    saw_changed: bool = True  # whether all seeded entries that look changed were looked at
 
     @property
     def removed(self) -> list[str]:
@@ -135,17 +134,16 @@ class _Copy:
 
     def all(self, entry_of: Callable[[str], str | None]) -> Collected:
         """Copy the seeded entries that the job changed, then the new ones, within the limits."""
-        found, truncated, saw_changed = self._found, self._found.truncated, False
+        found, truncated = self._found, self._found.truncated
         try:
             for entry in sorted(self._suspects(entry_of)) if self._place.compare else ():
                 self._one_seeded(entry, found.entries.get(entry, []))
-            saw_changed = not found.truncated
             for entry in sorted(filter(found.is_whole, found.entries)):
                 if not self._known.has(entry):
                     self._add(entry, self._whole(self._tree, entry, sorted(found.entries[entry]), ()))
         except LimitReached as reached:
             truncated = truncated or reached.reason
-        return Collected(found, self._entries, self._changed, self._size, truncated, saw_changed)
+        return Collected(found, self._entries, self._changed, self._size, truncated)
 
     def _suspects(self, entry_of: Callable[[str], str | None]) -> set[str]:
         """Return the seeded entries that may have changed, but for those of which something was rejected."""

@@ -13,9 +13,8 @@ Promotion publishes entries of a bundle in a more trusted scope at an administra
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from warmstart.caches.store import bundles, client, generations
 from warmstart.caches.store.bundles import Draft, Published
@@ -49,21 +48,13 @@ class PromotionRefused(UserError):
     hint = "run `warmstart cache list` for the scopes, `warmstart cache show BUNDLE` for its entries"
 
 
-class Part(NamedTuple):
-    """Entries of a bundle."""
-
-    row: Row
-    names: Collection[str]
-
-
 def compact(session: Session, where: Namespace, merger: Merger, deadline: Deadline) -> Published:
     """Make one bundle of several; `sha256` of the result is "" if their rows have changed meanwhile.
 
     Bundles stay out whose files do not fit into one directory with those of the others. Raises `BundleDamaged`,
     `BundleGone`, `OverlayUnavailable`, `DiskFailed`, and the errors of the store and of `pack`.
     """
-    parts = [Part(row, names) for row, names in zip(merger.rows, merger.names, strict=True)]
-    with _packed(session, where, parts, deadline) as (fd, rows, entries):
+    with _packed(session, where, merger, deadline) as (fd, rows, entries):
         if len(rows) < 2:
             return Published()
         draft = _draft(rows[0], entries)._replace(at=min(row.at for row in rows))
@@ -84,7 +75,7 @@ def promote(session: Session, found: Bundle, names: Collection[str], scope: str,
     there = {entry for _, provided in _listed(session, target, deadline) for entry in provided}
     if not (wanted := [entry for entry in names or known if entry not in there]):
         return Published()
-    with _packed(session, where, [Part(row, wanted)], deadline) as (fd, _, entries):
+    with _packed(session, where, Merger([row], [wanted]), deadline) as (fd, _, entries):
         draft = _draft(row, entries)._replace(facts=session.store.worker.run(deadline, bundles.facts, where))
         return client.publish(session.store, target, fd, draft, deadline, quota=most)
 
@@ -111,9 +102,9 @@ def _trust(scope: str) -> int:
 
 @contextmanager
 def _packed(
-    session: Session, where: Namespace, parts: Sequence[Part], deadline: Deadline
+    session: Session, where: Namespace, parts: Merger, deadline: Deadline
 ) -> Iterator[tuple[int, list[Row], Entries]]:
-    """Yield, for a `with`, a bundle of parts of others, topmost first: its descriptor, of which rows, its entries."""
+    """Yield, for a `with`, a bundle of parts of others: its descriptor, of which rows it is, and its entries."""
     stage = session.paths.maintenance
     with disk_errors(stage):
         ensure_dir(stage, 0o700)
@@ -127,33 +118,33 @@ def _packed(
 
 
 def _pack_in(
-    stage: str, store: StoreClient, where: Namespace, parts: Sequence[Part], deadline: Deadline
+    stage: str, store: StoreClient, where: Namespace, parts: Merger, deadline: Deadline
 ) -> Iterator[tuple[int, list[Row], Entries]]:
     copies = f"{stage}/bundles"
-    for part in parts:
-        node_cache.get(copies, where, part.row, store=store, most_bytes=MOST_BYTES, deadline=deadline)
-    files = [node_cache.entries_of(copies, part.row.sha256) for part in parts]
-    shown = layers.visible(files, [part.names for part in parts]).entries
+    for row in parts.rows:
+        node_cache.get(copies, where, row, store=store, most_bytes=MOST_BYTES, deadline=deadline)
+    files = [node_cache.entries_of(copies, row.sha256) for row in parts.rows]
+    shown = layers.visible(files, parts.names).entries
     # Jobs choose names, so a name may be a file in one bundle and a directory in another: both stay out.
-    taken = [number for number, part in enumerate(parts) if len(shown[number]) == len(part.names)]
-    if not taken:
+    taken = [number for number, names in enumerate(parts.names) if len(shown[number]) == len(names)]
+    rows, names = [parts.rows[number] for number in taken], [parts.names[number] for number in taken]
+    files = [files[number] for number in taken]
+    if not rows:
         yield -1, [], {}
         return
-    hidden = layers.visible([files[number] for number in taken], [parts[number].names for number in taken]).hidden
     view, out = f"{stage}/cache/{_VIEW}", f"{stage}/bundle.sqsh"
     with opened_dir(stage) as top, Reservation(top) as space, overlay.job_ids(ROOT) as root:
         os.makedirs(view, mode=0o700)
-        paths = [node_cache.path_of(copies, parts[number].row.sha256) for number in taken]
+        paths = [node_cache.path_of(copies, row.sha256) for row in rows]
         roots = node_cache.mounted(f"{stage}/layers", paths, deadline)
         try:
-            overlay.show(top, _VIEW, roots, hidden, root)
+            overlay.show(top, _VIEW, roots, layers.visible(files, names).hidden, root)
         finally:
             for fd in roots:
                 os.close(fd)
-        space.hold(sum(part.row.size for part in parts))
+        space.hold(sum(row.size for row in rows))
         with closing(pack(view, out, deadline, space.while_written(out))) as squashfs:
-            entries = {entry: files[number][entry] for number in taken for entry in parts[number].names}
-            yield squashfs, [parts[number].row for number in taken], entries
+            yield squashfs, rows, {name: of[name] for of, some in zip(files, names, strict=True) for name in some}
 
 
 def _draft(row: Row, entries: Entries) -> Draft:

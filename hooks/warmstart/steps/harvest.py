@@ -30,7 +30,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.files import FULL, opened_dir
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.untrusted import opened_of_job
-from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, partial, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, Mapping, NamedTuple, partial, suppress
 from warmstart.profiles import contract, naming, registry
 from warmstart.profiles.contract import Profile
 from warmstart.run.state import Caches, Run
@@ -207,19 +207,17 @@ class _Work:
             "ms": round((time.monotonic() - started) * 1000, 3),
         }
         if limits.settled_ns:  # what is not whole yet is no fault, and how the cache is used is not known
-            _tell(context, cache, **told, running=True)
+            told["running"] = True
         else:
-            _tell(
-                context,
-                cache,
-                **told,
-                retired=len(retired),
-                retired_examples=retired[:MOST_RETIRED],
-                rejected=found.rejected.counts,
-                rejected_examples=found.rejected.examples,
-                use=use if is_done else "",
-                own=cache.own,
-            )
+            told |= {
+                "retired": len(retired),
+                "retired_examples": retired[:MOST_RETIRED],
+                "rejected": found.rejected.counts,
+                "rejected_examples": found.rejected.examples,
+                "use": use if is_done else "",
+                "own": cache.own,
+            }
+        _tell(context, cache, told)
         return is_done
 
 
@@ -297,10 +295,10 @@ def _retired(known: Known, collected: Collected) -> list[str]:
     Who removes more cleans up: a site's epilog, a reaper by age, `rm -rf` at a script's end.
     """
     removed = collected.removed
-    if 2 * len(removed) <= len(known.sources if removed else ()) and collected.saw_changed:
+    if not removed or (2 * len(removed) <= len(known.sources) and not collected.truncated):
         return removed
     for entry in removed:
-        collected.found.reject(entry, CLEANED_UP if collected.saw_changed else CUT_SHORT, entry)
+        collected.found.reject(entry, CUT_SHORT if collected.truncated else CLEANED_UP, entry)
     return []
 
 
@@ -337,7 +335,7 @@ def _draft(run: Run, cache: _Cache, entries: Entries, collected: Collected, reti
     return Draft(run.user, run.uid, run.job_id, entries, facts.get("cache", ""), changed, run.fresh, removal, facts)
 
 
-def _tell(context: Context, cache: _Cache, **fields: object) -> None:
+def _tell(context: Context, cache: _Cache, fields: Mapping[str, object]) -> None:
     """Add to what the log says of a cache."""
     caches, where = cache.caches, cache.target.where
     name = f"{where.profile}@{caches.key}" if caches.key else where.profile
