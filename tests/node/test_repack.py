@@ -53,7 +53,7 @@ def test_many_bundles_become_one_and_nothing_is_lost(node: Node, monkeypatch: py
     (event,) = node.events("bundle.compacted")
     assert (event["bundle"], event["entries"]) == (merged, 3)
     assert is_clean(node)
-    later = time.time() + 2 * 86_400
+    later = time.time() + 4 * 86_400
     monkeypatch.setattr(time, "time", lambda: later)
     node.json("maintain", "--store")
     assert node.seen() == after_it
