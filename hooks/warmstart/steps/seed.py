@@ -64,13 +64,6 @@ class Options(NamedTuple):
     attach: Callable[[list[str]], None] | None = None  # shows the overlays where else they must be seen; `OSError`
 
 
-class Filled(NamedTuple):
-    """Caches that were filled, as far as they could be."""
-
-    caches: Caches  # without a path if the job gets none
-    degraded: list[WarmstartError]  # of each profile that failed
-
-
 class _Cache:
     """The cache of one profile, as far as it has come."""
 
@@ -106,10 +99,10 @@ class _Cache:
 
 def run(context: Context, options: Options) -> Outcome:
     """Seed every profile. Each profile that fails is an error in the outcome's `degraded`."""
-    filled = fill(context, context.run.own, options)
-    run = context.run._replace(fresh=options.fresh, own=filled.caches)
-    if not run.own.path:  # The empty value replaces one that the job may have inherited.
-        return Outcome(run=run, environment={"WARMSTART_CACHE": ""}, degraded=filled.degraded)
+    own, degraded = fill(context, context.run.own, options)
+    run = context.run._replace(fresh=options.fresh, own=own)
+    if not own.path:  # The empty value replaces one that the job may have inherited.
+        return Outcome(run=run, environment={"WARMSTART_CACHE": ""}, degraded=degraded)
     topics: tuple[str, ...] = (options.barrier.path,) if options.barrier and run.head else ()
     if context.policy.harvest.while_running is not None:
         from warmstart.harvest import live
@@ -117,11 +110,14 @@ def run(context: Context, options: Options) -> Outcome:
         watched = live.watch(context.policy, context.paths, run)
         context.audit.say(**watched)
         run = run._replace(live="look" in watched)
-    return Outcome(run=run._replace(began=time.time()), degraded=filled.degraded, topics=topics)
+    return Outcome(run=run._replace(began=time.time()), degraded=degraded, topics=topics)
 
 
-def fill(context: Context, caches: Caches, options: Options) -> Filled:
-    """Seed every profile of caches whose directory is there. Raises what `options.attach` does."""
+def fill(context: Context, caches: Caches, options: Options) -> tuple[Caches, list[WarmstartError]]:
+    """Seed every profile of caches whose directory is there; return them, and what failed of which profile.
+
+    They have no path if the job gets none. Raises what `options.attach` does.
+    """
     seeding = _Seeding(context, caches, options)
     try:
         profiles = [registry.get(name, context.policy.profiles) for name in options.profiles]
@@ -135,10 +131,10 @@ def fill(context: Context, caches: Caches, options: Options) -> Filled:
     if withheld:
         for name in options.profiles:
             context.audit.put("caches", name, warm=False, cold=withheld.code)
-        return Filled(caches._replace(path=""), [withheld])
+        return caches._replace(path=""), [withheld]
     seeded = seeding.finish()
     context.audit.say(facts=facts)
-    return Filled(caches._replace(facts=facts, seeded=seeded), seeding.degraded)
+    return caches._replace(facts=facts, seeded=seeded), seeding.degraded
 
 
 class _Seeding:

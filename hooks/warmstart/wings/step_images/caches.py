@@ -232,13 +232,13 @@ def _make(context: Context, image: StepImage, new: Caches, namespaces: list[int]
     )
     try:
         _build(directory, options.profiles)
-        filled = seed.fill(context, new, options)
-        for failure in filled.degraded:
+        filled, degraded = seed.fill(context, new, options)
+        for failure in degraded:
             audit.failed(failure)
-        if not filled.caches.path:  # the user's quota
-            raise filled.degraded[0]
+        if not filled.path:  # the user's quota
+            raise degraded[0]
         with locked_run(context._replace(deadline=after(LOCK_S))) as now:
-            state.save(context.paths.state, now.with_caches({new.key: filled.caches}))
+            state.save(context.paths.state, now.with_caches({new.key: filled}))
             _show(context, image, new.key)
     except (WarmstartError, OSError):
         _undo(context, new)

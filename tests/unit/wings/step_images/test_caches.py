@@ -82,7 +82,7 @@ def test_a_run_that_is_over_gets_no_more_caches(run: Run, changes: dict[str, str
 def test_a_run_that_ends_meanwhile_keeps_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     real = seed.fill
 
-    def ends(context: Context, caches: Caches, options: seed.Options) -> seed.Filled:
+    def ends(context: Context, caches: Caches, options: seed.Options) -> tuple[Caches, list[WarmstartError]]:
         filled = real(context, caches, options)
         runs.forget(run.state, 7)
         return filled
@@ -159,7 +159,7 @@ def test_the_end_of_a_run_ends_who_makes_caches(run: Run, monkeypatch: pytest.Mo
 def test_who_asks_while_it_is_made_waits(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     real, begun, go = seed.fill, threading.Event(), threading.Event()
 
-    def slow(context: Context, caches: Caches, options: seed.Options) -> seed.Filled:
+    def slow(context: Context, caches: Caches, options: seed.Options) -> tuple[Caches, list[WarmstartError]]:
         begun.set()
         assert go.wait(20)
         return real(context, caches, options)
