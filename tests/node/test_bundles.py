@@ -19,11 +19,13 @@ from tests.lib.node import Node, one
 from warmstart.caches.store import client as caches
 from warmstart.caches.store.layout import File
 from warmstart.caches.store.listing import Row
+from warmstart.caches.store.look import Layer
 from warmstart.harvest.collect import Collected
 from warmstart.harvest.pack import pack
 from warmstart.host.deadline import after
 from warmstart.host.files import DiskFailed, opened_dir
 from warmstart.host.identity import Identity
+from warmstart.seed.client import JobClient
 from warmstart.seed.extract import Source, extract
 from warmstart.seed.node_cache import get, path_of
 
@@ -105,13 +107,18 @@ def test_from_one_jobs_cache_into_anothers(node: Node) -> None:
 
 def test_a_failed_extraction_leaves_nothing(node: Node) -> None:
     """If the disk fills up midway, the job's cache is empty, not half full."""
-    fd, _ = harvested(node.base, {f"e{number}.1.x": os.urandom(200_000) for number in range(20)})
+    fd, found = harvested(node.base, {f"e{number}.1.x": os.urandom(200_000) for number in range(20)})
     os.close(fd)
+    row = Row("ab" * 32, 0, len(found.entries), "a", 1, 7, 0)
+    os.rename(node.base / "bundle.sqsh", path_of(str(node.base), row.sha256))
+    (node.base / f"{row.sha256}.json").write_text("[]\n" + json.dumps(found.entries))
     with mounts.tmpfs(node.base / "small", size="1m") as small:
         os.chown(small, JOB.uid, JOB.gid)
         with opened_dir(str(small)) as parent, pytest.raises(DiskFailed):
-            extract([Source(str(node.base / "bundle.sqsh"), None)], parent, "numba", JOB, JOB.uid, after(20))
-        assert os.listdir(small) == []
+            JobClient(parent, JOB, OTHER).unpack(
+                str(node.base), [Layer("user-1", row, [*found.entries])], "numba", after(20)
+            )
+        assert (os.listdir(small), os.listdir(small / "numba")) == (["numba"], [])
 
 
 @pytest.mark.threat(4)

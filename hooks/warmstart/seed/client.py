@@ -8,27 +8,31 @@ from __future__ import annotations
 
 from warmstart.caches.store.look import Layer
 from warmstart.errors import WarmstartError
-from warmstart.host.deadline import Deadline
-from warmstart.host.files import DiskFailed
+from warmstart.host.deadline import Deadline, after
+from warmstart.host.files import DiskFailed, opened_dir
 from warmstart.host.identity import Identity, become
+from warmstart.host.remove import remove_tree
+from warmstart.host.untrusted import opened_of_job
 from warmstart.host.worker import Worker
-from warmstart.lean import Sequence, partial
+from warmstart.lean import Iterator, NamedTuple, Sequence, contextmanager, partial, suppress
 from warmstart.seed import node_cache
 from warmstart.seed.extract import Source, extract, make_directory, restore_times
 
+REMOVAL_S = 5.0  # of entries that were extracted in vain; part of prolog.RESERVE_SECONDS
 
-class JobClient:
-    """Operations that run under a job's uid; `cache` is a descriptor of the job's cache directory."""
 
-    def __init__(self, identity: Identity, validator: Identity) -> None:
-        self._identity = identity
-        self._real_uid = validator.uid
+class JobClient(NamedTuple):
+    """The cache of a job, which its user owns by now, and as whom to work in it."""
 
-    def unpack(self, bundles: str, layers: Sequence[Layer], cache: int, subdir: str, deadline: Deadline) -> None:
-        """Extract the entries of layers, whose copies are in `bundles`, into `subdir` of the cache: their profile's.
+    fd: int
+    job: Identity
+    validator: Identity  # the real uid
 
-        Modes and times are restored. Raises `DiskFailed`, `ProgramTooSlow` or `BundleDamaged`; the caller then removes
-        `subdir`.
+    def unpack(self, bundles: str, layers: Sequence[Layer], subdir: str, deadline: Deadline) -> None:
+        """Extract the entries of layers, whose copies are in `bundles`, into `subdir`: that of their profile.
+
+        Modes and times are restored. Raises `DiskFailed`, `ProgramTooSlow` or `BundleDamaged`, and leaves `subdir`
+        empty: a partial profile is worse than none.
         """
         times: dict[str, int] = {}
         sources = []
@@ -38,15 +42,31 @@ class JobClient:
             path = node_cache.path_of(bundles, row.sha256)
             sources.append(Source(path, None if len(names) == len(files) else list(own)))
             times.update(own)
-        extract(sources, cache, subdir, self._identity, self._real_uid, deadline)
         try:
-            self._worker(cache).run(deadline, restore_times, cache, subdir, times)
-        except (WarmstartError, OSError) as error:  # the user can cause any of these, so never a node's error
-            raise DiskFailed(what=f"modes and times in the job's cache of {subdir}", problem=error) from error
+            extract(sources, self.fd, subdir, self.job, self.validator.uid, deadline)
+            try:
+                self._worker.run(deadline, restore_times, self.fd, subdir, times)
+            except (WarmstartError, OSError) as error:  # the user can cause any of these, so never a node's error
+                raise DiskFailed(what=f"modes and times in the job's cache of {subdir}", problem=error) from error
+        except BaseException:
+            self.empty(subdir)
+            raise
 
-    def make_directory(self, cache: int, subdir: str, deadline: Deadline) -> None:
-        """Make an empty directory in the cache. Raises `OSError`, `WorkerSilent` at the deadline."""
-        self._worker(cache).run(deadline, make_directory, cache, subdir)
+    def empty(self, subdir: str) -> None:
+        """Leave an empty directory, or none: a profile's variable names it, and not every tool makes it."""
+        deadline = after(REMOVAL_S)
+        remove_tree(self.fd, subdir, deadline)
+        with suppress(WarmstartError, OSError):  # the user can cause any of these
+            self._worker.run(deadline, make_directory, self.fd, subdir)
 
-    def _worker(self, cache: int) -> Worker:
-        return Worker(self._identity, "the job's cache", (cache,), partial(become, real_uid=self._real_uid))
+    @property
+    def _worker(self) -> Worker:
+        take = partial(become, real_uid=self.validator.uid)
+        return Worker(self.job, "the job's cache", (self.fd,), take)
+
+
+@contextmanager
+def opened_cache(directory: str, job: Identity, validator: Identity) -> Iterator[JobClient]:
+    """Open the cache in a directory of root's. Raises `OSError` if the job's user has put something in its place."""
+    with opened_dir(directory) as base, opened_of_job("cache", base) as fd:
+        yield JobClient(fd, job, validator)

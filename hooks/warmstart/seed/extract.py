@@ -2,8 +2,9 @@
 
 Root never parses a bundle. The process has the job's uid and gid, no network and no privileges, and gets the bundle
 as an open file. It is outside the job's cgroup, so its real uid is the validator's: whoever could trace it would run
-outside the job's limits (docs/threats.md, row 28). Links that another process of the user makes can harm only that
-user. Its result is not trusted: the names that count as seeded come from the manifest.
+outside the job's limits (docs/threats.md, row 28). Other processes of the job's user can stop and kill it, and change
+the same files, which harms only that user. So root trusts no result, only that the process ended: the names that count
+as seeded come from the manifest.
 
 unsquashfs (verified with 4.5.1) opens the file system, the list and the destination through /proc/self/fd, so only
 the mode of the inode matters and not that of parent directories. The list has one path per line, each
@@ -17,17 +18,15 @@ times to seconds, which makes ninja rebuild. `restore_times` runs under the job'
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 from warmstart.host import process
-from warmstart.host.deadline import Deadline, after
+from warmstart.host.deadline import Deadline
 from warmstart.host.files import DiskFailed, closing, open_regular, opened_dir, write_all
 from warmstart.host.identity import Identity
-from warmstart.host.remove import remove_tree
+from warmstart.lean import NamedTuple
 from warmstart.seed.layers import parents
 
 UNSQUASHFS = "/usr/bin/unsquashfs"
-_REMOVAL = 5.0  # seconds for what a failed extraction left; part of prolog.RESERVE_SECONDS
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 
 
@@ -45,17 +44,11 @@ def extract(  # noqa: PLR0917 - sources, target, whose they are to be, and until
 
     Modes are those of the bundle: 0777 for directories, 0666 for files, 0700 for `name` itself. Owner and group are
     `identity`'s; mtimes are in whole seconds (`restore_times` does the rest). No two sources may have a file in common.
-    `real_uid` is the process's real uid (`process.run_alone`).
-
-    Raises `DiskFailed` or `ProgramTooSlow`, and removes `name`: a partial entry is worse than none.
+    `real_uid` is the process's real uid (`process.run_alone`). Raises `DiskFailed` or `ProgramTooSlow`.
     """
-    try:
-        for source in sources:
-            if source.files != []:  # unsquashfs extracts everything if the list is empty
-                _extract_one(source, parent_fd, name, identity, real_uid, deadline)
-    except BaseException:
-        remove_tree(parent_fd, name, after(_REMOVAL))
-        raise
+    for source in sources:
+        if source.files != []:  # unsquashfs extracts everything if the list is empty
+            _extract_one(source, parent_fd, name, identity, real_uid, deadline)
 
 
 def _extract_one(  # noqa: PLR0917 - `extract`'s arguments

@@ -19,11 +19,10 @@ from warmstart.caches.store import client
 from warmstart.caches.store.layout import MOST_BYTES, Namespace
 from warmstart.caches.store.look import Found, Want, own_failure
 from warmstart.errors import ResourceError, StoreError, WarmstartError
-from warmstart.host.deadline import Deadline, after
+from warmstart.host.deadline import Deadline
 from warmstart.host.files import DiskFailed, disk_errors, opened_dir
 from warmstart.host.identity import Identity
-from warmstart.host.untrusted import opened_of_job
-from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, suppress
+from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
@@ -33,6 +32,8 @@ from warmstart.steps.contract import CacheFailed, Context, Outcome
 from warmstart.store.layout import StoreFailed
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from warmstart.seed.client import JobClient
     from warmstart.seed.overlay import JobIds
     from warmstart.seed.vote import Proposed, Vote
@@ -50,7 +51,6 @@ NODES_DIFFER = "nodes-differ"  # in these facts
 MOST_LAYERS = 15  # bundles of one overlay, whose sixteenth layer is for whiteouts
 EXTRACTION_SECONDS = 60.0
 MOUNTING_SECONDS = 5.0
-REMOVAL_SECONDS = 5.0  # of entries that were extracted in vain; part of prolog.RESERVE_SECONDS
 
 
 class Options(NamedTuple):
@@ -324,13 +324,14 @@ class _Seeding:
             files = [node_cache.entries_of(bundles, layer.row.sha256) for layer in cache.found.layers]
             cache.take(given(files, cache.found.hidden))
         until = self._context.deadline.within(self._budget_s + EXTRACTION_SECONDS)
-        try:
-            with opened_dir(self._directory) as base, opened_of_job("cache", base) as fd:
-                self._job().unpack(bundles, cache.found.layers, fd, cache.name, until)
-        except BaseException:  # a partial profile is worse than none
-            self._discard(cache)
-            raise
+        with self._opened_cache() as own:
+            own.unpack(bundles, cache.found.layers, cache.name, until)
         cache.way = "extraction"
+
+    def _opened_cache(self) -> AbstractContextManager[JobClient]:
+        from warmstart.seed.client import opened_cache
+
+        return opened_cache(self._directory, self._identity, self._context.policy.validate_user)
 
     def _settle(self, vote: Vote, agreed: list[_Cache]) -> None:
         """Agree with the job's other nodes on what they all show, and discard the rest."""
@@ -352,24 +353,13 @@ class _Seeding:
                 cache.cold = against[cache.name]
 
     def _discard(self, cache: _Cache) -> None:
-        """Leave the profile an empty directory: its variable names it, and not every tool makes it."""
-        from warmstart.host.remove import remove_tree
+        if cache.way == "overlay":
+            from warmstart.seed.overlay_end import discard
 
-        deadline = after(REMOVAL_SECONDS)
-        with opened_dir(self._directory) as base:
-            if cache.way == "overlay":
-                from warmstart.seed.overlay_end import discard
-
+            with opened_dir(self._directory) as base:
                 discard(base, cache.name)
-            with opened_of_job("cache", base) as fd:
-                remove_tree(fd, cache.name, deadline)
-                with suppress(WarmstartError, OSError):  # the user can cause any of these
-                    self._job().make_directory(fd, cache.name, deadline)
-
-    def _job(self) -> JobClient:
-        from warmstart.seed.client import JobClient  # needed only to extract entries
-
-        return JobClient(self._identity, self._context.policy.validate_user)
+        with self._opened_cache() as own:
+            own.empty(cache.name)
 
     def _tell(self, cache: _Cache) -> None:
         if cache.cold:
