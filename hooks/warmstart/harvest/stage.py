@@ -13,7 +13,6 @@ import posixpath
 from warmstart.caches.store.layout import LATEST_NS, File
 from warmstart.errors import WarmstartError
 from warmstart.harvest.scan import OUT_OF_TIME
-from warmstart.host.copying import ReadFailed, copy_data
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import FULL, DiskFailed, closing, ensure_dir, opened_dir
 from warmstart.host.remove import remove_tree
@@ -73,6 +72,8 @@ class Stage:
             raise
 
     def _written(self, source: int, out: int, deadline: Deadline) -> File:
+        from warmstart.host.copying import ReadFailed, copy_data  # most epilogs find nothing new
+
         def watch(more: int) -> None:
             if deadline.expired():
                 raise LimitReached(OUT_OF_TIME)
@@ -128,7 +129,7 @@ class Stage:
 
         Raises `DiskFailed`, and `LimitReached` at the deadline.
         """
-        from warmstart.harvest.pack import pack  # most epilogs find nothing new
+        from warmstart.harvest.pack import pack
         from warmstart.host.process import ProgramTooSlow
 
         bundle = f"{self._path}/{_BUNDLE}"

@@ -188,19 +188,21 @@ class _Work:
             use = _use(cache, collected, is_overlaid=is_overlaid)
             valid, all_judged = _judge(context, cache.profile, staged, collected, limits.deadline)
             retired = [] if limits.settled_ns else _retired(cache.known, collected)
-            draft = _draft(context.run, cache, valid, collected, retired)
+            changed = [entry for entry in collected.changed if entry in valid]
             published: dict[str, object] = {"entries": 0}
-            if valid:
-                with staged.packed(limits.deadline) as squashfs:
-                    published = publish.publish(cache.target, squashfs, draft, limits.deadline)
-            elif retired:
-                published = publish.publish(cache.target, None, draft, limits.deadline)
+            if valid or retired:
+                draft = _draft(context.run, cache, valid, changed, retired)
+                if valid:
+                    with staged.packed(limits.deadline) as squashfs:
+                        published = publish.publish(cache.target, squashfs, draft, limits.deadline)
+                else:
+                    published = publish.publish(cache.target, None, draft, limits.deadline)
         self._limits = limits._replace(size=limits.size - collected.size, entries=limits.entries - len(valid))
         is_done = all_judged and collected.truncated not in (OUT_OF_TIME, STAGE_FULL)
         found = collected.found
         told = {
             **published,
-            "changed": len(draft.changed),
+            "changed": len(changed),
             "ignored": found.ignored.counts,
             "ignored_examples": found.ignored.examples,
             "truncated": collected.truncated if all_judged else OUT_OF_TIME,
@@ -318,7 +320,7 @@ def _use(cache: _Cache, collected: Collected, *, is_overlaid: bool) -> str:
     return contract.UNKNOWN
 
 
-def _draft(run: Run, cache: _Cache, entries: Entries, collected: Collected, retired: list[str]) -> Draft:
+def _draft(run: Run, cache: _Cache, entries: Entries, changed: list[str], retired: list[str]) -> Draft:
     """Return what root itself knows of a bundle (docs/architecture.md, rule 3), and what is to leave the listing.
 
     What another scope provides leaves none: it is hidden where the scope is the user's own, whom alone that concerns.
@@ -330,7 +332,6 @@ def _draft(run: Run, cache: _Cache, entries: Entries, collected: Collected, reti
     ours = [entry for entry in retired if known.sources[entry].scope == scope]
     others = [entry for entry in retired if entry not in ours] if is_user_scope(scope) else []
     removal = Removal({entry: content_digest(known.files(entry)) for entry in ours}, others)
-    changed = [entry for entry in collected.changed if entry in entries]
     facts = cache.caches.facts
     return Draft(run.user, run.uid, run.job_id, entries, facts.get("cache", ""), changed, run.fresh, removal, facts)
 
