@@ -9,7 +9,7 @@ from warmstart.ending.removal import close, remove
 from warmstart.ending.waiting import ENDINGS, Waiting
 from warmstart.host.deadline import after
 from warmstart.queue import DONE, LATER, MORE, Item, Outcome, Queue
-from warmstart.run.state import RunUnreadable
+from warmstart.run.state import Run, RunUnreadable
 from warmstart.session import Session
 from warmstart.steps import harvest
 from warmstart.steps.contract import Context
@@ -23,37 +23,30 @@ REMOVAL_S = 60.0  # for removing, before another user's run has its turn
 def attempt(session: Session, item: Item) -> Outcome:
     """Harvest what is left of a run, or give it up; remove the run if nothing is. Raises `WorkspaceBusy`."""
     queue = Queue(session.paths, KIND)
+    for failure in waiting.make_room(session.policy, session.audit, queue):
+        session.failed(harvest.NAME, failure)
     try:
         found = waiting.read(queue, item)
-    except RunUnreadable:  # it stays for that one
+    except RunUnreadable:  # it stays for the release that wrote it
         return LATER
     if found is None:
         return DONE
-    run = found[1]
-    audit = session.audit.for_job(**run.job_labels)
-    context = Context(session.policy, session.paths, run, audit, after(HARVEST_S), session.store)
-    run = close(run, context.deadline)
-    if not found[0].is_done:
-        for failure in waiting.make_room(context, queue):
-            session.failed(harvest.NAME, failure)
-        found = waiting.read(queue, item)  # it may have made room itself
-    if found is None:
-        return DONE
-    what = found[0]
-    if not what.is_done:
-        is_old = abs(time.time() - what.since) >= waiting.LONGEST_S  # a clock that was set far back ends it, too
-        if reason := waiting.OFF if session.installation.is_off else waiting.TOO_OLD if is_old else "":
-            is_done = waiting.give_up(context, queue, item, (what, run), reason)
-        else:
-            is_done = _harvest(session, context._replace(run=run), queue, item, what)
-        if not is_done:
-            return LATER
+    what, run = found
+    run = close(run, after(REMOVAL_S))
+    if not what.is_done and not _harvested(session, queue, item, what, run):
+        return LATER
     return DONE if remove(run, after(REMOVAL_S)).is_whole else MORE
 
 
-def _harvest(session: Session, context: Context, queue: Queue, item: Item, what: Waiting) -> bool:
-    """Harvest what is left of a run, and write down what still is. Return whether nothing is."""
-    with waiting.at_work_on(context.run) as is_ours:
+def _harvested(session: Session, queue: Queue, item: Item, what: Waiting, run: Run) -> bool:
+    """Harvest what is left of a run, and write down what still is, or give it up. Return whether nothing is left."""
+    is_old = abs(time.time() - what.since) >= waiting.LONGEST_S  # a clock that was set far back ends it, too
+    if session.installation.is_off or is_old:
+        reason = waiting.OFF if session.installation.is_off else waiting.TOO_OLD
+        return waiting.give_up(session.audit, queue, item, (what, run), reason)
+    audit = session.audit.for_job(**run.job_labels)
+    context = Context(session.policy, session.paths, run, audit, after(HARVEST_S), session.store)
+    with waiting.at_work_on(run) as is_ours:
         if not is_ours:
             return False
         done = logged(session, context)

@@ -93,19 +93,18 @@ def release(context: Context, options: Options | None, *, with_wings: bool = Tru
     The caller holds the job's lock. All failures are audited.
     """
     run, paths, queue = context.run, context.paths, Queue(context.paths, ENDINGS)
-    blocking: list[WarmstartError] = []  # these keep the run's state
+    blocking, failures = list[WarmstartError](), list[WarmstartError]()  # the first ones keep the run's state
     if run.live:
         from warmstart.harvest import live
 
         run = live.end(paths, run)
         context = context._replace(run=run)
     _hide(context, blocking, with_wings=with_wings)
-    failures: list[WarmstartError] = []
     is_done, lost, item, began = True, False, None, time.monotonic()
-    left = [Item("", 0, 0, run.name)]  # what waits; where the queue cannot be listed, perhaps this run
+    waits = True  # where the queue cannot be listed, perhaps
     with _collected(queue.directory, blocking), state.using_state(queue.directory):
-        left = queue.all()
-    if run.workspace and all(one.key != run.name for one in left):
+        waits = queue.find(run.name) is not None
+    if run.workspace and not waits:
         if options:
             run, is_done, lost = _harvest(context, options, failures)
             began = time.monotonic()
@@ -122,12 +121,11 @@ def release(context: Context, options: Options | None, *, with_wings: bool = Tru
             else:
                 context.audit.remark(WAITS, ", ".join(run.left))
                 close(run, context.deadline)
-                failures += waiting.make_room(context, queue)
+                failures += waiting.make_room(context.policy, context.audit, queue)
     with _collected(queue.directory, failures):
         if item and not is_whole and not is_away:
             queue.hasten(item)
-        if left or not is_whole:
-            queue.start_due()
+        queue.start_due()
     _withdraw(context, failures)
     for failure in (failures := [*blocking, *failures]):
         context.audit.failed(failure, STEP)

@@ -15,11 +15,14 @@ from warmstart.ending.removal import AT_ONCE_S, remove
 from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir, try_flock
-from warmstart.lean import Iterator, NamedTuple, contextmanager
+from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, contextmanager
 from warmstart.queue import Item, Kind, Queue
 from warmstart.run import state
 from warmstart.run.state import Caches, Run
-from warmstart.steps.contract import Context
+
+if TYPE_CHECKING:
+    from warmstart.audit.log import Log
+    from warmstart.policy.keys import Policy
 
 ENDINGS = Kind("endings", parallel=2, while_off=True)
 LEAST_FREE = 0.1  # fraction of the workspace's blocks and inodes: jobs need the space more than runs that wait
@@ -60,7 +63,7 @@ def read(queue: Queue, item: Item) -> tuple[Waiting, Run] | None:
     return (waiting, run) if waiting and run and run.name == item.key else None
 
 
-def make_room(context: Context, queue: Queue) -> list[WarmstartError]:
+def make_room(policy: Policy, audit: Log, queue: Queue) -> list[WarmstartError]:
     """Give up harvests that wait beyond the policy's number, and more while the disk is short of space.
 
     Those of the user who has most go first, the oldest of them at first; none that an attempt is at work on. Returns
@@ -70,14 +73,14 @@ def make_room(context: Context, queue: Queue) -> list[WarmstartError]:
 
     failures: list[WarmstartError] = []
     items = sorted(queue.all(), key=lambda item: (item.due, item.key))
-    beyond = len(items) - context.policy.harvest.waiting
+    beyond = len(items) - policy.harvest.waiting
     for given_up, number in enumerate(fair_order([Held(item.owner, 1) for item in items])):
-        if given_up >= beyond and not is_short_of_space(context.run.workspace):
+        if given_up >= beyond and not is_short_of_space(policy.paths.workspace):
             break
         reason = NO_ROOM if given_up < beyond else NO_SPACE
         try:
             found = read(queue, items[number])
-            is_given_up = found and give_up(context, queue, items[number], found, reason)
+            is_given_up = found and give_up(audit, queue, items[number], found, reason)
             if found and is_given_up and remove(found[1], after(AT_ONCE_S)).is_whole:
                 queue.drop(items[number].key)
         except WarmstartError as error:
@@ -85,15 +88,15 @@ def make_room(context: Context, queue: Queue) -> list[WarmstartError]:
     return failures
 
 
-def give_up(context: Context, queue: Queue, item: Item, found: tuple[Waiting, Run], reason: str) -> bool:
+def give_up(audit: Log, queue: Queue, item: Item, found: tuple[Waiting, Run], reason: str) -> bool:
     """Have what waits removed without a harvest, and tell, unless an attempt is at work on it. Raises `OSError`."""
     what, run = found
     with at_work_on(run) as is_ours:
         if is_ours:
             put(queue, item, run, what.since, is_done=True)
             if not what.is_done:
-                audit = context.audit.for_job(**run.job_labels)
-                audit.emit(events.HARVEST_DROPPED, run=run.name, profiles=run.left, reason=reason)
+                of_job = audit.for_job(**run.job_labels)
+                of_job.emit(events.HARVEST_DROPPED, run=run.name, profiles=run.left, reason=reason)
         return is_ours
 
 
