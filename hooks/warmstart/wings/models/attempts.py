@@ -47,8 +47,8 @@ class Attempt(NamedTuple):
 
 def attempt(session: Session, item: Item) -> Outcome:
     """Have one turn at a model; audit, under the job that asked first, how an attempt ended."""
-    _clear(session)
     queue, started = Queue(session.paths, COPIES), time.monotonic()
+    _clear(session, queue)
     request = queue.read(item, ModelRequest)
     if request is None:
         return DONE
@@ -250,8 +250,10 @@ def remove(policy: Policy, paths: NodePaths, audit: Log, model: str) -> tuple[in
     return 0, []
 
 
-def _clear(session: Session) -> None:
-    """Remove what was being copied when the last process died."""
+def _clear(session: Session, queue: Queue) -> None:
+    """Remove what was being copied when the last process died; not while a model has room whose next turn comes."""
+    if any(request and request.read for request in (queue.read(item, ModelRequest) for item in queue.all())):
+        return
     where = shelf.path_of(session.policy, os.path.basename(session.paths.root))
     with session.isolated("unfinished copies of models"), suppress(FileNotFoundError):
         if where:

@@ -117,8 +117,10 @@ def test_a_model_has_its_room_before_another_begins(here: ModelSite, monkeypatch
     """Two that together have none would otherwise both be copied in part, and neither whole."""
     monkeypatch.setattr(attempts, "TURN_S", 0.0)
     here.policy_of(keep=f"{3 * len(WEIGHTS)}B")
-    for name, job in (("first", 7), ("second", 8)):
-        here.ask(here.model(name, WEIGHTS, WEIGHTS), ALICE, job, rule_of(here))  # by a rule there is no user's share
+    for name, user, job in (("first", ALICE, 7), ("second", BOB, 8)):  # two owners take turns
+        here.ask(
+            here.model(name, WEIGHTS, WEIGHTS, mode=0o644), user, job, rule_of(here)
+        )  # by a rule there is no user's share
     here.run_queue()
     assert len(here.sets()) == 1  # whichever came first
     (failed,) = here.events("model.copy-failed")
