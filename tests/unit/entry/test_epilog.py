@@ -48,6 +48,8 @@ def left(site: Node) -> list[str]:
 
 
 def test_what_the_job_compiled_is_there_for_the_next(node: Node, run: Run) -> None:
+    """Whatever the environment says of the job; its run's state knows."""
+    node.environ(SLURM_JOB_USER="ws-eve", SLURM_JOB_UID="12345", SLURM_JOB_PARTITION="other")
     assert epilog.main(node.installation.prefix) == 0
     assert len(node.offered(SCOPE, run.own.seeded["numba"].namespace)) == 1
     assert (left(node), runs.load(node.paths.state, 7)) == ([], None)
@@ -71,12 +73,6 @@ def test_a_store_that_is_away_keeps_the_work_on_the_node(node: Node, run: Run) -
         "numba: the epilog had no time, no space or no store",
         ": the report",
     ]
-
-
-def test_the_environment_is_not_believed(node: Node, run: Run) -> None:
-    node.environ(SLURM_JOB_USER="ws-eve", SLURM_JOB_UID="12345", SLURM_JOB_PARTITION="other")
-    assert epilog.main(node.installation.prefix) == 0
-    assert len(node.offered(SCOPE, run.own.seeded["numba"].namespace)) == 1
 
 
 @pytest.mark.report

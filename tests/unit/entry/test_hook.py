@@ -13,8 +13,6 @@ from tests.lib.node import Node
 from warmstart.audit import syslog
 from warmstart.entry.hook import DRAINS, OK, Hook, run_hook
 from warmstart.errors import NodeError, ResourceError, WarmstartError
-from warmstart.host.deadline import after
-from warmstart.run import state as runs
 from warmstart.run.state import JobBusy
 from warmstart.slurm import commands
 from warmstart.store.layout import StoreFailed
@@ -191,16 +189,3 @@ def test_an_audit_that_can_not_be_written_fails_no_job(node: Node, capsys: pytes
     assert run_hook("epilog", node.installation.prefix, lambda _hook: OK) == 0
     said = capsys.readouterr().err.splitlines()
     assert ["audit log" in line for line in said] == [True] * 2
-
-
-def test_what_a_step_may_use(node: Node) -> None:
-    def work(hook: Hook) -> str:
-        run = runs.load(hook.paths.state, 7)
-        assert run is None
-        context = hook.context(None, after(5.0))  # type: ignore[arg-type]
-        assert (context.policy, context.paths, context.store) == (hook.policy, hook.paths, hook.store)
-        assert 0 < context.deadline.left() <= 5
-        return OK
-
-    assert run_hook("prolog", node.installation.prefix, work) == 0
-    assert node.result("prolog")["outcome"] == "ok"

@@ -11,11 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.lib import packed
-from tests.lib.node import NUMBA, SCOPE, Node
+from tests.lib.node import NUMBA, Node
 from warmstart import plan, runner, wing
 from warmstart.audit import syslog
-from warmstart.caches.store.layout import Namespace
 from warmstart.ending import release
 from warmstart.entry import epilog, prolog
 from warmstart.host.deadline import Deadline
@@ -24,7 +22,6 @@ from warmstart.images.imports.waiting import ImageWaitExpired
 from warmstart.job import Job
 from warmstart.maintenance.node import maintain_node
 from warmstart.policy.keys import Match, Policy, Wing
-from warmstart.profiles import facts, registry
 from warmstart.run import state as runs
 from warmstart.run.state import Run, StateFull
 from warmstart.runner import Prepared
@@ -42,23 +39,6 @@ def run(site: Node) -> Run | None:
 
 def environment(site: Node) -> str:
     return Path(site.paths.view, "7", "environment").read_text()
-
-
-def test_a_job_finds_its_cache(node: Node) -> None:
-    known = facts.derive([registry.get("numba")], "label:bare")
-    where = Namespace(str(node.store), SCOPE, "numba", facts.namespace(registry.get("numba"), known))
-    packed.publish(node.base, where, {"m/f": {"m/f.nbi": b"index"}})
-    record = run(node)
-    assert record
-    assert (record.job_id, record.user, record.own.publish_scope, record.own.read_scopes) == (
-        7,
-        "ws-alice",
-        SCOPE,
-        [SCOPE],
-    )
-    assert record.own.seeded["numba"].number == 1
-    assert Path(record.directory, "cache/numba/m/f.nbi").read_bytes() == b"index"
-    assert f"NUMBA_CACHE_DIR={record.directory}/cache/numba" in environment(node)
 
 
 @pytest.mark.parametrize(
@@ -184,14 +164,6 @@ def test_a_job_that_no_rule_matches_is_told_so_if_it_asks(node: Node) -> None:
     assert epilog.main(node.installation.prefix) == 0
     assert (os.listdir(node.paths.view), os.listdir(node.paths.state)) == ([], [])
     assert node.failures() == []
-
-
-def test_a_refused_job_reads_why(node: Node) -> None:
-    node.environ(SLURM_JOB_COMMENT="warmstart: profiles=numbers")
-    record = run(node)
-    assert record
-    assert "numbers" in Path(node.paths.view, "7", "verdict").read_text()
-    assert [failure["code"] for failure in node.failures(degree="refused")] == ["not-offered"]
 
 
 def test_a_store_that_is_away_leaves_the_job_cold(node: Node) -> None:

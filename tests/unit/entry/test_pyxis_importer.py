@@ -70,13 +70,6 @@ def stored(site: Node) -> str:
     return str(path)
 
 
-def test_the_stores_image_is_used(node: Node, step: Step) -> None:
-    path = stored(node)
-    uses.record(str(node.store), Path(path).name.removesuffix(".sqsh"), NODE)
-    assert step.get(BY_DIGEST) == (0, f"{path}\n", "")
-    assert step.imported == []
-
-
 def test_an_image_that_may_go_is_copied(node: Node, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was not used for long, so it may be evicted while the job runs."""
     path = stored(node)

@@ -83,13 +83,6 @@ def test_the_first_image_is_the_jobs(context: Context, flights: Flights) -> None
     assert second["image"] == SECOND.canonical()
 
 
-@pytest.mark.parametrize("how", ["reused", "waited", "stale", "imported"])
-def test_how_it_was_obtained_is_logged(context: Context, flights: Flights, how: str) -> None:
-    flights.how = how
-    image.run(context, Options((FIRST,)))
-    assert [obtained["how"] for obtained in result(context)["images"]] == [how]
-
-
 def test_who_pays_for_an_image(context: Context, flights: Flights) -> None:
     """The job's user and account, but nobody for what the policy names."""
     run = context.run._replace(account="physics")
