@@ -28,7 +28,7 @@ from warmstart.caches.store.listing import HarvestTooLarge, Listing, Row
 from warmstart.caches.store.merge import Change, Removal
 from warmstart.errors import StoreError
 from warmstart.host import wire
-from warmstart.host.files import changed, closing, ensure_dir, opened_dir, unlink_if_there
+from warmstart.host.files import changed, ensure_dir, opened_dir, unlink_if_there
 from warmstart.lean import Iterator, NamedTuple, contextmanager, dumps, suppress
 from warmstart.store import atomic, barrier
 from warmstart.store.layout import StoreFailed, is_component, store_errors
@@ -188,9 +188,9 @@ def _united(where: Namespace, writer: str, group: list[Handed]) -> United:
 @contextmanager
 def _made(run: Run) -> Iterator[int]:
     """Open a run's directory, which is made if it is missing; never the store, which is then not mounted."""
-    with closing(os.open(run.store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
-        for name in (ENDING, f"{ENDING}/{run.name}"):
-            ensure_dir(name, 0o700, fd)
+    if not os.path.isdir(run.path):
+        for path in (os.path.dirname(run.path), run.path):
+            ensure_dir(path, 0o700)
     with opened_dir(run.path) as fd:
         yield fd
 

@@ -74,12 +74,15 @@ def read(where: Namespace, *, named: bool = True, is_writer: bool = False) -> Li
     return Listing()
 
 
-def generation(where: Namespace, number: int, identity: str, *, named: bool) -> Listing | None:
-    """Return the generation of this number and identity; None if it is gone."""
-    with store_errors("read a listing", where.path), suppress(FileNotFoundError, Damaged):
+def at(where: Namespace, number: int, identity: str, *, named: bool) -> Listing:
+    """Return the generation of this number and identity; raises `StoreFailed` if it is gone."""
+    if not number:
+        return Listing()
+    with store_errors("read a listing", where.path):
         found = _open(where, number, named=named)
-        return found if found.identity == identity else None
-    return None
+        if found.identity != identity:
+            raise FileNotFoundError(errno.ENOENT, f"generation {number} is another one")
+        return found
 
 
 def change(where: Namespace, writer: str, merge: Merge) -> Listing | None:

@@ -95,19 +95,14 @@ def make_namespace(where: Namespace) -> int:
 
     Never makes the store itself: if its path is missing, it is usually not mounted. Raises `OSError`.
     """
-    parts = os.path.relpath(where.path, where.store).split("/")
-    fd = os.open(where.store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    for part in parts:
-        with closing(fd):
-            ensure_dir(part, 0o700 if part is parts[0] else 0o755, fd)
-            below = os.open(part, DIRECTORY, dir_fd=fd)
-        fd = below
-    try:
-        ensure_dir(LISTING, 0o700, fd)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+    if not os.path.isdir(f"{where.path}/{LISTING}"):
+        path = f"{where.store}/{CACHES}"
+        ensure_dir(path, 0o700)
+        for part in where[1:]:
+            path += f"/{part}"
+            ensure_dir(path, 0o755)
+        ensure_dir(f"{path}/{LISTING}", 0o700)
+    return os.open(where.path, DIRECTORY)
 
 
 def scopes(store: str) -> list[str]:

@@ -87,23 +87,12 @@ def _found(store: str, scopes: list[str], want: Want) -> Found:
 def _listings(store: str, scopes: list[str], want: Want, failed: dict[str, str], *, named: bool) -> dict[str, Listing]:
     there = {}
     for scope in scopes:
+        where, at = Namespace(store, scope, want.profile, want.namespace), want.at.get(scope)
         try:
-            there[scope] = _listing(Namespace(store, scope, want.profile, want.namespace), want, named=named)
+            there[scope] = generations.at(where, *at, named=named) if at else generations.head(where)
         except StoreError as error:
             failed[scope] = str(error)
     return there
-
-
-def _listing(where: Namespace, want: Want, *, named: bool) -> Listing:
-    if where.scope not in want.at:
-        return generations.head(where)
-    number, identity = want.at[where.scope]
-    if number == 0:
-        return Listing()
-    if listing := generations.generation(where, number, identity, named=named):
-        return listing
-    with store_errors("read a listing", where.path):
-        raise OSError(errno.ENOENT, f"generation {number} is gone")
 
 
 def _layers(listings: dict[str, Listing], is_named: bool) -> list[Layer]:

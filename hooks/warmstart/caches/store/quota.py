@@ -40,7 +40,9 @@ def add(store: str, scope: str, more: int, most: int) -> None:
 
     Raises `QuotaExceeded`, and `OSError`.
     """
-    with _counted(store, scope) as (fd, used):
+    with _locked(store, scope) as fd:
+        text = read_up_to(fd, _LONGEST)
+        used = int(text) if text.isdigit() else 0
         if most and used + max(more, 1) > most:
             raise QuotaExceeded(scope=scope, used=used, quota=most, more=more)
         if more:
@@ -56,20 +58,19 @@ def correct(store: str, scope: str) -> int:
                 os.rmdir(f"{store}/{CACHES}/{scope}")
             return 0
         used = sum(size for where in there for size in _sizes(where.path))
-        with suppress(FileNotFoundError), _counted(store, scope) as (fd, _):
+        with suppress(FileNotFoundError), _locked(store, scope) as fd:
             _write(fd, used)
     return used
 
 
 @contextmanager
-def _counted(store: str, scope: str) -> Iterator[tuple[int, int]]:
-    """Open the count of a scope, under its lock if the file system has locks; yields its number, too."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    with opened_dir(f"{store}/{CACHES}/{scope}") as above, closing(os.open(_COUNT, flags, 0o600, dir_fd=above)) as fd:
+def _locked(store: str, scope: str) -> Iterator[int]:
+    """Open the count of a scope, under its lock if the file system has locks."""
+    path, flags = f"{store}/{CACHES}/{scope}/{_COUNT}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with closing(os.open(path, flags, 0o600)) as fd:
         with suppress(OSError):
             wait_flock(fd, after(_LOCK_S))
-        text = read_up_to(fd, _LONGEST)
-        yield fd, int(text) if text.isdigit() else 0
+        yield fd
 
 
 def _write(fd: int, used: int) -> None:
