@@ -9,15 +9,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.lib.bundles import OWNER, draft, namespace, publish
 from tests.lib.policy_site import defaults
-from warmstart.caches.store import bundles, gc, generations, layout, merge, quota
+from warmstart.caches.store import bundles, gc, generations, layout
 from warmstart.caches.store.gc import Bundle, What
 from warmstart.caches.store.listing import Listing, Row
-from warmstart.caches.store.merge import Change, Removal
+from warmstart.caches.store.merge import Removal
 
 WHOLES = "whole-things"
 POLICY = defaults().maintenance._replace(keep=100, per_user=10)
@@ -76,20 +74,6 @@ def test_the_survey_tells_the_last_use_and_uses_are_recorded_once_a_day(tmp_path
     assert row.used == 0.0
 
 
-def test_a_damaged_bundle_is_found(tmp_path: Path) -> None:
-    where, made = namespace(tmp_path), publish(tmp_path, "a", content=b"bytes").sha256
-    files, squashfs = (Path(where.path, made + suffix) for suffix in (".json", ".sqsh"))
-    assert gc.damage(where, made, 5) == ""
-    squashfs.chmod(0o644)
-    squashfs.write_bytes(b"other")
-    assert "not those of its name" in gc.damage(where, made, 5)
-    squashfs.unlink()
-    assert gc.damage(where, made, 5) == "its files are gone"
-    files.chmod(0o644)
-    files.write_bytes(files.read_bytes()[:-1])
-    assert "seal" in gc.damage(where, made, 5)
-
-
 def test_what_is_taken_out_is_gone_with_its_files(tmp_path: Path) -> None:
     where = namespace(tmp_path)
     first = publish(tmp_path, "a", "b").sha256
@@ -131,53 +115,7 @@ def test_a_merged_bundle_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gc.mergers(listing(row(1), row(2)), 2, lengths) == []
 
 
-MADE = st.tuples(st.sets(st.sampled_from("pqrstu"), min_size=1), st.sampled_from("ab"), st.booleans())
-
-
-@given(st.lists(MADE, min_size=1, max_size=8))
-def test_merging_never_changes_what_a_reader_gets(made: list[tuple[set[str], str, bool]]) -> None:
-    """Which entries, and whose."""
-    files = {row(n).sha256: draft(*entries).entries for n, (entries, _, _) in enumerate(made)}
-    found = Listing()
-    for number, (entries, user, fresh) in enumerate(made):
-        new = Change(row(number, len(entries), user), sorted(entries) if fresh else [])
-        found = merge.added(found, new, files.get) or found
-    before = read(found)
-    for number, merger in enumerate(gc.mergers(found, 2, {})):
-        names = [entry for of in merger.names for entry in of]
-        one = row(100 + number, len(names), merger.rows[0].user)
-        merged = merge.compacted(found, merger.rows, one, names)
-        assert merged is not None
-        assert len(merged.rows) == len(found.rows) - len(merger.rows) + 1
-        found = merged
-    assert read(found) == before
-
-
-def read(found: Listing) -> dict[str, str]:
-    return {entry: one.user for one, names in zip(found.rows, found.names, strict=True) for entry in names}
-
-
 # Outside of the listings.
-
-
-@pytest.mark.threat(32)
-def test_an_empty_scope_goes_with_its_last_namespace(tmp_path: Path) -> None:
-    assert layout.scopes(str(tmp_path)) == []
-    where = namespace(tmp_path)
-    publish(tmp_path, "a")
-    publish(tmp_path, "a", scope="user-2")
-    gc.take_out(where, OWNER, What(users=["a"]))
-    bundles.sweep(where, LATER)
-    assert not bundles.remove_empty(where, time.time() - gc.DAY, 0.0)
-    assert quota.correct(str(tmp_path), "user-1") == 0
-    time.sleep(0.02)  # its own renaming is no change
-    assert bundles.remove_empty(where, time.time() - 0.01, 0.0)
-    quota.correct(str(tmp_path), "user-1")
-    assert layout.scopes(str(tmp_path)) == ["user-2"]
-    assert publish(tmp_path, "b").sha256
-    assert layout.scopes(str(tmp_path)) == ["user-1", "user-2"]
-    assert layout.namespaces(str(tmp_path), "user-1") == [where]
-    assert generations.read(where).names == [["b"]]
 
 
 def test_what_hides_entries_of_others_is_remembered_longer(tmp_path: Path) -> None:

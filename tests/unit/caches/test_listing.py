@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmstart.caches.store import listing
-from warmstart.caches.store.layout import Damaged, sealed, unsealed
+from warmstart.caches.store.layout import Damaged, sealed
 from warmstart.caches.store.listing import HarvestTooLarge, Listing, OfOtherFormat, Row, decode, encode
 
 ROWS = [Row("a" * 64, 5, 2, "alice", 1, 7, 100), Row("b" * 64, 6, 1, "bob", 2, 8, 200, "mine")]
@@ -113,9 +113,3 @@ def test_a_listing_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "LARGEST", len(TEXT) - 1)
     with pytest.raises(HarvestTooLarge, match="are allowed"):
         encode(LISTING)
-
-
-def test_a_seal() -> None:
-    assert unsealed(sealed(b"x")) == b"x"
-    with pytest.raises(Damaged):
-        unsealed(sealed(b"x") + b"y")
