@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from warmstart.profiles import naming
 from warmstart.profiles.contract import Profile
@@ -82,15 +80,6 @@ def test_the_first_pattern_counts_and_what_the_site_never_wants_is_left(path: st
 @pytest.mark.parametrize("path", [".nfs0001", ".b.swp", ".lock", ".x.tmp", ".x.part", ".x.incomplete", ".staging-1"])
 def test_leftovers_of_file_systems_and_editors_are_never_entries(path: str) -> None:
     assert entry_of(path, ".*") is None
-
-
-PARTS = st.text(alphabet="ab*.-", min_size=1, max_size=12)
-
-
-@given(st.lists(PARTS, min_size=1, max_size=4), st.booleans(), st.text(alphabet="ab./-", max_size=40))
-def test_an_entry_always_begins_its_files_paths(parts: list[str], directory: bool, path: str) -> None:
-    entry = entry_of(path, "/".join(parts) + "/" * directory)
-    assert entry is None or (path.startswith(f"{entry}/") if directory else path == entry)
 
 
 def test_a_name_can_not_make_a_pattern_slow() -> None:
