@@ -105,7 +105,7 @@ class LiveJob:
 
     def layers(self) -> int:
         """Return how many bundles the next job is given."""
-        return len(generations.head(self.where).rows)
+        return len(generations.read(self.where, named=False).rows)
 
     def close(self) -> None:
         """End the processes of the store's owner."""

@@ -148,4 +148,4 @@ def _pack_in(
 
 
 def _draft(row: Row, entries: Entries) -> Draft:
-    return Draft(row.user, row.uid, row.job, entries, row.cache)
+    return Draft(row.user, row.uid, row.job, entries)

@@ -333,7 +333,7 @@ def _draft(run: Run, cache: _Cache, entries: Entries, changed: list[str], retire
     others = [entry for entry in retired if entry not in ours] if is_user_scope(scope) else []
     removal = Removal({entry: content_digest(known.files(entry)) for entry in ours}, others)
     facts = cache.caches.facts
-    return Draft(run.user, run.uid, run.job_id, entries, facts.get("cache", ""), changed, run.fresh, removal, facts)
+    return Draft(run.user, run.uid, run.job_id, entries, changed, run.fresh, removal, facts)
 
 
 def _tell(context: Context, cache: _Cache, fields: Mapping[str, object]) -> None:

@@ -31,7 +31,7 @@ def files(store: Path) -> set[str]:
 
 def test_what_is_published_comes_back(tmp_path: Path) -> None:
     made = publish(tmp_path, "a", "b", content=b"the bytes")
-    (row,) = generations.head(namespace(tmp_path)).rows
+    (row,) = generations.read(namespace(tmp_path), named=False).rows
     assert (row.sha256, row.size, row.number, row.user) == (made.sha256, 9, 2, "a")
     assert bundles.facts(namespace(tmp_path)) == {"cpu": "x"}
     with memory_file(b"the ") as fd:  # the beginning that came before
@@ -52,7 +52,7 @@ def test_what_a_job_changed_or_made_afresh_takes_the_place_of_what_is_there(tmp_
     for more in ({"changed": ["a"]}, {"fresh": True}):
         with memory_file(repr(more).encode()) as fd:
             made = bundles.publish(namespace(tmp_path), OWNER, fd, draft("a")._replace(**more), 0)
-        assert generations.head(namespace(tmp_path)).rows[0].sha256 == made.sha256
+        assert generations.read(namespace(tmp_path), named=False).rows[0].sha256 == made.sha256
         assert names(tmp_path) == [["a"], ["b"]]
 
 
@@ -175,11 +175,15 @@ def test_a_thousand_names_of_caches_are_enough(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(bundles, "MOST_NAMESPACES", 2)
     for name in ("ns", "other"):
         with memory_file(name.encode()) as fd:
-            bundles.publish(namespace(tmp_path)._replace(name=name), OWNER, fd, draft("a")._replace(cache="mine"), 0)
+            bundles.publish(
+                namespace(tmp_path)._replace(name=name), OWNER, fd, draft("a")._replace(facts={"cache": "mine"}), 0
+            )
     with memory_file(b"x") as fd, pytest.raises(HarvestTooLarge, match="cache=mine"):
-        bundles.publish(namespace(tmp_path)._replace(name="third"), OWNER, fd, draft("a")._replace(cache="mine"), 0)
+        bundles.publish(
+            namespace(tmp_path)._replace(name="third"), OWNER, fd, draft("a")._replace(facts={"cache": "mine"}), 0
+        )
     with memory_file(b"x") as fd:
-        assert bundles.publish(namespace(tmp_path), OWNER, fd, draft("b")._replace(cache="mine"), 0).sha256
+        assert bundles.publish(namespace(tmp_path), OWNER, fd, draft("b")._replace(facts={"cache": "mine"}), 0).sha256
 
 
 def test_the_store_itself_is_never_made(tmp_path: Path) -> None:

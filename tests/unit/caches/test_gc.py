@@ -23,8 +23,7 @@ LATER = time.time() + 2 * gc.DAY
 
 
 def bundle(name: str, used: float, size: int = 1, scope: str = "user-1-a", names: int = 1) -> Bundle:
-    sha256 = hashlib.sha256(name.encode()).hexdigest()
-    return Bundle(scope, "numba", "ns", sha256, size, 1, "a", 1, 7, 0.0, used, names, name)
+    return Bundle(scope, "numba", "ns", name, size, 1, "a", 1, 7, 0.0, used, names)
 
 
 def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
@@ -32,7 +31,7 @@ def test_unused_bundles_go_first_then_the_least_used_of_a_scope() -> None:
         bundle("unused", 0), bundle("older", 150, 6), bundle("newer", 160, 6), bundle("other", 120, 9, "user-2-b"),
         bundle("team", 120, 89, "account-t"), bundle("all", 130, 401, "site"),
     ]  # fmt: skip
-    going = {one.cache: reason for one, reason in gc.expired(found, POLICY, 200).items()}
+    going = {one.bundle: reason for one, reason in gc.expired(found, POLICY, 200).items()}
     assert going == {"unused": gc.UNUSED, "older": gc.OVER, "all": gc.OVER}
 
 
@@ -49,12 +48,12 @@ def test_a_whole_that_a_job_may_be_reading_stays() -> None:
 def test_names_close_to_their_bound_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc, "MOST_OF_USER", 100)
     heavy = [bundle("older", 150, names=50), bundle("newer", 160, names=45)]
-    site = [one._replace(scope="site", user=one.cache) for one in heavy]
+    site = [one._replace(scope="site", user=one.bundle) for one in heavy]
     assert gc.expired([*heavy, *site], POLICY, 200) == {heavy[0]: gc.OVER_NAMES}
 
 
 def test_every_bundle_is_checked_once_in_thirty_days() -> None:
-    found = [bundle(str(number), 0).bundle for number in range(200)]
+    found = [row(number).sha256 for number in range(200)]
     days = Counter(one for day in range(1000, 1030) for one in found if gc.is_due(one, day * gc.DAY))
     assert set(days.values()) == {1}
     assert len(days) == 200

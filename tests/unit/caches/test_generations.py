@@ -188,7 +188,7 @@ def following(model: Model, state: State, actors: str) -> Iterator[State | str]:
                 generations.change(WHERE, OWNER, with_row(name))
                 return
             expected = model.call(lambda: done)
-            assert expected <= rows(model, generations.head(WHERE).identity)  # type: ignore[operator]
+            assert expected <= rows(model, generations.read(WHERE, named=False).identity)  # type: ignore[operator]
 
         try:
             files, answers, has_ended = model.step(state.files, state.answers[number], act)

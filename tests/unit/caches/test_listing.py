@@ -14,7 +14,7 @@ from warmstart.caches.store import listing
 from warmstart.caches.store.layout import Damaged, sealed
 from warmstart.caches.store.listing import HarvestTooLarge, Listing, OfOtherFormat, Row, decode, encode
 
-ROWS = [Row("a" * 64, 5, 2, "alice", 1, 7, 100), Row("b" * 64, 6, 1, "bob", 2, 8, 200, "mine")]
+ROWS = [Row("a" * 64, 5, 2, "alice", 1, 7, 100), Row("b" * 64, 6, 1, "bob", 2, 8, 200)]
 LISTING, TEXT = encode(
     Listing(7, "", "c" * 64, ROWS, ["x/y"], ["gone"], names=[["e", "\udcff é"], ["f"]], lost=[["g"], []])
 )

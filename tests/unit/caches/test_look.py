@@ -57,7 +57,7 @@ def test_of_one_scope_the_head_says_all(store: Store) -> None:
     assert (taken(found), found.is_named, found.beyond) == ([(USER, second, []), (USER, first, [])], False, 0)
     assert [layer.row.number for layer in found.layers] == [2, 1]
     assert [path.partition("/")[0] for path in found.hidden] == ["b"]
-    head = generations.head(store.where(USER))
+    head = generations.read(store.where(USER), named=False)
     assert found.listings == {USER: Generation(head.number, head.identity), SITE: Generation(0, "")}
 
 

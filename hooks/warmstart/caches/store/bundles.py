@@ -2,7 +2,7 @@
 
 A bundle is a squashfs and a list of its entries' files, both named by the hash of the squashfs: the same name is the
 same bytes, whoever put it. It lies in place before a generation of the listing names it, and is removed when none has
-named it for a day. Runs as the store's owner; root calls through `client`.
+named it for three days. Runs as the store's owner; root calls through `client`.
 """
 
 from __future__ import annotations
@@ -78,11 +78,10 @@ class Draft(NamedTuple):
     uid: int
     job: int
     entries: Entries
-    cache: str = ""
     changed: list[str] = []  # noqa: RUF012 - never mutated, like the rest; as in `Change`
     fresh: bool = False  # the job asked to start cold: all that it made takes the place of what is there
     removal: Removal = Removal()
-    facts: dict[str, str] = {}  # noqa: RUF012 - of which the namespace is a hash, for people
+    facts: dict[str, str] = {}  # noqa: RUF012 - of which the namespace is a hash; `cache` is the job's cache=NAME
     at: int = 0  # when it was made, in seconds since the epoch; 0: now
 
     def change(self, row: Row | None) -> Change:
@@ -123,11 +122,11 @@ def put(where: Namespace, writer: str, fd: int, draft: Draft, most: int) -> Row:
     if len(files) > MOST_OF_FILES:
         raise HarvestTooLarge(problem=f"the bundle would have {len(files)} bytes of names; {MOST_OF_FILES} are allowed")
     with store_errors("put a bundle", where.path):
-        _check_caches(where, draft.cache)
+        _check_caches(where, draft.facts.get("cache", ""))
         with closing(make_namespace(where)) as dir_fd:
             size, sha256 = copy_hashed(fd)
             at = draft.at or int(time.time())
-            row = Row(sha256, size, len(draft.entries), draft.user, draft.uid, draft.job, at, draft.cache)
+            row = Row(sha256, size, len(draft.entries), draft.user, draft.uid, draft.job, at)
             if _in_place(dir_fd, row):
                 return row
             quota.add(where.store, where.scope, size + len(files), most)

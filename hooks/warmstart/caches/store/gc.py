@@ -55,7 +55,6 @@ class Bundle(NamedTuple):
     at: float  # when it was published
     used: float  # last fetch, or last use of a node's copy; exact to a day
     names: int  # characters of its entries' names in the listing
-    cache: str = ""  # the name that its job gave its caches
 
     def where(self, store: str) -> Namespace:
         """Return its namespace."""
@@ -144,7 +143,7 @@ def survey(where: Namespace) -> list[Bundle]:
         return [
             Bundle(
                 *where[1:], row.sha256, row.size, row.number, row.user, row.uid, row.job, row.at,
-                used=_used(where, row), names=sum(map(len, (*names, *lost))), cache=row.cache,
+                used=_used(where, row), names=sum(map(len, (*names, *lost))),
             )
             for row, names, lost in zip(listing.rows, listing.names, listing.lost, strict=True)
         ]  # fmt: skip

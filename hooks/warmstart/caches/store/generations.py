@@ -59,16 +59,12 @@ class StoreBusy(StoreFailed):
     hint = "what is published waits on its node and is tried again"
 
 
-def head(where: Namespace) -> Listing:
-    """Return the newest generation without names of entries; an empty one if nothing was published.
-
-    A warm prolog does this for each profile: it lists a directory and reads the beginning of a file.
-    """
-    return read(where, named=False)
-
-
 def read(where: Namespace, *, named: bool = True, is_writer: bool = False) -> Listing:
-    """Return the newest generation; a writer's, who may pass over none, if it is for who removes something."""
+    """Return the newest generation, without names of entries if it is not `named`; an empty one if there is none.
+
+    A warm prolog does this for each profile: it lists a directory and reads the beginning of a file. Who removes
+    something reads as a writer, who may pass over none.
+    """
     with store_errors("read a listing", where.path), suppress(FileNotFoundError):
         return _newest(where, 0, named=named, is_writer=is_writer)[0]
     return Listing()

@@ -59,7 +59,6 @@ class Row(NamedTuple):
     uid: int
     job: int
     at: int  # seconds since the epoch, the publisher's clock
-    cache: str = ""  # the name that its job gave its caches, cache=NAME
 
 
 class Listing(NamedTuple):

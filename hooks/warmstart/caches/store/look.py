@@ -89,7 +89,7 @@ def _listings(store: str, scopes: list[str], want: Want, failed: dict[str, str],
     for scope in scopes:
         where, at = Namespace(store, scope, want.profile, want.namespace), want.at.get(scope)
         try:
-            there[scope] = generations.at(where, *at, named=named) if at else generations.head(where)
+            there[scope] = generations.at(where, *at, named=named) if at else generations.read(where, named=False)
         except StoreError as error:
             failed[scope] = str(error)
     return there
