@@ -217,5 +217,5 @@ class NodePaths(NamedTuple):
 
     @property
     def kept(self) -> str:
-        """A file that the program of a pod locks which keeps this node (`session.keep`)."""
+        """A file that the program of a pod locks which keeps this node (`keeper.keep`)."""
         return f"{self.root}/kept"

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from warmstart.audit.log import Log
 from warmstart.errors import ResourceError, UserError, WarmstartError
-from warmstart.host import files
 from warmstart.host.deadline import Deadline, after
 from warmstart.host.files import ensure_path
 from warmstart.paths import Installation, NodePaths
@@ -25,7 +24,6 @@ from warmstart.store.client import StoreClient
 # How often the timers in packaging/systemd start maintenance; doctor alarms after three intervals without success.
 NODE_INTERVAL_S = 1800
 STORE_INTERVAL_S = 86400
-KEPT = "kept"  # a lock of this pod's
 STORE_SECONDS = 60.0  # for one operation on the store
 
 
@@ -51,14 +49,6 @@ class MaintenanceFailed(ResourceError):
     code = "maintenance-failed"
     template = "{part}: {problem}"
     hint = "read the reason; the next run tries again"
-
-
-class NodeOfAnotherPod(ResourceError):
-    """A pod that lives keeps the node. This one sees neither its mounts nor its step daemons."""
-
-    code = "node-of-another-pod"
-    template = "node {node} is kept by another pod, which is alive and has its state in {directory}, too"
-    hint = "give each pod a directory of its own for warmstart's state (docs/guides/kubernetes.md)"
 
 
 class Session(NamedTuple):
@@ -158,25 +148,6 @@ def _end(log: Log, own: int, started: float, number: int, _frame: object) -> Non
         _finish(log, "ended", started)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
-
-
-def keep(paths: NodePaths) -> tuple[int, int] | None:
-    """Keep a node for as long as the descriptors that are returned stay open; None if another process keeps it.
-
-    They have two locks: pods that share the node's directory see one of them, and no other pod sees the one in /run.
-    """
-    locks = files.open_lock(paths.locks, KEPT), os.open(paths.kept, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if all(map(files.try_flock, locks)):
-        return locks
-    for lock in locks:
-        os.close(lock)
-    return None
-
-
-def require_keeper(paths: NodePaths, node: str) -> None:
-    """Raise `NodeOfAnotherPod` if a process of another pod keeps a node. With systemd's timers nobody does."""
-    if files.is_locked(paths.kept) and not files.is_locked(f"{paths.locks}/{KEPT}"):
-        raise NodeOfAnotherPod(node=node, directory=os.path.dirname(paths.root))
 
 
 def is_root() -> bool:

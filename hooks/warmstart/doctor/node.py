@@ -40,12 +40,13 @@ from warmstart.images.credentials import CredentialsUnusable, login_at
 from warmstart.images.importers import base, layer_reader
 from warmstart.images.imports import requests, verify
 from warmstart.images.unpacks import NO_DISKS
+from warmstart.keeper import NodeOfAnotherPod, require_keeper
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.keys import Credentials, Policy
 from warmstart.policy.units import format_duration
 from warmstart.queue import is_at_work, waiting
 from warmstart.report.lines import KILLED, UNFINISHED, hooks
-from warmstart.session import NODE_INTERVAL_S, NodeOfAnotherPod, require_keeper
+from warmstart.session import NODE_INTERVAL_S
 from warmstart.slurm import commands
 
 ACCOUNTS = ("store_user", "import_user", "validate_user")

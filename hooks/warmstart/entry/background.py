@@ -23,9 +23,10 @@ from typing import NoReturn
 from warmstart import wing
 from warmstart.errors import WarmstartError
 from warmstart.host import process
+from warmstart.keeper import NodeOfAnotherPod, require_keeper
 from warmstart.paths import Installation, NodePaths
 from warmstart.queue import DONE, LATER, MORE, Item, Kind, Outcome, Queue, at_work
-from warmstart.session import NodeOfAnotherPod, Session, open_session, require_keeper
+from warmstart.session import Session, open_session
 
 FAILED, WRONG_USAGE = 1, 2
 LOCK_S = 1.0  # hooks probe the lock, which takes a moment

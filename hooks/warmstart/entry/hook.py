@@ -28,7 +28,6 @@ from warmstart.run.state import Run, using_state
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from warmstart.policy.current import CurrentPolicy
     from warmstart.steps.contract import Context
     from warmstart.store.client import StoreClient
 
@@ -141,30 +140,60 @@ def _hide_view(paths: NodePaths, job: int | str) -> None:
 
 
 def _audited(name: str, installation: Installation, job: Job, work: Callable[[Hook], str]) -> int:
-    started = time.monotonic()
-    _make_directories(installation.node(job.node))
-    current = _current(installation)
-    run_id = os.urandom(4).hex()
-    fields = {**job.as_audit(), "hook": name, "run_id": run_id}
-    if isinstance(current, Exception):
-        log = Log("", fields)
-    else:
-        log = Log(current.policy.paths.audit, fields, syslog=current.policy.audit.syslog)
+    """Do the hook's work with a log of it. Return the exit status."""
+    started, run_id, paths = time.monotonic(), os.urandom(4).hex(), installation.node(job.node)
+    _make_directories(paths)
+    policy, problem = _policy(installation)
+    place, is_copied = (policy.paths.audit, policy.audit.syslog) if policy else ("", False)
+    log = Log(place, {**job.as_audit(), "hook": name, "run_id": run_id}, syslog=is_copied)
     log.begin()
-    outcome, status = _run(name, installation, job, log, run_id, started, current, work)
-    took = round((time.monotonic() - started) * 1000, 3)
-    log.finish(outcome=outcome, status=status, duration_ms=took)
+    outcome, status = FAILED, 0
+    try:
+        _tell_of_policy(policy, problem, log)
+        if policy is None:
+            _hide_view(paths, job.view_id)
+            assert problem
+            raise problem
+        outcome = work(Hook(job, policy, paths, log, run_id, started, []))
+    except WarmstartError as error:
+        print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it if the hook fails
+        is_off = installation.is_off  # since this hook began
+        if isinstance(error, NodeError) and not is_off and not _is_observed(installation, policy, job):
+            outcome, status = "drained", DRAINS
+            log.failed(error, name, degree="drained")
+            _drain_node(policy, job, log, error)
+        else:
+            log.failed(error, name)
+    except Exception:  # noqa: BLE001 - a bug: audited, never a drain
+        outcome = "crashed"
+        log.say(traceback=_traceback())
+        print(_traceback(), file=sys.stderr)  # noqa: T201 - slurmd logs it if the hook fails
+    log.finish(outcome=outcome, status=status, duration_ms=round((time.monotonic() - started) * 1000, 3))
     return status
 
 
-def _current(installation: Installation) -> CurrentPolicy | Exception:
-    """Return the policy in force, or why there is none."""
+def _policy(installation: Installation) -> tuple[Policy | None, Exception | None]:
+    """Return the policy in force, if there is one, and why it is not what the site's files say."""
     from warmstart.policy.current import current_policy
 
     try:
-        return current_policy(installation, keep=True)
+        current = current_policy(installation, keep=True)
     except Exception as error:  # noqa: BLE001 - a bug is audited, too
-        return error
+        return None, error
+    return current.policy, current.problem
+
+
+def _tell_of_policy(policy: Policy | None, problem: Exception | None, log: Log) -> None:
+    """Audit what is wrong with the site's files."""
+    if isinstance(problem, PolicyError):
+        from warmstart.audit.events import POLICY_REJECTED
+
+        log.emit(POLICY_REJECTED, error=problem.as_audit(), in_force="the last good one" if policy else None)
+    if policy and policy.doubt:
+        from warmstart.policy import trust
+
+        if doubt := trust.problem(policy):
+            log.failed(doubt, "policy")
 
 
 def _make_directories(paths: NodePaths) -> None:
@@ -180,40 +209,6 @@ def _make_directories(paths: NodePaths) -> None:
                 raise
 
 
-def _run(  # noqa: PLR0917 - the hook's run, and what it does
-    name: str,
-    installation: Installation,
-    job: Job,
-    log: Log,
-    run_id: str,
-    started: float,
-    current: CurrentPolicy | Exception,
-    work: Callable[[Hook], str],
-) -> tuple[str, int]:
-    """Return the outcome and the exit status."""
-    policy = None
-    paths = installation.node(job.node)
-    try:
-        policy = _policy(current, log)
-        return work(Hook(job, policy, paths, log, run_id, started, [])), 0
-    except WarmstartError as error:
-        print(f"warmstart: {error} ({error.hint})", file=sys.stderr)  # noqa: T201 - slurmd logs it if the hook fails
-        is_off = installation.is_off  # since this hook began
-        if isinstance(error, NodeError) and not is_off and not _is_observed(installation, policy, job):
-            log.failed(error, name, degree="drained")
-            _drain_node(policy, job, log, error)
-            return "drained", DRAINS
-        log.failed(error, name)
-        return FAILED, 0
-    except Exception:  # noqa: BLE001 - a bug: audited, never a drain
-        log.say(traceback=_traceback())
-        print(_traceback(), file=sys.stderr)  # noqa: T201 - slurmd logs it if the hook fails
-        return "crashed", 0
-    finally:
-        if policy is None:
-            _hide_view(paths, job.view_id)
-
-
 def _is_observed(installation: Installation, policy: Policy | None, job: Job | None) -> bool:
     """Return whether hooks only observe the job; by the last good policy if `policy` could not be loaded."""
     from warmstart import plan
@@ -221,24 +216,6 @@ def _is_observed(installation: Installation, policy: Policy | None, job: Job | N
 
     policy = policy or read(installation.compiled_policy)
     return policy is not None and job is not None and plan.grant(policy, job).observed
-
-
-def _policy(current: CurrentPolicy | Exception, log: Log) -> Policy:
-    """Return the policy; audit what is wrong with the site's files. Raises why there is none."""
-    rejected = current if isinstance(current, Exception) else current.problem
-    if isinstance(rejected, PolicyError):
-        from warmstart.audit.events import POLICY_REJECTED
-
-        in_force = None if isinstance(current, Exception) else "the last good one"
-        log.emit(POLICY_REJECTED, error=rejected.as_audit(), in_force=in_force)
-    if isinstance(current, Exception):
-        raise current
-    if current.policy.doubt:
-        from warmstart.policy import trust
-
-        if problem := trust.problem(current.policy):
-            log.failed(problem, "policy")
-    return current.policy
 
 
 def _drain_node(policy: Policy | None, job: Job, log: Log, error: NodeError) -> None:

@@ -2,7 +2,7 @@
 
 Runs as root, for no job (docs/guides/kubernetes.md). A supervisor starts it in slurmd's own container, since another
 one sees neither the mounts of jobs nor their step daemons. While it lives, pods over the same state know that its nodes
-are kept (`session.keep`). On SIGTERM it maintains once more: runs of jobs that are over are ended, and those that wait.
+are kept (`keeper.keep`). On SIGTERM it maintains once more: runs of jobs that are over are ended, and those that wait.
 Then it says what is left.
 
 It starts the programs that systemd starts, so an upgrade counts from their next start on.
@@ -21,9 +21,10 @@ from contextlib import suppress
 from warmstart.audit.syslog import complain
 from warmstart.harvest.live import LIVE
 from warmstart.host.files import names_in
+from warmstart.keeper import keep
 from warmstart.paths import Installation
 from warmstart.queue import Queue, waiting
-from warmstart.session import NODE_INTERVAL_S, keep
+from warmstart.session import NODE_INTERVAL_S
 
 LOOK_S = 15.0
 FIRST_S = 300.0  # OnBootSec= of warmstart-maintain.timer

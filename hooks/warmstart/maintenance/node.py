@@ -25,18 +25,14 @@ from warmstart.host import files, trusted
 from warmstart.host.files import names_in, opened_dir, replace_file
 from warmstart.images import notes, scratch, unpacking
 from warmstart.images.imports import requests
+from warmstart.keeper import require_keeper
 from warmstart.maintenance.orphans import Orphans
 from warmstart.paths import Installation
 from warmstart.policy import trust
 from warmstart.queue import DONE, MORE, Queue, at_work
 from warmstart.seed import eviction
 from warmstart.seed.eviction import Keep
-from warmstart.session import (
-    MaintenanceBusy,
-    Session,
-    open_session,
-    require_keeper,
-)
+from warmstart.session import MaintenanceBusy, Session, open_session
 from warmstart.store import barrier
 
 FAILURES_KEPT_S = 3600.0  # of imports, for the hooks that wait for them

@@ -14,8 +14,8 @@ import pytest
 
 from tests.lib.processes import wait_until
 from warmstart import session
+from warmstart.keeper import NodeOfAnotherPod, keep, require_keeper
 from warmstart.paths import Installation
-from warmstart.session import NodeOfAnotherPod, keep, require_keeper
 
 # Its pauses are short here; the last maintenance may take as long as it takes.
 PROGRAM = """
