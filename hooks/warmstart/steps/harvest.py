@@ -5,7 +5,7 @@ validator's uid judges them there (`_judge`), root packs the valid ones, and the
 (`publish`). Invalid entries are dropped, with a reason in the audit.
 
 A repeat does no harm: what is published is known, and left out. So a harvest for which there was no time begins anew.
-Collecting may take half of the time that is left, and judging half of the rest, so that what is there is published.
+Collecting may take most of the time that is left, and judging half of the rest, so that what is there is published.
 
 A job that runs is harvested by the same functions (`harvest.live`): of what has changed lately nothing is taken, and
 nothing is retired or said to be rejected.
@@ -49,6 +49,7 @@ OWN = ".own-"
 MOST_RETIRED = 5  # names in an event
 MOST_OWN = 256  # names of the cache's directory that are looked at
 
+COLLECTING = 0.75  # of the time that is left; up to a half of it goes by with waiting for the first node
 BUSY_SECONDS = 5.0  # wait for a process that still writes to the cache
 CONTROLLER_SECONDS = 5.0  # for slurmctld to say how the job ended
 
@@ -242,7 +243,7 @@ def _own_variables(directory: str) -> frozenset[str]:
 def _collect(run: Run, cache: _Cache, staged: Stage, limits: Limits) -> tuple[Collected, bool]:
     """Copy new entries into the stage; return also whether they are an overlay's."""
     name, is_running = cache.profile.name, bool(limits.settled_ns)
-    deadline = limits.deadline.within(limits.deadline.left() / 2)
+    deadline = limits.deadline.within(limits.deadline.left() * COLLECTING)
     # A profile's harvest is one bundle. If it were larger than a job may fetch, nobody would get its entries.
     bounds = limits._replace(size=min(limits.size, MOST_BYTES), deadline=deadline)
     entry_of = partial(naming.entry_of, cache.profile)

@@ -222,24 +222,6 @@ def test_what_was_not_looked_at_is_late(job: Job, monkeypatch: pytest.MonkeyPatc
     assert (outcome.run, outcome.is_done, job.logged()["numba"]["entries"]) == (left, False, 0)
 
 
-def test_what_there_was_time_for_is_published(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a part of the harvest takes too long, what it has done goes on; the rest is left."""
-    job.write("numba", numba_files() | numba_entry(1)[1])
-    real = Validator.judge
-
-    def slow(*args: Any, **kwargs: Any) -> Iterator[tuple[str, str | None]]:  # noqa: ANN401
-        yield next(real(*args, **kwargs))
-        monkeypatch.setattr(Deadline, "expired", lambda one: stage.CLEANING_SECONDS < one.left() < 20)
-        raise WorkerSilent(what="judge", problem="p")
-
-    monkeypatch.setattr(Validator, "judge", slow)
-    job.change(left=["numba"])
-    outcome = harvest.harvest(job.context)
-    assert (outcome.run.left, outcome.is_done, len(job.offered())) == (["numba"], False, 1)
-    told = job.logged()["numba"]
-    assert (told["entries"], told["truncated"], "rejected" in told) == (1, OUT_OF_TIME, False)
-
-
 @pytest.mark.parametrize("why", ["no room", "no place for a stage", "a killed epilog left much"])
 def test_a_node_whose_disk_takes_no_stage_leaves_it(job: Job, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     job.write("numba", numba_files())
@@ -300,22 +282,6 @@ def test_only_what_a_success_left_where_that_matters(job: Job) -> None:
     told = job.logged()
     assert (told["trt-rtx"], told["numba"]["entries"]) == ({"left_out": "the job failed"}, 1)
     assert job.entries(failed._replace(failure=lambda _deadline: "")) == 1
-
-
-def test_what_a_job_changed_takes_the_place_of_what_it_was_seeded_with(job: Job) -> None:
-    job.seeded(trt_rtx=Seeded("ns", []))
-    job.write("trt-rtx", RTX)
-    job.harvest()
-    first = job.row("trt-rtx")
-    given = SeededBundle(SCOPE, first.sha256, ["runtime_cache.bin"])
-    job.seeded(trt_rtx=Seeded("ns", [given]))
-    job.logged()
-    job.harvest()
-    (told,) = job.logged().values()
-    assert (told["entries"], "rejected" in told) == (0, False)
-    job.write("trt-rtx", {"runtime_cache.bin": b"another"})
-    assert job.entries() == 1
-    assert job.row("trt-rtx").sha256 != first.sha256
 
 
 def two_given(job: Job) -> SeededBundle:
@@ -445,14 +411,6 @@ def test_what_the_first_node_has_handed_in_is_left_out(job: Job, handed: Callabl
         job.write("numba", numba_files())
         job.harvest()
         assert handed(node) == own
-
-
-@pytest.mark.usefixtures("_no_patience")
-def test_nobody_waits_long_for_the_first_node(job: Job, handed: Callable[[str], list[str]]) -> None:
-    on(job, "n2")
-    job.write("numba", numba_files())
-    job.harvest()
-    assert handed("n2") == [ENTRY]
 
 
 def test_a_node_that_harvests_again_hands_in_nothing_twice(job: Job) -> None:
