@@ -1,8 +1,4 @@
-"""Extraction into a job's cache, and what runs under the job's uid for it.
-
-Other jobs of that user can change the same files, so root trusts no result, only that the process ended. They can stop
-and kill these processes, but not trace them: the real uid is the validator's (docs/threats.md, row 28).
-"""
+"""What root does in a job's cache that its user owns, under the job's uid (`extract`)."""
 
 from __future__ import annotations
 

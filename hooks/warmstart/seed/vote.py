@@ -41,7 +41,6 @@ class Proposed(NamedTuple):
     namespace: str
     facts: dict[str, str]  # from which the namespace was computed
     listings: dict[str, Generation]  # by scope, most trusted first
-    without: list[str] = []  # noqa: RUF012 - hashes of bundles that the head node leaves out; never mutated
 
 
 class Proposal(NamedTuple):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from warmstart.seed.client import JobClient
     from warmstart.seed.overlay import JobIds
-    from warmstart.seed.vote import Proposed, Vote
+    from warmstart.seed.vote import Vote
     from warmstart.store.barrier import Barrier
 
 NAME = "seed"
@@ -195,10 +195,14 @@ class _Seeding:
 
     def _agree(self, barrier: Barrier, agreed: list[_Cache], *, is_head: bool) -> None:
         """Take what the head node proposes of these profiles in place of what this node has found."""
-        from warmstart.seed.vote import Vote
+        from warmstart.seed.vote import Proposed, Vote
 
         self._vote = Vote(self._context.store, barrier, self._context.run.node, self._budget_s)
-        own = {cache.name: self._proposed(cache) for cache in agreed if not cache.cold}
+        own = {
+            cache.name: Proposed(cache.namespace, cache.facts, cache.found.listings)
+            for cache in agreed
+            if not cache.cold
+        }
         try:
             proposed = self._vote.proposal(own, self._context.deadline)
         except StoreError as error:
@@ -213,22 +217,9 @@ class _Seeding:
             elif there.namespace != cache.namespace or not there.listings.keys() <= {*self._caches.read_scopes}:
                 differing = sorted(fact for fact, value in cache.facts.items() if there.facts.get(fact) != value)
                 cache.cold = f"{NODES_DIFFER}: {', '.join(differing or ['scopes'])}"
-            elif there != own.get(cache.name) or there.without:
-                wanted[cache] = _wanted(cache)._replace(at=there.listings, without=there.without)
+            elif there != own.get(cache.name):
+                wanted[cache] = _wanted(cache)._replace(at=there.listings)
         self._look(wanted, self._fetching)
-
-    def _proposed(self, cache: _Cache) -> Proposed:
-        """Return what this node can show of a profile."""
-        from warmstart.seed.vote import Proposed
-
-        left, without = self._bytes, []
-        for layer in cache.found.layers:
-            missing = 0 if node_cache.is_here(self._context.paths.bundles, layer.row) else layer.row.size
-            if missing > left:
-                without.append(layer.row.sha256)
-            else:
-                left -= missing
-        return Proposed(cache.namespace, cache.facts, cache.found.listings, without)
 
     def _fetch(self, cache: _Cache) -> None:
         """Have the bundles of a profile on this node; leave out those for which there are no bytes, or no time."""

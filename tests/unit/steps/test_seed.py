@@ -115,6 +115,11 @@ def cold(node: Node) -> dict[str, str]:
     return {name: cache["cold"] for name, cache in caches(node).items() if not cache["warm"]}
 
 
+def keep(node: Node, size: int) -> None:
+    policy = node.context.policy
+    node.context = node.context._replace(policy=policy._replace(seed=policy.seed._replace(keep=size)))
+
+
 def watching(on: Node, **changes: object) -> Outcome:
     """Run the step where the policy has jobs harvested while they run."""
     policy, run = on.context.policy, changed(on.context.run, publish_scope=SCOPES[1], **changes)
@@ -192,8 +197,7 @@ def test_a_bundle_that_does_not_come_hides_what_it_would_cover(node: Node) -> No
     """An old version must not be shown in place of the new one."""
     node.publish({"m/a": {"m/a.nbi": b"a"}, "m/b": {"m/b.nbi": b"old"}})
     node.publish({"m/b": {"m/b.nbi": os.urandom(50_000)}}, fresh=True)
-    policy = node.context.policy
-    node.context = node.context._replace(policy=policy._replace(seed=policy.seed._replace(keep=20_000)))
+    keep(node, 20_000)
     shown = node.overlays()
     assert [bundle.entries for bundle in seeded(node.run())["numba"].bundles] == [["m/a"]]
     assert shown == [("numba", 1, ["m/b.nbi"])]
@@ -221,16 +225,11 @@ def test_what_the_jobs_own_process_does_is_nobody_elses_fault(node: Node) -> Non
     assert cold(node) == {"numba": "disk-failed"}
 
 
-@pytest.mark.parametrize("bound", ["MOST_BYTES", "keep"])
-def test_the_budget_of_bytes_is_one_for_all(node: Node, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
-    """What would go over it, or would not stay on the node, stays cold, and is told; the rest is seeded."""
+def test_the_budget_of_bytes_is_one_for_all(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would go over it stays cold, and is told; the rest is seeded."""
     node.publish(ENTRIES)
     node.publish({"m/z": {"m/z.nbi": os.urandom(50_000)}})
-    if bound == "keep":
-        policy = node.context.policy
-        node.context = node.context._replace(policy=policy._replace(seed=policy.seed._replace(keep=20_000)))
-    else:
-        monkeypatch.setattr(seed, bound, 20_000)
+    monkeypatch.setattr(seed, "MOST_BYTES", 20_000)
     outcome = node.run()
     assert ([found.entries for found in seeded(outcome)["numba"].bundles], outcome.degraded) == ([["m/f"]], [])
     texts = [remark["text"] for remark in result(node.context)["remarks"]]
@@ -242,8 +241,7 @@ def test_the_budget_of_bytes_is_one_for_all(node: Node, monkeypatch: pytest.Monk
 def test_why_all_of_a_profile_is_cold(node: Node, change: str, reason: str) -> None:
     node.publish(ENTRIES, scope=SCOPES[0])
     if change == "budget":
-        policy = node.context.policy
-        node.context = node.context._replace(policy=policy._replace(seed=policy.seed._replace(keep=20)))
+        keep(node, 20)
     else:
         (listing,) = Path(node.context.store.path).rglob("listing/0*")
         listing.rename(listing.with_name("00000009"))
@@ -360,11 +358,6 @@ def together(nodes: list[Node]) -> list[dict[str, Any]]:
     return [caches(node)["deepgemm"] for node in nodes]
 
 
-def keep(node: Node, size: int) -> None:
-    policy = node.context.policy
-    node.context = node.context._replace(policy=policy._replace(seed=policy.seed._replace(keep=size)))
-
-
 def test_all_nodes_show_the_generation_that_the_head_proposes(nodes: list[Node]) -> None:
     """Also where another is there when they look."""
     made = nodes[0].publish({"a": {"a.x": b"a"}}, "deepgemm")
@@ -380,19 +373,13 @@ def test_all_nodes_show_the_generation_that_the_head_proposes(nodes: list[Node])
     assert [(cache["warm"], cache["bundle_ids"]) for cache in told] == [(True, [made])] * 2
 
 
-def test_what_the_head_has_no_room_for_nobody_shows(nodes: list[Node]) -> None:
-    made = nodes[0].publish({"a": {"a.x": b"a"}, "b": {"b.x": b"old"}}, "deepgemm")
-    nodes[0].publish({"b": {"b.x": os.urandom(50_000)}}, "deepgemm", fresh=True)
-    keep(nodes[0], 20_000)
-    told = together(nodes)
-    assert [(cache["warm"], cache["bundle_ids"], cache["entries"]) for cache in told] == [(True, [made], 1)] * 2
-
-
-@pytest.mark.parametrize("reason", ["fetch-over-budget", "nodes-differ: gpu"])
-def test_what_one_node_cannot_show_is_cold_on_both(nodes: list[Node], reason: str) -> None:
+@pytest.mark.parametrize("short", [0, 1, None])
+def test_what_one_node_cannot_show_is_cold_on_both(nodes: list[Node], short: int | None) -> None:
+    nodes[0].publish({"a": {"a.x": b"a"}}, "deepgemm")
     nodes[0].publish({"b": {"b.x": os.urandom(50_000)}}, "deepgemm")
-    if reason == "fetch-over-budget":
-        keep(nodes[1], 20_000)
+    reason = "nodes-differ: gpu" if short is None else "fetch-over-budget"
+    if short is not None:
+        keep(nodes[short], 20_000)
     else:
         real = facts.derive
 
