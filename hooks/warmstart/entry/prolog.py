@@ -10,14 +10,20 @@ from warmstart import plan, request
 from warmstart.entry.hook import OK, REFUSED, Hook, informed, run_hook
 from warmstart.errors import UserError, WarmstartError
 from warmstart.host.deadline import Deadline
-from warmstart.policy.match import parted
+from warmstart.lean import TYPE_CHECKING
+from warmstart.policy.match import Grant, parted
+from warmstart.request import Request
 from warmstart.run import state
 from warmstart.run.state import Caches, Run, StateFull
 from warmstart.slurm.nodes import has_several
 
+if TYPE_CHECKING:
+    from warmstart.runner import Step
+
 # The parts of a prolog share one budget, which begins with the hook: what one part takes, the next ones lack. The steps
 # leave the reserve for what comes after them: removing what failed, the verdict or undoing all, the reason of a drain.
 RESERVE_SECONDS = 15.0
+OBSERVE = "observe"  # in place of a step
 LOCK_SECONDS = 5.0
 SUPERSEDE_SECONDS = 10.0
 UNDO_SECONDS = 5.0
@@ -56,19 +62,12 @@ def _prepare_run(hook: Hook, end: Deadline) -> str:
 
 
 def _run(hook: Hook, run: Run, deadline: Deadline) -> None:
-    hook = _informed(hook, deadline)
+    hook = hook._replace(job=informed(hook, hook.policy.unseen, deadline))
     grant = plan.grant(hook.policy, hook.job)
     if grant.observed:
-        from warmstart.entry import observe
-
-        observe.run(hook, grant, head=run.head)
+        _observe(hook, grant, head=run.head)
         return
-    requested = plan.request_of(hook.policy, hook.job, grant)
-    grant = parted(hook.job, grant, requested.cache)
-    hook.audit.say(**plan.as_audit(grant, requested, head=run.head))
-    steps = plan.prolog(hook.policy, hook.job, grant, requested)
-    for name, reason in plan.left_out(hook.policy, grant, requested).items():
-        hook.audit.remark(f"is not among the job's profiles: {reason}", name)
+    grant, requested, steps = _planned(hook, grant, head=run.head)
     if notice := plan.notice_of(hook.job, grant):
         _tell_job(hook, run, notice)
         return
@@ -94,9 +93,32 @@ def _run(hook: Hook, run: Run, deadline: Deadline) -> None:
     run_prolog(prepared.context, [plan.environment(hook.policy, hook.job, grant, requested, prepared)])
 
 
-def _informed(hook: Hook, deadline: Deadline) -> Hook:
-    """Add what rules need of the job and slurmd did not tell."""
-    return hook._replace(job=informed(hook, hook.policy.unseen, deadline))
+def _planned(hook: Hook, grant: Grant, *, head: bool) -> tuple[Grant, Request, list[Step]]:
+    """Plan, and log it; `head` as in `Run`. Raises the errors of a plan."""
+    requested = plan.request_of(hook.policy, hook.job, grant)
+    grant = parted(hook.job, grant, requested.cache)
+    hook.audit.say(**plan.as_audit(grant, requested, head=head))
+    steps = plan.prolog(hook.policy, hook.job, grant, requested)
+    for name, reason in plan.left_out(hook.policy, grant, requested).items():
+        hook.audit.remark(f"is not among the job's profiles: {reason}", name)
+    return grant, requested, steps
+
+
+def _observe(hook: Hook, grant: Grant, *, head: bool) -> None:
+    """Log what the prolog would do, and touch nothing (docs/operations/rollout.md). Raises nothing."""
+    hook.audit.say(observed=True)
+    try:
+        *_, steps = _planned(hook, grant, head=head)
+        if steps:
+            hook.audit.say(planned=[*(step.name for step in steps), "environment"])
+    except UserError as error:
+        hook.audit.failed(error, OBSERVE, degree=REFUSED)
+    except WarmstartError as error:
+        hook.audit.failed(error, OBSERVE)
+    except Exception:  # noqa: BLE001 - a bug; the job is none the wiser
+        import traceback
+
+        hook.audit.say(traceback=traceback.format_exc())
 
 
 def _new_run(hook: Hook) -> Run:
