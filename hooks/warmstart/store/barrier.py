@@ -20,7 +20,7 @@ import os
 import time
 
 from warmstart.errors import StoreError
-from warmstart.host import files, wire
+from warmstart.host import wire
 from warmstart.host.deadline import Deadline, after, looks
 from warmstart.host.files import ensure_dir, opened_dir, read_small, unlink_if_there
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager, dumps, sha256, suppress
@@ -106,18 +106,25 @@ def hear(store: str, topic: Topic, name: str) -> str | None:
     """
     with (
         store_errors(f"reading {topic.path}"),
-        _opened(store, topic.run) as fd,
+        opened_dir(store) as root,
         suppress(FileNotFoundError, ValueError),
+        opened_dir(f"{DIRECTORY}/{topic.run}", root) as fd,
     ):
-        return read_small(topic.beginning + name, LONGEST, fd).decode() if fd >= 0 else None
+        return read_small(topic.beginning + name, LONGEST, fd).decode()
     return None
 
 
 def marks(store: str, topic: Topic, prefix: str) -> list[str]:
     """Return the names of a topic that begin with `prefix`, without it. Raises `StoreFailed`."""
     beginning = topic.beginning + prefix
-    with store_errors(f"reading {topic.path}"), _opened(store, topic.run) as fd:
-        return [file[len(beginning) :] for file in os.listdir(fd) if file.startswith(beginning)] if fd >= 0 else []
+    with (
+        store_errors(f"reading {topic.path}"),
+        opened_dir(store) as root,
+        suppress(FileNotFoundError),
+        opened_dir(f"{DIRECTORY}/{topic.run}", root) as fd,
+    ):
+        return [file[len(beginning) :] for file in os.listdir(fd) if file.startswith(beginning)]
+    return []
 
 
 def take_down(store: str, path: str) -> None:
@@ -127,13 +134,18 @@ def take_down(store: str, path: str) -> None:
     """
     run, _, topic = path.partition("/")
     beginning = topic if topic.endswith("-") else f"{topic}."
-    with store_errors(f"removing {path}"), _opened(store, run) as fd:
-        for _ in range(2 if fd >= 0 else 0):  # the first listing of a network file system may be an old one
+    with (
+        store_errors(f"removing {path}"),
+        opened_dir(store) as root,
+        suppress(FileNotFoundError),
+        opened_dir(f"{DIRECTORY}/{run}", root) as fd,
+    ):
+        for _ in range(2):  # the first listing of a network file system may be an old one
             for file in os.listdir(fd):
                 if file.startswith(beginning):
                     unlink_if_there(file, fd)
             with suppress(OSError):  # other topics are still there, or it is gone
-                os.rmdir(f"{store}/{DIRECTORY}/{run}")
+                os.rmdir(f"{DIRECTORY}/{run}", dir_fd=root)
                 return
 
 
@@ -153,21 +165,6 @@ def remove(run: str, above: int) -> bool:
         os.rmdir(run, dir_fd=above)
         return True
     return False
-
-
-@contextmanager
-def _opened(store: str, run: str) -> Iterator[int]:
-    """Open a run's directory for a `with`; yields -1 if there is none. A store that is missing is an error."""
-    with opened_dir(store) as root:
-        try:
-            fd = os.open(f"{DIRECTORY}/{run}", files.DIRECTORY, dir_fd=root)
-        except FileNotFoundError:
-            yield -1
-            return
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _nobody(_: bool) -> None:

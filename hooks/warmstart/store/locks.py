@@ -14,7 +14,10 @@ import os
 from warmstart.host import files
 from warmstart.host.deadline import after, jittered
 from warmstart.host.files import ensure_dir
-from warmstart.lean import Iterator, contextmanager, suppress
+from warmstart.lean import TYPE_CHECKING, Iterator, contextmanager, suppress
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 _PAUSE_S = 0.2  # a thousand may wait
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTALE})
@@ -23,14 +26,15 @@ _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTAL
 class HeldLock:
     """A lock that is held until `release` or until this process ends."""
 
-    def __init__(self, lock: object, lockless: str = "") -> None:
+    def __init__(self, lock: BaseFileLock | None, lockless: str = "") -> None:
         """`lockless` is why the file system gave no lock, or ""."""
         self._lock = lock
         self.lockless = lockless
 
     def release(self) -> None:
         """Release the lock; its file stays."""
-        self._lock.release()  # type: ignore[attr-defined]
+        if self._lock:
+            self._lock.release()
 
 
 def try_lock(directory: str, name: str) -> HeldLock | None:
@@ -48,11 +52,11 @@ def try_lock(directory: str, name: str) -> HeldLock | None:
     except filelock.Timeout:
         return None
     except NotImplementedError:
-        return HeldLock(_Nothing(), os.strerror(errno.ENOSYS))
+        return HeldLock(None, os.strerror(errno.ENOSYS))
     except OSError as error:
         if error.errno not in _NO_LOCKS:  # a full, read-only or dead file system
             raise
-        return HeldLock(_Nothing(), os.strerror(error.errno))
+        return HeldLock(None, os.strerror(error.errno))
     return HeldLock(lock)
 
 
@@ -78,8 +82,3 @@ def lock_or_proceed(directory: str, name: str, seconds: float = 10.0) -> Iterato
     finally:
         if fd >= 0:
             os.close(fd)
-
-
-class _Nothing:
-    def release(self) -> None:
-        """Do nothing: there is no lock."""
