@@ -22,7 +22,6 @@ from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir
 from warmstart.seed import eviction, node_cache, overlay_end
-from warmstart.seed.eviction import Keep
 from warmstart.seed.layers import visible
 from warmstart.seed.overlay_end import CacheInUse
 
@@ -238,7 +237,7 @@ def test_maintenance_keeps_what_a_job_has(node: Node) -> None:
     before = Path(copy.path).stat().st_mtime
     run = node.run("1.aaaaaaaa")
     run.show(copy)
-    assert eviction.prune(copy.directory, node.layers, Keep(0), before + 7200) == 0
+    assert eviction.prune(copy.directory, node.layers, {}, before + 7200) == 0
     assert os.listdir(node.layers) == []
     assert len(loop_devices(copy)) == 1
     os.utime(copy.path, (before - 7200, before - 7200))
@@ -248,7 +247,7 @@ def test_maintenance_keeps_what_a_job_has(node: Node) -> None:
     run.take_down()
     assert loop_devices(copy) == []
     assert [at >= before for _, _, at in eviction.uses(copy.directory, "/store")] == [False]
-    assert eviction.prune(copy.directory, node.layers, Keep(0), before + 7200) > 300_000
+    assert eviction.prune(copy.directory, node.layers, {}, before + 7200) > 300_000
     assert not Path(copy.path).exists()
     assert node.mounts() == []
 
@@ -259,9 +258,9 @@ def test_what_no_job_has_needed_for_an_hour_is_unmounted(node: Node) -> None:
     before = Path(copy.path).stat().st_mtime
     run = node.run("1.aaaaaaaa")
     run.show(copy)
-    assert eviction.prune(copy.directory, node.layers, Keep(1 << 40), before + 1800) == 0
+    assert eviction.prune(copy.directory, node.layers, {"": 1 << 40}, before + 1800) == 0
     assert names_in(node.layers) == [copy.row.sha256]
-    assert eviction.prune(copy.directory, node.layers, Keep(1 << 40), before + 7200) == 0
+    assert eviction.prune(copy.directory, node.layers, {"": 1 << 40}, before + 7200) == 0
     assert (names_in(node.layers), Path(copy.path).exists()) == ([], True)
     assert run.as_job(lambda: Path("file").read_text()) == "seeded"
     run.take_down()

@@ -31,7 +31,6 @@ from warmstart.paths import Installation
 from warmstart.policy import trust
 from warmstart.queue import DONE, MORE, Queue, at_work
 from warmstart.seed import eviction
-from warmstart.seed.eviction import Keep
 from warmstart.session import MaintenanceBusy, Session, open_session
 from warmstart.store import barrier
 
@@ -182,7 +181,7 @@ class _NodeMaintenance:
 
     def _copies(self) -> int:
         session, paths = self._session, self._session.paths
-        pruned = eviction.prune(paths.bundles, paths.layers, Keep.of(session.policy), time.time())
+        pruned = eviction.prune(paths.bundles, paths.layers, eviction.keep_of(session.policy), time.time())
         for tree in unpacking.prune(session.policy, paths):
             session.audit.emit(events.IMAGE_TREE_EVICTED, **tree.as_audit(), reason="above images.unpack.keep")
             pruned += tree.about.bytes

@@ -16,7 +16,7 @@ from warmstart.host import files, linux, wire
 from warmstart.host.deadline import after
 from warmstart.host.files import closing, is_at, names_in, open_regular, opened_dir, unlink_if_there
 from warmstart.host.space import Held, fair_order
-from warmstart.lean import TYPE_CHECKING, NamedTuple, suppress
+from warmstart.lean import TYPE_CHECKING, Mapping, NamedTuple, suppress
 from warmstart.profiles.contract import WHOLE, is_whole
 from warmstart.seed.node_cache import ABOUT, BUNDLE, FETCHING, exclusive
 
@@ -31,16 +31,9 @@ MOST_MOUNTED, MOST_OF_SCOPE = 256, 64
 _LONGEST_PLACE = 4096
 
 
-class Keep(NamedTuple):
-    """Bytes of copies that stay on a node."""
-
-    caches: int
-    wholes: dict[str, int] = {}  # noqa: RUF012 - by the name that they have in place of a profile's; never mutated
-
-    @classmethod
-    def of(cls, policy: Policy) -> Keep:
-        """Return what the policy says."""
-        return cls(policy.seed.keep, {f"{WHOLE}{known.name}": known.keep for known in policy.wings if known.keep})
+def keep_of(policy: Policy) -> dict[str, int]:
+    """Return how many bytes of copies stay: "" of profiles, else of wholes with that name in place of a profile's."""
+    return {"": policy.seed.keep, **{f"{WHOLE}{known.name}": known.keep for known in policy.wings if known.keep}}
 
 
 class _Kept(NamedTuple):
@@ -50,13 +43,11 @@ class _Kept(NamedTuple):
     size: int  # bytes, with what is known about it
     sha256: str
     is_mounted: bool  # by a job
-    scope: str  # where it is from; "" if that is not known, as the next two
-    profile: str
-    namespace: str
+    where: Namespace  # where it is from
 
 
-def prune(bundles: str, layers: str, keep: Keep, now: float) -> int:
-    """Evict copies beyond what is to stay, and remove abandoned fetches; return the bytes removed.
+def prune(bundles: str, layers: str, keep: Mapping[str, int], now: float) -> int:
+    """Evict copies beyond what is to stay (`keep_of`), and remove abandoned fetches; return the bytes removed.
 
     Copies used since `now` minus `IN_USE_S` stay, and so do those that jobs have mounted. Copies that are gone or were
     not used since then are unmounted first: each mount takes a megabyte of kernel memory, however small its bundle.
@@ -67,12 +58,11 @@ def prune(bundles: str, layers: str, keep: Keep, now: float) -> int:
             with suppress(FileNotFoundError), exclusive(layers, after(UNMOUNTING_S)) as dir_fd:
                 if _last_use(fd, sha256) <= before:
                     unmount(dir_fd, sha256)
-        kinds: dict[str, list[_Kept]] = {}  # of each name of wholes, and of all profiles: ""
+        kinds: dict[str, list[_Kept]] = {}
         for copy in sorted([*_copies(fd, BUNDLE), *_copies(fd, FETCHING)]):
-            kinds.setdefault(copy.profile if is_whole(copy.profile) else "", []).append(copy)
-        most = {"": keep.caches, **keep.wholes}
+            kinds.setdefault(copy.where.profile if is_whole(copy.where.profile) else "", []).append(copy)
         for kind, copies in kinds.items():
-            removed += _evict(fd, copies, most.get(kind, 0), before)
+            removed += _evict(fd, copies, keep.get(kind, 0), before)
         for name in os.listdir(fd):
             with suppress(OSError):
                 _remove_useless(fd, name, now)
@@ -82,7 +72,7 @@ def prune(bundles: str, layers: str, keep: Keep, now: float) -> int:
 def _evict(fd: int, copies: list[_Kept], keep: int, before: float) -> int:
     """Evict copies until at most `keep` bytes are left; return the bytes removed."""
     excess, removed = sum(copy.size for copy in copies) - keep, 0
-    held = [Held(copy.scope, copy.size, copy.used <= before and not copy.is_mounted) for copy in copies]
+    held = [Held(copy.where.scope, copy.size, copy.used <= before and not copy.is_mounted) for copy in copies]
     for number in fair_order(held):
         if removed >= excess:
             break
@@ -115,14 +105,10 @@ def uses(bundles: str, store: str) -> list[tuple[Namespace, str, float]]:
     """
     now = time.time()
     with suppress(FileNotFoundError), opened_dir(bundles) as fd:
-        found = [copy for copy in _copies(fd, BUNDLE) if copy.scope]
         return [
-            (
-                Namespace(store, copy.scope, copy.profile, copy.namespace),
-                copy.sha256,
-                now if copy.is_mounted else copy.used,
-            )
-            for copy in found
+            (copy.where._replace(store=store), copy.sha256, now if copy.is_mounted else copy.used)
+            for copy in _copies(fd, BUNDLE)
+            if copy.where.scope
         ]
     return []
 
@@ -141,7 +127,7 @@ def _copies(fd: int, suffix: str) -> list[_Kept]:
                 # Of a beginning all is allocated that the bundle will need.
                 size = max(status.st_size, status.st_blocks * 512 * (suffix == FETCHING)) + _size(fd, sha256 + ABOUT)
                 is_mounted = (status.st_dev, status.st_ino) in mounted
-                found.append(_Kept(status.st_mtime, size, sha256, is_mounted, *_place(fd, sha256)))
+                found.append(_Kept(status.st_mtime, size, sha256, is_mounted, _place(fd, sha256)))
     return found
 
 
@@ -158,12 +144,12 @@ def _last_use(fd: int, sha256: str) -> float:
     return 0.0
 
 
-def _place(fd: int, sha256: str) -> tuple[str, str, str]:
-    """Return scope, profile and namespace that a copy is from; each is "" if that is not known."""
+def _place(fd: int, sha256: str) -> Namespace:
+    """Return where in a store, whose path is left out, a copy is from; all is "" if that is not known."""
     with suppress(OSError, ValueError, TypeError), closing(open_regular(sha256 + ABOUT, fd)) as about:
         scope, profile, namespace = wire.parse(os.read(about, _LONGEST_PLACE).partition(b"\n")[0])
-        return str(scope), str(profile), str(namespace)
-    return "", "", ""
+        return Namespace("", str(scope), str(profile), str(namespace))
+    return Namespace("", "", "", "")
 
 
 def bound_mounts(dir_fd: int, bundles: str, most: int) -> None:
@@ -173,7 +159,7 @@ def bound_mounts(dir_fd: int, bundles: str, most: int) -> None:
         return
     with suppress(OSError), opened_dir(bundles) as fd:  # maintenance unmounts, too
         copies = sorted((_last_use(fd, sha256), sha256) for sha256 in names)
-        scopes = [_place(fd, sha256)[0] for _, sha256 in copies]
+        scopes = [_place(fd, sha256).scope for _, sha256 in copies]
         left, done = {scope: scopes.count(scope) for scope in {*scopes}}, 0
         for number in fair_order(Held(scope, 1) for scope in scopes):
             if done == most or (len(copies) - done <= MOST_MOUNTED and left[scopes[number]] <= MOST_OF_SCOPE):

@@ -26,7 +26,7 @@ from warmstart.host import copying
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.seed import eviction, node_cache
-from warmstart.seed.eviction import IN_USE_S, Keep
+from warmstart.seed.eviction import IN_USE_S
 from warmstart.seed.node_cache import FetchOverBudget
 from warmstart.store.client import StoreClient
 
@@ -73,7 +73,7 @@ class Node(NamedTuple):
         return {name.partition(".")[2] for name in os.listdir(self.directory)}
 
     def prune(self, keep: int, wholes: int = 0) -> int:
-        return eviction.prune(str(self.directory), str(self.base / "layers"), Keep(keep, {WHOLES: wholes}), time.time())
+        return eviction.prune(str(self.directory), str(self.base / "layers"), {"": keep, WHOLES: wholes}, time.time())
 
 
 @pytest.fixture
@@ -201,26 +201,22 @@ def test_the_least_recently_used_copy_goes_first(node: Node) -> None:
     assert not list(node.directory.glob(f"{copies[1].stem}*"))
     assert node.prune(0) == size
     assert [copy.exists() for copy in copies] == [False, False, True]
-    assert eviction.prune(str(node.base / "none"), str(node.base / "layers"), Keep(0), 0.0) == 0
+    assert eviction.prune(str(node.base / "none"), str(node.base / "layers"), {}, 0.0) == 0
 
 
 @pytest.mark.threat(27)
 def test_nobody_pushes_the_copies_of_others_out(node: Node) -> None:
-    node.directory.mkdir(mode=0o700)
     for name, scope, hours in (("aa", "user-1", 9), ("bb", "user-2", 8), ("cc", "user-2", 7), ("dd", "user-2", 0)):
-        (node.directory / f"{name}.sqsh").write_bytes(b"x" * 1000)
-        (node.directory / f"{name}.json").write_text(json.dumps([scope, "numba", "ns"]))
-        then = time.time() - hours * HOUR_AGO
-        os.utime(node.directory / f"{name}.sqsh", (then, then))
+        put(node, name, "numba", hours, scope)
     node.prune(2100)
     assert sorted(path.stem for path in node.directory.glob("*.sqsh")) == ["aa", "dd"]
 
 
-def put(node: Node, name: str, profile: str, hours: int) -> None:
+def put(node: Node, name: str, profile: str, hours: int, scope: str = "user-1") -> None:
     """Put a copy of a thousand bytes there that was last used so long ago."""
     node.directory.mkdir(mode=0o700, exist_ok=True)
     (node.directory / f"{name}.sqsh").write_bytes(b"x" * 1000)
-    (node.directory / f"{name}.json").write_text(json.dumps(["user-1", profile, "ns"]))
+    (node.directory / f"{name}.json").write_text(json.dumps([scope, profile, "ns"]))
     then = time.time() - hours * HOUR_AGO
     os.utime(node.directory / f"{name}.sqsh", (then, then))
 
@@ -267,7 +263,7 @@ def test_the_cache_is_bounded_but_for_what_is_in_use(copies: list[tuple[int, int
             path.write_bytes(b"x" * size)
             os.utime(path, (now - seconds, now - seconds))
         before = {path.name: path.stat() for path in Path(directory).iterdir()}
-        removed = eviction.prune(directory, f"{directory}-layers", Keep(keep), now)
+        removed = eviction.prune(directory, f"{directory}-layers", {"": keep}, now)
         left = set(os.listdir(directory))
     gone = sorted((status.st_mtime, status.st_size) for name, status in before.items() if name not in left)
     stay = [(before[name].st_mtime, before[name].st_size) for name in left]
