@@ -16,6 +16,7 @@ from tests.lib.faults import Done, Fault
 from tests.lib.wings.models.values import ALICE, SMALL, ModelSite
 from warmstart.entry import background
 from warmstart.host import process
+from warmstart.host.files import ensure_path
 from warmstart.queue import Asker
 from warmstart.run import state as runs
 from warmstart.wings.models import attempts, look, requests
@@ -68,6 +69,7 @@ class Copying(ModelAct):
 
     def __init__(self, site: ModelSite) -> None:
         super().__init__(site)
+        ensure_path(site.paths.state, 0o700)  # no run makes it anew
         self._model = site.model("one", WEIGHTS, WEIGHTS)
 
     def _ask(self) -> str:
@@ -86,9 +88,10 @@ class Copying(ModelAct):
 
     def check(self, _done: Done, _fault: Fault | None) -> list[str]:
         wrong = self.half()
-        if not self.site.shelf.exists() or not self.site.sets():
-            self._ask()
-            assert self.site.run(self.act, later=COPIES.backoff_s * 2).status == 0
+        for _ in range(2):  # a turn for each of its files
+            if not self.site.shelf.exists() or not self.site.sets():
+                self._ask()
+                assert self.site.run(self.act, later=COPIES.backoff_s * 2).status == 0
         wrong += [*self.half(), *self.maintained()]
         return wrong if self.site.sets() else [*wrong, "there is no set"]
 
