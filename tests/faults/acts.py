@@ -16,7 +16,7 @@ import pytest
 
 from tests.lib.faults import Done, Fault
 
-LATER_S = 2 * 86_400.0  # what those left that died stays for a day, at most
+LATER_S = 4 * 86_400.0  # what those left that died stays for three days, at most
 SHARE = int(os.environ.get("SWEEP_SHARE", "160"))
 ONE = 1_000_000  # the share of which one case is left
 # A part of the cases, and all of them.

@@ -75,7 +75,7 @@ class StoreAct(Act):
         return Faults({"store": str(self._stage)}, fault, stop_at).run(done, {}, later)
 
     def check(self, done: Done, _fault: Fault | None) -> list[str]:
-        """Return what readers see that they may not, and what is left two days later."""
+        """Return what readers see that they may not, and what is left four days later."""
         wrong = [f"taken for a bug: {done.stderr}"] if "Traceback" in done.stderr else []
         wrong += [f"readers see {text}" for text in self._neither(self._seen())]
         self._child(self._operation.act)  # at once, which may be too early

@@ -22,7 +22,7 @@ from warmstart.store.atomic import TEMP_PREFIX
 
 LONGEST_S = 60.0
 TO_THE_END = 10_000  # more calls than any operation has
-DAY_S = 86_400.0
+OLD_S = 4 * 86_400.0  # longer than anything stays that nobody names
 SLOW_S = 1800.0  # by which the second one's clock is behind
 _CALLS = ("open", "mkdir", "link", "rename", "unlink", "rmdir", "listdir", "scandir", "stat", "utime", "symlink")
 _real: dict[str, Any] = {name: getattr(os, name) for name in (*_CALLS, "readlink", "fstat", "close")}
@@ -235,7 +235,7 @@ class Stage:
         self._ticks = 0
 
     def begin(self) -> None:
-        """Begin a new run: what is there now is two days old."""
+        """Begin a new run: what is there now is old."""
         self.trace, self._ticks = [], 0
         self.old = set()
         for top, folders, files in os.walk(self.path):
@@ -249,8 +249,8 @@ class Stage:
     def aged(self, status: os.stat_result) -> Any:  # noqa: ANN401 - like a status
         """Return a status with the times of this run."""
         now = self.began + self._ticks / 1000
-        changed = now - 2 * DAY_S if status.st_ino in self.old else now
-        return _Old(status, changed, changed if stat.S_ISDIR(status.st_mode) else status.st_mtime)
+        changed = now - OLD_S if status.st_ino in self.old else now
+        return _Old(status, changed, changed if stat.S_ISDIR(status.st_mode) else min(changed, status.st_mtime))
 
     def changed(self, touches: Sequence[Touch]) -> None:
         """Note that a call has changed files and their directories."""

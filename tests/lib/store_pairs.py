@@ -34,6 +34,7 @@ from warmstart.store.barrier import Topic
 from warmstart.store.client import StoreClient
 
 SCOPE, SITE = "user-1-a", "site"
+FIRST = {"a": "1"}  # a bundle whose place another one has
 
 
 def version(text: str) -> dict[str, File]:
@@ -169,9 +170,9 @@ def holder(store: StoreClient, entry: str) -> What:
 def make_bundles(store: StoreClient) -> None:
     """Publish what the operations are about."""
     publish(store, {"s": "1", "r": "0"}, scope=SITE)
-    publish(store, {"a": "1", "b": "1"})
+    publish(store, FIRST)
     publish(store, {"b": "x", "c": "1"})
-    publish(store, {"a": "2"}, "a")
+    publish(store, {"a": "2", "e": "1"})
     remove(store, hide="r")
     publish(store, {"d": "1", "f": "1"})
     publish(store, {"d": "2"}, "d")
@@ -181,6 +182,7 @@ BUNDLES = {
     "publish": Operation(partial(publish, versions={"n": "1"})),
     "publish the same entry": Operation(partial(publish, versions={"n": "2", "m": "2"})),
     "publish again what was hidden": Operation(partial(publish, versions={"r": "9"})),
+    "publish a bundle again that is old": Operation(lambda store: publish(store, FIRST, *FIRST)),
     "change an entry": Operation(lambda store: publish(store, {"c": "2"}, "c")),
     "change the same entry": Operation(lambda store: publish(store, {"c": "3"}, "c")),
     "remove an entry": Operation(partial(remove, entry="f")),

@@ -54,7 +54,7 @@ CALM = 8  # the last jobs of a wave are left alone: it would not end while they 
 POLL_S = 2.0
 WAVE_S = 600.0
 HELD = "BeginTime"  # why a requeued job is pending until two minutes after its epilog
-TWO_DAYS = 2 * 86400  # after which maintenance takes what killed publishers left
+LATER_S = 4 * 86400  # after which maintenance takes what killed publishers left
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
 
 
@@ -290,15 +290,15 @@ class Load:
         return found
 
     def _maintain_to_the_end(self) -> None:
-        """Run maintenance as two days later: nobody has used any copy since."""
-        then = time.time() - TWO_DAYS
+        """Run maintenance as four days later: nobody has used any copy since."""
+        then = time.time() - LATER_S
         for path in self._site.var.glob("*/bundles/*"):
             os.utime(path, (then, then))
         for arguments in ((), ("--store",), ()):
             maintain(self._site, *arguments)
             self._site.wait_imports(120)
         owner, store = self.cluster.account(STORE), str(self._site.store)
-        later, deadline = time.time() + TWO_DAYS, after(120)
+        later, deadline = time.time() + LATER_S, after(120)
         client = StoreClient(Identity(STORE, owner.uid, owner.gid), store, "load")  # it goes by ctime
         client.run(deadline, gc.sweep_top, later)
         for path in self._site.store.glob("caches/*/*/*"):

@@ -57,7 +57,7 @@ class ModelAct(Act):
         return [f"{path} is half" for path in sets if {file.read_bytes() for file in path.iterdir()} != {WEIGHTS}]
 
     def maintained(self) -> list[str]:
-        """Maintain the node two days later; return what is left then."""
+        """Maintain the node four days later; return what is left then."""
         assert self.site.run("maintain", later=LATER_S).status == 0
         left = [*(self.site.shelf / "sets").glob("*.*")]
         left += [path for path in (self.site.shelf / "files").glob("*") if path.stat().st_nlink == 1]
