@@ -69,7 +69,7 @@ class Copying(ModelAct):
 
     def __init__(self, site: ModelSite) -> None:
         super().__init__(site)
-        ensure_path(site.paths.state, 0o700)  # no run makes it anew
+        ensure_path(site.paths.root, 0o755)  # no run makes it anew
         self._model = site.model("one", WEIGHTS, WEIGHTS)
 
     def _ask(self) -> str:
