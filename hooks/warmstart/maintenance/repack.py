@@ -58,7 +58,7 @@ def compact(session: Session, where: Namespace, merger: Merger, deadline: Deadli
         if len(rows) < 2:
             return Published()
         draft = _draft(rows[0], entries)._replace(at=min(row.at for row in rows))
-        return client.compact(session.store, where, fd, draft, rows, deadline)
+        return client.publish(session.store, where, fd, draft, deadline, before=rows)
 
 
 def promote(session: Session, found: Bundle, names: Collection[str], scope: str, deadline: Deadline) -> Published:

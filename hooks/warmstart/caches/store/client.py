@@ -55,23 +55,23 @@ def put(store: StoreClient, where: Namespace, squashfs: int, draft: Draft, deadl
 
 
 def publish(
-    store: StoreClient, where: Namespace, squashfs: int | None, draft: Draft, deadline: Deadline, *, quota: int
+    store: StoreClient,
+    where: Namespace,
+    squashfs: int | None,
+    draft: Draft,
+    deadline: Deadline,
+    *,
+    quota: int = 0,
+    before: list[Row] | None = None,
 ) -> Published:
-    """Publish an open squashfs file, if there is one, and what its job removed. Errors as of `put`, and `StoreBusy`."""
+    """Publish an open squashfs file, if there is one, and what its job removed. Errors as of `put`, and `StoreBusy`.
+
+    A bundle that was made of others takes their place if their rows are as `before`.
+    """
     from warmstart.caches.store import bundles
 
     worker = store.worker if squashfs is None else store.worker.keeping(squashfs)
-    return worker.run(deadline, bundles.publish, where, store.writer, squashfs, draft, quota)
-
-
-def compact(  # noqa: PLR0917 - as `publish`, and what it takes the place of
-    store: StoreClient, where: Namespace, squashfs: int, draft: Draft, before: list[Row], deadline: Deadline
-) -> Published:
-    """Publish an open squashfs file in place of the bundles that it was made of. Errors as of `publish`."""
-    from warmstart.caches.store import bundles
-
-    worker = store.worker.keeping(squashfs)
-    return worker.run(deadline, bundles.publish, where, store.writer, squashfs, draft, 0, before)
+    return worker.run(deadline, bundles.publish, where, store.writer, squashfs, draft, quota, before)
 
 
 @contextmanager
