@@ -84,31 +84,6 @@ def test_orphans_are_told_from_runs_that_wait(node: LateNode) -> None:
     assert node.dropped() == {}
 
 
-def test_too_many_runs_and_the_oldest_go(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "is_short_of_space", lambda _workspace: False)
-    node = LateNode(base, "harvest: {waiting: 2}")
-    for number in (1, 2, 3):
-        node.epilog(node.run_of(number))
-    assert (node.left(), len(node.waiting())) == ([f".{name}" for name in node.waiting()], 2)
-    policy = Path(node.installation.policy)
-    policy.write_text(policy.read_text().replace("waiting: 2", "waiting: 0"))
-    node.epilog(node.run_of(4))
-    assert node.left() == node.waiting() == []
-    node.maintain()
-    assert set(node.dropped().values()) == {waiting.NO_ROOM}
-    assert len(node.dropped()) == 4
-
-
-def test_on_a_full_disk_runs_that_wait_go_first(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.epilog(node.run_of(1))
-    node.later(-60)
-    answers = iter([True, False])
-    monkeypatch.setattr(waiting, "is_short_of_space", lambda _workspace: next(answers))
-    node.epilog(node.run_of(2))
-    assert (node.left(), node.waiting()) == ([".2.00000002"], ["2.00000002"])
-    assert node.dropped() == {"1.00000001": waiting.NO_SPACE}
-
-
 @pytest.mark.threat(30)
 @pytest.mark.real_time
 def test_a_validation_that_is_late_keeps_what_was_judged(node: LateNode, monkeypatch: pytest.MonkeyPatch) -> None:

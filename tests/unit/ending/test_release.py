@@ -67,9 +67,9 @@ class Runs:
     def _of(self, run: Run) -> Context:
         return self.context._replace(run=run, deadline=after(SOON))
 
-    def end(self, run: Run, options: Options | None = None, *, with_wings: bool = True) -> release.Ended:
+    def end(self, run: Run, options: Options | None = None) -> release.Ended:
         """End a run as hooks do: an epilog has options."""
-        return release.release(self._of(run), options, with_wings=with_wings)
+        return release.release(self._of(run), options)
 
     def attempt(self, name: str) -> Outcome:
         """Make an attempt at what waits, as the background does."""
@@ -133,12 +133,7 @@ def harvested(runs: Runs, run: Run) -> None:
     runs.end(run, Options(SOON))
 
 
-def undone(runs: Runs, run: Run) -> None:
-    """End a run as a prolog that failed."""
-    runs.end(run, None, with_wings=False)
-
-
-WAYS: dict[str, Callable[[Runs, Run], None]] = {"epilog": harvested, "supersede": released, "undo": undone}
+WAYS: dict[str, Callable[[Runs, Run], None]] = {"epilog": harvested, "supersede": released}
 
 
 @pytest.fixture

@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.lib.bundles import ASKER
 from tests.lib.node import NODE, Node
 from tests.lib.own_processes import KIND, OwnProcesses
 from warmstart.entry import background
 from warmstart.entry.background import make_attempts
 from warmstart.images.imports import requests
 from warmstart.images.imports.requests import ImportRequest
+from warmstart.images.unpacks import UNPACKS, UnpackRequest
 from warmstart.paths import NodePaths
 from warmstart.queue import Item, Queue, at_work
 
@@ -194,6 +196,19 @@ def test_nothing_begins_while_warmstart_is_off(paths: NodePaths, monkeypatch: py
     node.each = lambda: setattr(node.installation, "is_off", True)
     node.run()
     assert (list(node.done), [item.key for item in node.queue.all()]) == (["a0"], ["a1"])
+
+
+def test_it_does_nothing_that_nobody_asked_for(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor anything while warmstart is off."""
+    os.makedirs(node.paths.state, mode=0o700)
+    queue, prefix = Queue(node.paths, UNPACKS), node.installation.prefix
+    queue.add("1", "ab", UnpackRequest("reg.io/b:1", "b", "", ASKER))
+    for arguments in (["all", NODE], [UNPACKS.name, "n2"], [UNPACKS.name, "../n1"]):
+        assert background.main(prefix, arguments) == background.WRONG_USAGE
+    assert "usage: background" in capsys.readouterr().err
+    Path(node.installation.off_switch).touch()
+    assert background.main(prefix, [UNPACKS.name, NODE]) == 0
+    assert [item.attempts for item in queue.all()] == [0]
 
 
 PROGRAM = """\
