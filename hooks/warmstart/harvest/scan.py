@@ -58,7 +58,9 @@ class Tally:
 class Found:
     """What there is in a tree, by paths below its top."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, upper: bool = False) -> None:
+        """`upper` as in `Rules`."""
+        self.upper = upper
         self.entries: dict[str, list[str]] = {}  # entry → paths of its files
         # All names that are no directories, and directories that hide what layers below have of them.
         self.touched: set[str] = set()
@@ -103,7 +105,7 @@ def scan(top_fd: int, mount: str, rules: Rules) -> Found:
 
 class _Walk:
     def __init__(self, mount: str, rules: Rules) -> None:
-        self.found = Found()
+        self.found = Found(upper=rules.upper)
         self._mount = mount
         self._rules = rules
         self._names_left = rules.most_names

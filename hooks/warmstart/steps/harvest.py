@@ -185,8 +185,8 @@ class _Work:
         context, limits, started = self._context, self._limits, time.monotonic()
         name = ".".join(filter(None, (context.run.name, cache.caches.key, cache.profile.name)))
         with stage.made(context.paths.stage, name, self.degraded) as staged:
-            collected, is_overlaid = _collect(context.run, cache, staged, limits)
-            use = _use(cache, collected, is_overlaid=is_overlaid)
+            collected = _collect(context.run, cache, staged, limits)
+            use = _use(cache, collected)
             valid, all_judged = _judge(context, cache.profile, staged, collected, limits.deadline)
             retired = [] if limits.settled_ns else _retired(cache.known, collected)
             changed = [entry for entry in collected.changed if entry in valid]
@@ -240,8 +240,8 @@ def _own_variables(directory: str) -> frozenset[str]:
     return frozenset()
 
 
-def _collect(run: Run, cache: _Cache, staged: Stage, limits: Limits) -> tuple[Collected, bool]:
-    """Copy new entries into the stage; return also whether they are an overlay's."""
+def _collect(run: Run, cache: _Cache, staged: Stage, limits: Limits) -> Collected:
+    """Copy new entries into the stage."""
     name, is_running = cache.profile.name, bool(limits.settled_ns)
     deadline = limits.deadline.within(limits.deadline.left() * COLLECTING)
     # A profile's harvest is one bundle. If it were larger than a job may fetch, nobody would get its entries.
@@ -257,7 +257,7 @@ def _collect(run: Run, cache: _Cache, staged: Stage, limits: Limits) -> tuple[Co
         else:  # an overlay that is not mounted any more shows nothing: not what the job removed
             compare = compare and not was_shown(base, name)
             place = Place(base, f"cache/{name}", run.uid, lock=cache.profile.lock, compare=compare)
-        return collect(place, entry_of, cache.known, staged, bounds), overlay is not None
+        return collect(place, entry_of, cache.known, staged, bounds)
 
 
 def _judge(
@@ -305,13 +305,13 @@ def _retired(known: Known, collected: Collected) -> list[str]:
     return []
 
 
-def _use(cache: _Cache, collected: Collected, *, is_overlaid: bool) -> str:
+def _use(cache: _Cache, collected: Collected) -> str:
     """Return what became of the cache: one of `contract.USES`. What was seen counts more than the job's word."""
     found = collected.found
     if collected.entries or found.rejected.counts or cache.known.was_asked:
         return contract.BUILT
     # Without an overlay, files that are read and files that are not look alike.
-    can_tell = is_overlaid and not found.has_whiteouts and not collected.changed
+    can_tell = found.upper and not found.has_whiteouts and not collected.changed
     if cache.number and can_tell and not found.is_empty:
         return contract.HIT
     if cache.own:

@@ -298,17 +298,6 @@ def remove(job: Job, entry: str) -> None:
         path.unlink()
 
 
-def test_what_a_job_removed_is_retired(job: Job) -> None:
-    given = two_given(job)
-    gone = SeededBundle(SCOPE, "ab" * 32, ["other"])
-    job.seeded(numba=Seeded("ns", [given, gone]))
-    remove(job, ENTRY)
-    job.harvest()
-    assert job.offered() == [SECOND]
-    told = job.logged()["numba"]
-    assert (told["entries"], told["changed"], told["retired"], told["retired_examples"]) == (0, 0, 1, [ENTRY])
-
-
 @pytest.mark.report
 @pytest.mark.parametrize("cut_short", [False, True])
 def test_who_removes_most_of_it_cleans_up(job: Job, monkeypatch: pytest.MonkeyPatch, cut_short: bool) -> None:
@@ -464,7 +453,7 @@ def test_what_a_job_says_that_it_set_itself(job: Job, left: list[str], own: list
 def test_what_an_overlay_tells_of_its_use(  # noqa: PLR0917 - a row
     job: Job, monkeypatch: pytest.MonkeyPatch, profile: str, empty: bool, hides: bool, use: str
 ) -> None:
-    found = Found()
+    found = Found(upper=True)
     found.is_empty, found.has_whiteouts = empty, hides
 
     @contextmanager
