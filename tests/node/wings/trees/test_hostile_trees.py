@@ -20,7 +20,7 @@ from tests.lib import mounts, odd_files
 from tests.lib.processes import wait_until
 from tests.lib.wings.trees.sites import ALICE, BOB, TreeSite, a_tree_site
 from warmstart.host import process, space
-from warmstart.wings.trees import client, packing, requests
+from warmstart.wings.trees import client, packing, requests, walk
 from warmstart.wings.trees.offered import directory
 from warmstart.wings.trees.stage import Stage
 
@@ -249,11 +249,12 @@ def test_a_user_who_stops_or_kills_the_process_that_reads(
     real = Stage.take
 
     def taking(stage: Stage, records: int) -> bool:
-        (child,) = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        subprocess.run(["setpriv", *AS_ALICE, "/bin/kill", f"-{signal}", child], check=True)
-        real(stage, records)
-        return False
+        if stage._tree == str(tree):
+            *_, child = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+            subprocess.run(["setpriv", *AS_ALICE, "/bin/kill", f"-{signal}", child], check=True)
+        return real(stage, records)
 
+    monkeypatch.setattr(walk, "CHUNK", 1)
     monkeypatch.setattr(Stage, "take", taking)
     code, reason = packed(site, tree)
     assert (code, words in str(reason)) == ("store-unresponsive", True)
