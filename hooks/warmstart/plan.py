@@ -198,6 +198,18 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
 
     steps = [Step(workspace.NAME, partial(workspace.run, options=workspace.Options(tuple(names))))]
     steps += early
+    seeded, ahead = None, None
+    if names:
+        from warmstart.steps import seed
+
+        in_step = not requested.fresh and any(registry.get(name, policy.profiles).in_step for name in names)
+        place = barrier if in_step else None
+        seeded = seed.Options(tuple(names), requested.files, requested.fresh, place, grant.cache)
+        if job_images and not (place or requested.fresh):
+            from warmstart.images.ahead import Ahead
+
+            ahead = Ahead(policy.paths.store, partial(seed.wanted, policy, [*grant.read_scopes], seeded))
+            seeded = seeded._replace(ahead=ahead.listings)
     if job_images:
         from warmstart.images import reference as references
         from warmstart.steps import image
@@ -216,6 +228,7 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
             refresh=requested.refresh,
             barrier=barrier._replace(topic="images") if barrier and agreed else None,
             agreed=agreed,
+            ahead=ahead,
         )
         steps.append(Step(image.NAME, partial(image.run, options=options)))
         if policy.paths.shelf:
@@ -223,12 +236,7 @@ def prolog(policy: Policy, job: Job, grant: Grant, requested: Request) -> list[S
 
             first = unpack.Options(job_images[0], dict(private).get(job_images[0], ""), later)
             steps.append(Step(unpack.NAME, partial(unpack.run, options=first)))
-    if names:
-        from warmstart.steps import seed
-
-        in_step = not requested.fresh and any(registry.get(name, policy.profiles).in_step for name in names)
-        place = barrier if in_step else None
-        seeded = seed.Options(tuple(names), requested.files, requested.fresh, place, grant.cache)
+    if seeded:
         steps.append(Step(seed.NAME, partial(seed.run, options=seeded), in_workspace=True))
     return steps + late
 

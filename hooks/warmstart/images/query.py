@@ -16,6 +16,7 @@ from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple, Sequence, partia
 from warmstart.policy.keys import Images, Policy
 
 if TYPE_CHECKING:
+    from warmstart.images.ahead import Ahead
     from warmstart.images.importers.base import Importer
     from warmstart.images.places import Place, PlacesPart
     from warmstart.images.store.published import ImageProducer
@@ -58,6 +59,7 @@ class Site(NamedTuple):
     job_end: Callable[[], Callable[[Deadline], bool]] = _no_job
     patience_s: float = 0.0  # with a store that fails
     places: Callable[[], Sequence[Place]] = tuple  # called only for an import or an eviction, as `importer` is
+    ahead: Ahead | None = None  # what to ask besides
 
     @classmethod
     def of(cls, policy: Policy, paths: NodePaths, store: ImageStoreClient, requester: Requester) -> Site:
@@ -81,6 +83,9 @@ class Site(NamedTuple):
 
     def look_up(self, query: ImageQuery, how: str, deadline: Deadline, digest: str = "") -> Obtained | None:
         """Return the store's image, by `digest` if given; None if it is missing or damaged. `how` as in `Obtained`."""
+        if self.ahead is not None:
+            digest = digest or query.reference.digest
+            return as_obtained(self.ahead.find(self.store, query, digest, deadline), how)
         return as_obtained(self.store.find(query, deadline, digest), how)
 
     def record_use(self, name: str, deadline: Deadline) -> bool:

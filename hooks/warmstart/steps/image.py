@@ -19,6 +19,7 @@ from warmstart.steps.contract import Context, Outcome
 
 if TYPE_CHECKING:
     from warmstart.images.agreed import HeadImage, Heads
+    from warmstart.images.ahead import Ahead
     from warmstart.store.barrier import Barrier
 
     Find = Callable[[Reference, Site, Deadline], Obtained]
@@ -48,6 +49,7 @@ class Options(NamedTuple):
     agreed: frozenset[Reference] = frozenset()  # the references of which it says so
     of_step: bool = False  # only a step names them: of these whoever has found them first says so
     said: Mapping[str, HeadImage] = {}  # noqa: RUF012 - what this node knows to be said, by canonical reference
+    ahead: Ahead | None = None  # what the step of the caches will ask for, of the first image
 
 
 def run(context: Context, options: Options) -> Outcome:
@@ -179,7 +181,8 @@ class _Job:
 
     def _obtain(self, reference: Reference, find: Find, patience_s: float) -> Obtained:
         context, started = self._context, time.monotonic()
-        site = self._site._replace(patience_s=patience_s)
+        ahead = self._options.ahead if reference == self._options.references[0] else None
+        site = self._site._replace(patience_s=patience_s, ahead=ahead)
         if reference in self._options.by_policy:
             site = site._replace(charged=NOBODY)
         scope = dict(self._options.private).get(reference)

@@ -23,6 +23,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.files import DiskFailed, disk_errors, opened_dir
 from warmstart.host.identity import Identity
 from warmstart.lean import TYPE_CHECKING, Callable, Iterator, NamedTuple, contextmanager
+from warmstart.policy.keys import Policy
 from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
@@ -62,6 +63,7 @@ class Options(NamedTuple):
     barrier: Barrier | None = None  # where the job's nodes agree on what they show it; None: each decides for itself
     cache: str = ""  # the grant's: a name that parts its caches from others
     attach: Callable[[list[str]], None] | None = None  # shows the overlays where else they must be seen; `OSError`
+    ahead: client.Ahead | None = None  # what was asked for with the image
 
 
 class _Cache:
@@ -120,11 +122,8 @@ def fill(context: Context, caches: Caches, options: Options) -> tuple[Caches, li
     """
     seeding = _Seeding(context, caches, options)
     try:
-        profiles = [registry.get(name, context.policy.profiles) for name in options.profiles]
         image = caches.image or f"label:{context.policy.site_label}"
-        facts = host_facts.derive(profiles, image, options.declared, options.cache)
-        if context.policy.constant_cache:
-            facts["path"] = context.policy.constant_cache
+        facts, profiles = _facts(context.policy, options, image)
         seeding.show([_Cache(one, facts, is_agreed=bool(options.barrier and one.in_step)) for one in profiles])
     finally:
         withheld = _give_away(context.run, context.run.directory_of(caches))
@@ -135,6 +134,18 @@ def fill(context: Context, caches: Caches, options: Options) -> tuple[Caches, li
     seeded = seeding.finish()
     context.audit.say(facts=facts)
     return caches._replace(facts=facts, seeded=seeded), seeding.degraded
+
+
+def wanted(policy: Policy, scopes: list[str], options: Options, image: str) -> tuple[list[str], list[Want]]:
+    """Return what the step first asks the store for, scopes and wants, unless it is the head node that knows."""
+    facts, profiles = _facts(policy, options, image)
+    return scopes, [_wanted(_Cache(one, facts, is_agreed=False)) for one in profiles]
+
+
+def _facts(policy: Policy, options: Options, image: str) -> tuple[dict[str, str], list[Profile]]:
+    profiles = [registry.get(name, policy.profiles) for name in options.profiles]
+    facts = host_facts.derive(profiles, image, options.declared, options.cache)
+    return facts | ({"path": policy.constant_cache} if policy.constant_cache else {}), profiles
 
 
 class _Seeding:
@@ -180,7 +191,7 @@ class _Seeding:
             return
         try:
             wants, scopes = [*wanted.values()], self._caches.read_scopes
-            answers = client.listings(self._context.store, scopes, wants, until)
+            answers = client.listings(self._context.store, scopes, wants, until, self._options.ahead)
         except StoreError as error:
             self._failed(error, *wanted)
             return

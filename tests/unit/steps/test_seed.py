@@ -18,6 +18,7 @@ from tests.lib.alone import run_alone
 from tests.lib.packed import MTIME_NS
 from tests.lib.runs import a_context, changed, ran, result
 from warmstart.caches.store.layout import Namespace
+from warmstart.caches.store.look import Found, Want
 from warmstart.harvest.live import LIVE
 from warmstart.host import process
 from warmstart.host.deadline import Deadline
@@ -126,6 +127,23 @@ def watching(on: Node, **changes: object) -> Outcome:
     policy = policy._replace(harvest=policy.harvest._replace(while_running=900))
     on.context = on.context._replace(policy=policy, run=run)
     return on.run()
+
+
+def test_what_is_asked_with_the_image_is_what_the_step_asks_for(node: Node) -> None:
+    """It depends on the image's digest; an answer that came before is taken."""
+    node.publish({"a": {"a.nbi": b"x"}})
+    asked: list[tuple[list[str], list[Want]]] = []
+
+    def before(scopes: list[str], wants: list[Want], _: Deadline) -> None:
+        asked.append((scopes, wants))
+
+    image = node.context.run.own.image or f"label:{node.context.policy.site_label}"
+    assert node.run(NUMBA._replace(ahead=before)).run
+    assert asked == [seed.wanted(node.context.policy, node.context.run.own.read_scopes, NUMBA, image)]
+    assert asked != [seed.wanted(node.context.policy, node.context.run.own.read_scopes, NUMBA, "sha256:other")]
+    nothing = Found([], [], False, 0, {}, {})
+    node.run(NUMBA._replace(ahead=lambda *_: [nothing]))
+    assert cold(node) == {"numba": seed.NOTHING_PUBLISHED}
 
 
 def test_a_job_is_harvested_while_it_runs(node: Node) -> None:

@@ -7,7 +7,7 @@ of the store (`StoreFailed`, `StoreFull`, `WorkerSilent`) are possible everywher
 from __future__ import annotations
 
 from warmstart.host.identity import WorkerAnswerMalformed
-from warmstart.lean import TYPE_CHECKING, Iterator, contextmanager
+from warmstart.lean import TYPE_CHECKING, Callable, Iterator, contextmanager
 
 if TYPE_CHECKING:
     from warmstart.caches.store.bundles import Draft, Published
@@ -17,12 +17,21 @@ if TYPE_CHECKING:
     from warmstart.host.deadline import Deadline
     from warmstart.store.client import StoreClient
 
+    Ahead = Callable[[list[str], list[Want], Deadline], list[Found] | None]
 
-def listings(store: StoreClient, scopes: list[str], wants: list[Want], deadline: Deadline) -> list[Found]:
-    """Return what there is to show of profiles; `scopes` are ordered most trusted first. One question."""
+
+def listings(
+    store: StoreClient, scopes: list[str], wants: list[Want], deadline: Deadline, ahead: Ahead | None = None
+) -> list[Found]:
+    """Return what there is to show of profiles; `scopes` are ordered most trusted first. One question.
+
+    `ahead` returns what was asked for before, None if that was something else.
+    """
     from warmstart.caches.store import look
 
-    found = store.run(deadline, look.look, scopes, wants)
+    found = ahead(scopes, wants, deadline) if ahead else None
+    if found is None:
+        found = store.run(deadline, look.look, scopes, wants)
     try:
         return look.checked(found, scopes, wants)
     except ValueError as error:

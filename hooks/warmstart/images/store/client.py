@@ -52,23 +52,23 @@ class ImageStoreClient(NamedTuple):
         self, deadline: Deadline, function: Callable[Concatenate[str, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         """Run a function of this folder on the store's path, as the store's owner."""
-        with store_errors(self._subject):
-            return self._named.run(deadline, function, self.path, *args, **kwargs)
+        with store_errors(self.subject):
+            return self.named.run(deadline, function, self.path, *args, **kwargs)
 
     @contextmanager
     def holding(
         self, deadline: Deadline, function: Callable[Concatenate[str, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> Iterator[R]:
         """Run a function as `run` does, and have for a `with` what it holds until its process ends, such as a lock."""
-        with self._named.begin(deadline, function, self.path, *args, **kwargs) as answer:
-            with store_errors(self._subject):
+        with self.named.begin(deadline, function, self.path, *args, **kwargs) as answer:
+            with store_errors(self.subject):
                 result = answer(deadline)
             yield result
 
     def run_with(self, fd: int, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function that needs a descriptor. No path is bound."""
-        with store_errors(self._subject):
-            return self._named.keeping(fd).run(deadline, function, *args, **kwargs)
+        with store_errors(self.subject):
+            return self.named.keeping(fd).run(deadline, function, *args, **kwargs)
 
     def find(self, query: ImageQuery, deadline: Deadline, digest: str = "") -> Found | None:
         """Look up an image, by `digest` if given; None if it is not in the store."""
@@ -99,12 +99,14 @@ class ImageStoreClient(NamedTuple):
         return self.at(os.path.join(self.path, PRIVATE_STORES, name))
 
     @property
-    def _subject(self) -> str:
+    def subject(self) -> str:
+        """The subject of its errors."""
         return self.what or f"the image store of {self.path}"
 
     @property
-    def _named(self) -> Worker:
-        return self.worker._replace(what=self._subject)
+    def named(self) -> Worker:
+        """The worker, whose own errors have that subject, too."""
+        return self.worker._replace(what=self.subject)
 
 
 def is_recorded(known: str, name: str) -> bool:
