@@ -21,6 +21,7 @@ ROOTS = (
     "warmstart.runner",
     "warmstart.steps.workspace",
     "warmstart.steps.image",
+    "warmstart.images.ahead",
     "warmstart.steps.seed",
     "warmstart.profiles.shipped",
     "warmstart.seed.node_cache",
