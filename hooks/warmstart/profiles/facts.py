@@ -139,7 +139,7 @@ def namespace(profile: Profile, facts: dict[str, str]) -> str:
         chosen["path"] = facts["path"]
     if "cache" in facts and "declared" not in profile.facts:
         chosen["cache"] = facts["cache"]
-    nested = [(pattern, list(registry.get(name).entries)) for pattern, name in profile.nested.items()]
+    nested = [(pattern, list(registry.get(name, [profile]).entries)) for pattern, name in profile.nested.items()]
     divided = [list(profile.entries), profile.never, nested]  # in the order in which patterns count
     named = {"format": FORMAT, "profile": profile.name, "facts": chosen, "divided": divided}
     digest: str = sha256(dumps(named, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
