@@ -84,14 +84,6 @@ def test_a_node_that_ends_after_the_others_is_united_by_itself(job: Job) -> None
     assert not job.is_left()
 
 
-def test_what_is_united_again_changes_nothing(job: Job) -> None:
-    for _ in range(2):
-        job.hand_in("n1", "a")
-        for node in ("n1", "n2", "n3"):
-            job.ended(node)
-    assert generations.read(job.where).number == 1
-
-
 def test_the_others_know_what_the_first_node_has_handed_in(job: Job) -> None:
     assert not ending.has_ended(job.run, "n1")
     assert ending.handed(job.run, job.where, ["n1"]) == []

@@ -183,18 +183,6 @@ def test_what_is_new_goes_to_the_bottom_and_what_takes_a_place_to_the_top() -> N
     assert place.listing.names == [["a"], ["b"], ["c"]]
 
 
-def test_what_a_job_removed_stays_for_those_who_have_it_from_another() -> None:
-    place = Place()
-    place.apply(Publish({"a": frozenset("1"), "b": frozenset("1")}))
-    place.apply(Publish({"c": frozenset("1")}, removed=frozenset("a"), late=True))
-    assert place.provided().keys() == {"a", "b", "c"}
-    place.apply(Publish({"c": frozenset("1")}, removed=frozenset("a")))
-    assert place.provided().keys() == {"b", "c"}
-    assert place.listing.hidden == ["a/1"]
-    place.apply(Publish({"a": frozenset("1")}))  # and it comes again
-    assert (place.listing.names, place.listing.hidden) == ([["a"], ["b"], ["c"]], [])
-
-
 def test_a_users_scope_hides_what_wider_ones_have_until_it_has_it_itself() -> None:
     place = Place()
     hiding = merge.added(place.listing, Change(removal=Removal(hide=["b", "a"])), place.files_of)
