@@ -112,7 +112,7 @@ def test_what_is_taken_under_load_is_what_the_end_brings(jobs: tuple[LiveJob, Li
     shutil.copytree(running.cache, end.cache)
     time.sleep(SETTLED_S)
     running.look(time.time_ns() - int(SETTLED_S * 1e9 / 2))
-    taken = {*running.contents(tool)}
+    taken = {name: running.contents(name) for name in running.names}
     for job in jobs:
         assert job.end().degraded == []
     for name in running.names:
@@ -121,6 +121,8 @@ def test_what_is_taken_under_load_is_what_the_end_brings(jobs: tuple[LiveJob, Li
         for files in there.values():
             for path, digest in files.items():
                 assert hashlib.sha256((running.cache / name / path).read_bytes()).hexdigest() == digest
-    assert taken == running.contents(tool).keys()
+    assert taken[tool].keys() == running.contents(tool).keys()
+    if tool != "numba":  # whose programs write anew what was taken: the end brings that
+        assert taken == {name: running.contents(name) for name in running.names}
     assert rounds > 1
-    print(f"{tool}: {rounds} rounds, {early} entries before the end, {len(taken)} at it")  # noqa: T201
+    print(f"{tool}: {rounds} rounds, {early} entries before the end, {len(taken[tool])} at it")  # noqa: T201
