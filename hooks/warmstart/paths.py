@@ -141,6 +141,11 @@ class NodePaths(NamedTuple):
     programs: str  # directory of the installation's hooks and programs, not of this node alone
 
     @property
+    def node(self) -> str:
+        """The node's name, as slurmd has it."""
+        return os.path.basename(self.root)
+
+    @property
     def background_program(self) -> str:
         """The program that does off the clock of jobs what their hooks had no time for."""
         return f"{self.programs}/background"

@@ -183,7 +183,7 @@ class Queue:
             return
         from warmstart.host import detached
 
-        node = os.path.basename(self._paths.root)
+        node = self._paths.node
         detached.start([self._paths.background_program, self.kind.name, node], unit=self.kind.unit.format(node))
 
 

@@ -126,7 +126,7 @@ class ImageStore(NamedTuple):
         for paths, request in self._requests():
             if (request.reference, request.private) not in known:
                 known.add((request.reference, request.private))
-                node = os.path.basename(paths.root)
+                node = paths.node
                 since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(request.asked))
                 place = (request.reference, request.kind.partition(".")[0], node, request.job_id, since)
                 imports.append(Import(*place, WAITS, 0, request.private))
@@ -141,7 +141,7 @@ class ImageStore(NamedTuple):
         for paths, request in self._requests():
             if request.reference == reference:
                 cancelled = True
-                error = ImportAbandoned.of(reference, os.path.basename(paths.root), "it was cancelled")
+                error = ImportAbandoned.of(reference, paths.node, "it was cancelled")
                 requests.remember_failure(paths, request.image, RememberedFailure.of(error))
                 Queue(paths, IMPORTS).drop(request.key)
         return cancelled

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import click
@@ -50,7 +49,7 @@ def unpacked(installation: Installation, /, as_json: bool) -> None:
 
 
 def _rows(store: ImageStore, paths: NodePaths) -> Iterator[dict[str, object]]:
-    node, queue = os.path.basename(paths.root), Queue(paths, UNPACKS)
+    node, queue = paths.node, Queue(paths, UNPACKS)
     for tree in unpacking.on_node(store.policy, paths):
         state = "in use" if tree.jobs else "unpacked"
         yield {
@@ -98,7 +97,7 @@ def unpack(installation: Installation, image: str, within: Deadline) -> None:
                 queue.drop(key.tree)
         asked = {paths: unpacks.ask(store.policy, paths, reference, key, ADMINISTRATOR) for paths in nodes}
         for paths, problem in asked.items():
-            node = os.path.basename(paths.root)
+            node = paths.node
             if why := problem or unpacks.wait(shelf_of(store.policy, node), paths, key, within):
                 problems.append(f"{node}: {why}")
     for text in problems:

@@ -318,7 +318,7 @@ def killed_hooks(node: Node) -> Iterator[Finding]:
 def maintenance(node: Node) -> Iterator[Finding]:
     """Check when each node's maintenance last succeeded (three intervals ago is overdue), and that it is ours alone."""
     for paths in node.nodes():
-        name = os.path.basename(paths.root)
+        name = paths.node
         try:
             require_keeper(paths, name)
         except NodeOfAnotherPod as error:
@@ -369,7 +369,7 @@ def _jobs_with_hooks(node: Node) -> set[int]:
 
 def _of_last_day(node: Node) -> list[Line]:
     """Return the first and last lines of hooks on this host's nodes in the last day."""
-    names = [os.path.basename(paths.root) for paths in node.nodes()]
+    names = [paths.node for paths in node.nodes()]
     only = LineFilter(event="hook.*", since=timestamp(time.time() - LATELY_S))
     try:
         return [line for line in AuditLog([node.policy.paths.audit]).lines(only) if line.get("node") in names]

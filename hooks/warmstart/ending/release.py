@@ -43,7 +43,7 @@ from warmstart.ending import waiting
 from warmstart.ending.removal import AT_ONCE_S, WorkspaceBusy, close, remove
 from warmstart.ending.waiting import ENDINGS
 from warmstart.errors import NodeError, StoreError, WarmstartError
-from warmstart.host.deadline import Deadline, after
+from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.lean import TYPE_CHECKING, Iterator, NamedTuple, contextmanager, suppress
 from warmstart.paths import NodePaths
@@ -61,12 +61,11 @@ if TYPE_CHECKING:
     class EndPart(Protocol):
         """`end.py` of a wing. Hot path."""
 
-        def job_over(self, paths: NodePaths, node: str, job_id: int, audit: Log, deadline: Deadline) -> None:
+        def job_over(self, paths: NodePaths, job_id: int, audit: Log) -> None:
             """Take down what the wing holds for a job; called also for jobs without a run, and twice."""
 
 
 STEP = "release"  # the step's name in the audit, for every way to end a run
-LEDGER_SECONDS = 5.0
 MOST_REMOVALS = 8  # of a user that wait on a node
 WAITS = "the epilog had no time, no space or no store for it; it is harvested in the background"
 _STORE_SECONDS = 5.0
@@ -77,14 +76,6 @@ class Ended(NamedTuple):
 
     failure: WarmstartError | None = None  # the worst: a `NodeError`, else the first; all are audited
     lost: bool = False  # whether something that the job made was lost
-
-
-class JobOnNode(NamedTuple):
-    """A job that is over on a node, and the wings whose steps its run had."""
-
-    node: str
-    job_id: int
-    wings: list[str]
 
 
 def release(context: Context, options: Options | None, *, with_wings: bool = True) -> Ended:
@@ -138,8 +129,7 @@ def _hide(context: Context, failures: list[WarmstartError], *, with_wings: bool)
     run, paths = context.run, context.paths
     if with_wings:
         with _collected(paths.root, failures):
-            job = JobOnNode(run.node, run.job_id, run.wings)
-            end_wings(context.policy, paths, job, context.audit, after(LEDGER_SECONDS))
+            end_wings(context.policy, paths, run.job_id, run.wings, context.audit)
     _collect_notes(context)
     with _collected(f"{paths.view}/{run.view_id}", failures):
         view.remove(paths.view, run)
@@ -183,12 +173,12 @@ def _remove_or_wait(context: Context, queue: Queue, item: Item, failures: list[W
     return is_whole
 
 
-def end_wings(policy: Policy, paths: NodePaths, job: JobOnNode, audit: Log, deadline: Deadline) -> None:
+def end_wings(policy: Policy, paths: NodePaths, job_id: int, used: list[str], audit: Log) -> None:
     """Have wings take down what they hold for a job: those that the policy uses, and those that the run has used."""
     for known in policy.wings:
-        if known.end and (known.used or known.name in job.wings):
+        if known.end and (known.used or known.name in used):
             end: EndPart = wing.load(known.end)
-            end.job_over(paths, job.node, job.job_id, audit, deadline)
+            end.job_over(paths, job_id, audit)
 
 
 @contextmanager

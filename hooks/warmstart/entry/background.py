@@ -121,7 +121,7 @@ class _Attempts:
     def __init__(self, installation: Installation, paths: NodePaths, kind: Kind) -> None:
         self._installation = installation
         self._program = paths.background_program
-        self._node = os.path.basename(paths.root)
+        self._node = paths.node
         self._kind = kind
         self._queue = Queue(paths, kind)
         self._at_work: dict[int, Item] = {}  # by pid

@@ -89,7 +89,6 @@ def _end_wings(hook: Hook) -> None:
     """Have wings take down what a prolog held that undid everything else, including the run's state."""
     if not any(known.used and known.end for known in hook.policy.wings):
         return
-    from warmstart.ending import release  # slow to import
+    from warmstart.ending.release import end_wings  # slow to import
 
-    job = release.JobOnNode(hook.job.node, hook.job.id, [])
-    release.end_wings(hook.policy, hook.paths, job, hook.audit, after(release.LEDGER_SECONDS))
+    end_wings(hook.policy, hook.paths, hook.job.id, [], hook.audit)

@@ -101,7 +101,7 @@ def unpack(
     `hasten` is called about once a second with whether anybody waits. Raises `ImageNotUnpacked`, `OSError`, and what
     `ImageStoreClient` raises; nothing is left then.
     """
-    node = os.path.basename(paths.root)
+    node = paths.node
     shelves.make(policy, node, FOLDER)
     with opened_dir(shelf_of(policy, node)) as shelf:
         name = ImageKey(request.image, request.private).tree
@@ -339,7 +339,7 @@ def trees(shelf: int, paths: NodePaths) -> list[Tree]:
 
 def on_node(policy: Policy, paths: NodePaths) -> list[Tree]:
     """Return the trees of a node, the least recently used first. Raises `OSError`."""
-    with suppress(FileNotFoundError), opened_dir(shelf_of(policy, os.path.basename(paths.root))) as shelf:
+    with suppress(FileNotFoundError), opened_dir(shelf_of(policy, paths.node)) as shelf:
         return trees(shelf, paths)
     return []
 
@@ -370,7 +370,7 @@ def prune(policy: Policy, paths: NodePaths) -> list[Tree]:
 
     Raises `OSError`.
     """
-    with suppress(FileNotFoundError), opened_dir(shelf_of(policy, os.path.basename(paths.root))) as shelf:
+    with suppress(FileNotFoundError), opened_dir(shelf_of(policy, paths.node)) as shelf:
         gone = evict(shelf, paths, policy.images.unpack.keep)
         _remove_abandoned(shelf, paths)
         for name in os.listdir(shelf):

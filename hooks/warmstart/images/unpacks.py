@@ -57,7 +57,7 @@ def ask(policy: Policy, paths: NodePaths, reference: str, key: ImageKey, job: As
 
     Raises `OSError`, `Untrusted` if others could change what lies on the shelf.
     """
-    queue, node = Queue(paths, UNPACKS), os.path.basename(paths.root)
+    queue, node = Queue(paths, UNPACKS), paths.node
     shelf, rules = shelf_of(policy, node), policy.images.unpack
     if not shelf:
         return "the policy names no shelf (paths.shelf)"

@@ -103,7 +103,7 @@ def submit(paths: NodePaths, request: ImportRequest) -> str:
         if queue.add(owner, request.key, request):
             return ""
         whose = f"user {request.user}" if request.user else "the policy"
-        return f"{queue.count(owner)} imports of {whose} wait on node {os.path.basename(paths.root)} already"
+        return f"{queue.count(owner)} imports of {whose} wait on node {paths.node} already"
     if known.is_expired():
         queue.put(Item(owner, int(time.time()), 0, request.key), request)
     elif item.attempts and (failure := last_failure(paths, request.image)) and failure.at >= item.tried(IMPORTS):

@@ -107,7 +107,7 @@ def copy_model(request: ModelRequest, session: Session, audit: Log, is_wanted: C
     not copied again within a day. Raises `ModelUnusable`, `WorkerSilent`, and `OSError`.
     """
     policy, paths, asker = session.policy, session.paths, request.asker
-    node = os.path.basename(paths.root)
+    node = paths.node
     shelf.make(policy, node)
     user = Identity(asker.user, asker.uid, request.gid)
     ours, theirs = socket.socketpair()
@@ -231,7 +231,7 @@ def _evicted(audit: Log, gone: shelf.Set, reason: str) -> None:
 
 def prune(policy: Policy, paths: NodePaths, audit: Log) -> int:
     """Evict what is beyond `models.keep`, and remove what is of no set; return how many sets went. Raises `OSError`."""
-    with suppress(FileNotFoundError), opened_dir(shelf.path_of(policy, os.path.basename(paths.root))) as fd:
+    with suppress(FileNotFoundError), opened_dir(shelf.path_of(policy, paths.node)) as fd:
         gone = shelf.evict(fd, paths, offered(policy).keep, before=math.inf)
         for item in gone:
             _evicted(audit, item, "models.keep")
@@ -242,7 +242,7 @@ def prune(policy: Policy, paths: NodePaths, audit: Log) -> int:
 
 def remove(policy: Policy, paths: NodePaths, audit: Log, model: str) -> tuple[int, list[int]]:
     """Remove the copies of a model; return how many sets went, and the jobs that have others. Raises `OSError`."""
-    with suppress(FileNotFoundError), opened_dir(shelf.path_of(policy, os.path.basename(paths.root))) as fd:
+    with suppress(FileNotFoundError), opened_dir(shelf.path_of(policy, paths.node)) as fd:
         gone, kept = shelf.remove(fd, paths, model)
         for item in gone:
             _evicted(audit, item, "removed")
@@ -254,7 +254,7 @@ def _clear(session: Session, queue: Queue) -> None:
     """Remove what was being copied when the last process died; not while a model has room whose next turn comes."""
     if any(request and request.read for request in (queue.read(item, ModelRequest) for item in queue.all())):
         return
-    where = shelf.path_of(session.policy, os.path.basename(session.paths.root))
+    where = shelf.path_of(session.policy, session.paths.node)
     with session.isolated("unfinished copies of models"), suppress(FileNotFoundError):
         if where:
             with opened_dir(where) as fd:

@@ -117,7 +117,7 @@ def sets(shelf: int, paths: NodePaths) -> list[Set]:
 
 def on_node(policy: Policy, paths: NodePaths) -> list[Set]:
     """Return the sets of a node, the least recently used first. Raises `OSError`."""
-    with suppress(FileNotFoundError), opened_dir(path_of(policy, os.path.basename(paths.root))) as shelf:
+    with suppress(FileNotFoundError), opened_dir(path_of(policy, paths.node)) as shelf:
         return sets(shelf, paths)
     return []
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from warmstart.audit.log import Log
-from warmstart.host.deadline import Deadline
+from warmstart.host.deadline import after
 from warmstart.paths import NodePaths
 from warmstart.wings.ports import ledger
 
+LEDGER_S = 5.0
 
-def job_over(paths: NodePaths, node: str, job_id: int, audit: Log, deadline: Deadline) -> None:  # noqa: ARG001 - the shape of all wings'
+
+def job_over(paths: NodePaths, job_id: int, _audit: Log) -> None:
     """Release the job's ports on this node, including those of a prolog that died before it recorded them."""
     directory = ledger.directory(paths)
-    if ledger.held_by(directory, node, job_id):
-        ledger.release(directory, node, job_id, deadline)
+    if ledger.held_by(directory, paths.node, job_id):
+        ledger.release(directory, paths.node, job_id, after(LEDGER_S))

@@ -9,7 +9,6 @@ import os
 
 from warmstart.audit.log import Log
 from warmstart.errors import WarmstartError
-from warmstart.host.deadline import Deadline
 from warmstart.host.files import opened_dir
 from warmstart.host.untrusted import opened_of_job
 from warmstart.lean import suppress
@@ -21,7 +20,7 @@ LOOKED_AT = 10_000  # names that are read
 NOT_KNOWN = "not known: enroot's hook said nothing"
 
 
-def job_over(paths: NodePaths, node: str, job_id: int, audit: Log, deadline: Deadline) -> None:  # noqa: ARG001 - the shape of all wings'
+def job_over(paths: NodePaths, job_id: int, audit: Log) -> None:
     """Log from what the job's containers started. For a run without ready roots there is nothing to say."""
     with suppress(WarmstartError, OSError):
         run = state.load(paths.state, job_id)

@@ -15,7 +15,6 @@ from tests.lib.wings.ports.values import a_rendezvous
 from warmstart import plan
 from warmstart.ending import release
 from warmstart.errors import WarmstartError
-from warmstart.host.deadline import after
 from warmstart.job import Job
 from warmstart.paths import NodePaths
 from warmstart.plan import NotOffered
@@ -230,8 +229,7 @@ def test_the_ports_outlive_a_prolog_that_was_undone(nodes: Nodes) -> None:
     assert record is not None
     release.release(context._replace(run=record._replace(workspace="")), None, with_wings=False)
     assert (len(nodes.ledger), nodes.answers) == (1, [])
-    job = release.JobOnNode("n1", 7, [])
-    release.end_wings(with_ports(context.policy), context.paths, job, context.audit, after(5))
+    release.end_wings(with_ports(context.policy), context.paths, 7, [], context.audit)
     assert nodes.ledger == []
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from tests.lib.command_line import POLICY, answer, installed
 from tests.lib.runs import result
-from warmstart.host.deadline import after
 from warmstart.policy.current import current_policy
 from warmstart.run import state as runs
 from warmstart.steps.contract import Context
@@ -21,7 +20,7 @@ IMAGE = ("--image", "reg.example.com/mine")
 
 def ended(context: Context) -> dict[str, str]:
     """End the job; return what is told of its containers."""
-    end.job_over(context.paths, "n1", 7, context.audit, after(5))
+    end.job_over(context.paths, 7, context.audit)
     told: dict[str, str] = result(context).get("told", {}).get(NAME, {})
     return told
 
