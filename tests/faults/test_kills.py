@@ -1,4 +1,4 @@
-"""Each act is killed before every change: readers see whole things, and what is left goes when it is done again.
+"""Each act is killed while it changes things: readers see whole ones, and what is left goes when it is done again.
 
 `make test` takes a few cases (tests/faults/acts.py), `pytest -m ''` all.
 """
