@@ -20,7 +20,7 @@ from warmstart.host.deadline import after
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
 from warmstart.profiles import naming, registry
-from warmstart.profiles.client import Validator
+from warmstart.profiles.client import judged
 
 JOBS = Path(__file__).parents[1] / "tools" / "jobs"
 NEEDED_MODULE = {"numba": "numba", "inductor": "torch", "triton": "triton", "jax": "jax"}
@@ -101,5 +101,5 @@ def test_every_file_that_the_tool_wrote_is_valid_or_known_to_be_no_entry(tool: s
     cold.chmod(0o755)
     nobody = Identity("nobody", 65534, 65534) if os.geteuid() == 0 else Identity("me", os.getuid(), os.getgid())
     with opened_dir(str(cold)) as fd:
-        judged = dict(Validator(nobody).judge(tool, fd, entries, defined=(), deadline=after(60)))
-    assert judged == dict.fromkeys(entries)
+        answers = dict(judged(nobody, tool, fd, entries, defined=(), deadline=after(60)))
+    assert answers == dict.fromkeys(entries)

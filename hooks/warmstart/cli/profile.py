@@ -23,7 +23,7 @@ from warmstart.paths import Installation
 from warmstart.policy.current import current_policy
 from warmstart.policy.keys import Policy
 from warmstart.profiles import naming, registry
-from warmstart.profiles.client import Validator
+from warmstart.profiles.client import judged
 from warmstart.profiles.entry_files import REASONS
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def tried(policy: Policy, profile: Profile, directory: str) -> tuple[Collected, 
     deadline = after(SECONDS)
     # Nobody but root can become the validator; for others it is their own process that reads their files.
     me = Identity("you", os.geteuid(), os.getegid())
-    validator = Validator(policy.validate_user if me.uid == 0 else me)
+    validator = policy.validate_user if me.uid == 0 else me
     with (
         opened_dir(os.path.realpath(directory)) as top,
         tempfile.TemporaryDirectory(prefix="warmstart-try-") as temp,
@@ -107,8 +107,8 @@ def tried(policy: Policy, profile: Profile, directory: str) -> tuple[Collected, 
         limits = Limits(policy.harvest.max_size, MOST_ENTRIES, deadline)
         collected = collect(place, partial(naming.entry_of, profile), NOTHING_KNOWN, staged, limits)
         files = {entry: list(names) for entry, names in collected.entries.items()}
-        judged = validator.judge(profile.name, staged.fd, files, defined=policy.profiles, deadline=deadline)
-        return collected, {entry: reason for entry, reason in judged if reason is not None}
+        answers = judged(validator, profile.name, staged.fd, files, defined=policy.profiles, deadline=deadline)
+        return collected, {entry: reason for entry, reason in answers if reason is not None}
 
 
 def _policy(installation: Installation, draft: str | None) -> Policy:

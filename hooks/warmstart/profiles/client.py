@@ -16,38 +16,32 @@ from warmstart.profiles.contract import Profile
 FAILED = "validator-failed"
 
 
-class Validator:
-    """Operations that run as the validator."""
+def judged(
+    validator: Identity,
+    profile: str,
+    stage: int,
+    entries: Mapping[str, Sequence[str]],
+    *,
+    defined: Sequence[Profile],
+    deadline: Deadline,
+) -> Iterator[tuple[str, str | None]]:
+    """Yield each staged entry, in order, with None (valid) or the reason why it is invalid, a key of `REASONS`.
 
-    def __init__(self, identity: Identity) -> None:
-        self._identity = identity
+    `stage` is a descriptor of the directory with the copies. `entries` maps entry names to the names of their files,
+    both relative to the profile's directory. `defined` are the policy's own profiles. An entry for which the child's
+    answer is missing or malformed is invalid. Raises `ProfileUnknown`, and `WorkerSilent` at the deadline: what was
+    yielded until then stands.
+    """
+    from warmstart.profiles import judge
+    from warmstart.profiles.entry_files import REASONS
 
-    def judge(
-        self,
-        profile: str,
-        stage: int,
-        entries: Mapping[str, Sequence[str]],
-        *,
-        defined: Sequence[Profile],
-        deadline: Deadline,
-    ) -> Iterator[tuple[str, str | None]]:
-        """Yield each staged entry, in order, with None (valid) or the reason why it is invalid, a key of `REASONS`.
-
-        `stage` is a descriptor of the directory with the copies. `entries` maps entry names to the names of their
-        files, both relative to the profile's directory. `defined` are the policy's own profiles. An entry for which the
-        child's answer is missing or malformed is invalid. Raises `ProfileUnknown`, and `WorkerSilent` at the deadline:
-        what was yielded until then stands.
-        """
-        from warmstart.profiles import judge
-        from warmstart.profiles.entry_files import REASONS
-
-        names = {entry: list(files) for entry, files in entries.items()}
-        worker = Worker(self._identity, f"the check of {profile}'s entries", (stage,), confine)
-        with worker.stream(deadline, judge.judge, profile, stage, names, defined) as verdict:
-            for entry in names:
-                reason: str | None = FAILED
-                with suppress(WorkerAnswerMalformed):
-                    judged, reason = verdict(deadline)
-                    if judged != entry or not (reason is None or reason in REASONS):
-                        reason = FAILED
-                yield entry, reason
+    names = {entry: list(files) for entry, files in entries.items()}
+    worker = Worker(validator, f"the check of {profile}'s entries", (stage,), confine)
+    with worker.stream(deadline, judge.judge, profile, stage, names, defined) as verdict:
+        for entry in names:
+            reason: str | None = FAILED
+            with suppress(WorkerAnswerMalformed):
+                name, reason = verdict(deadline)
+                if name != entry or not (reason is None or reason in REASONS):
+                    reason = FAILED
+            yield entry, reason

@@ -1,6 +1,6 @@
 """Judge staged entries. Runs in a child with only the validator's uid (docs/architecture.md, rule 3).
 
-`profiles.client.Validator` is the caller. It accepts only "valid" or one of the fixed reasons for each entry. What
+`profiles.client.judged` is the caller. It accepts only "valid" or one of the fixed reasons for each entry. What
 takes foreign bytes apart is imported in the child alone.
 """
 

@@ -269,15 +269,16 @@ def _judge(
     """
     if not collected.entries:
         return {}, True
-    from warmstart.profiles.client import Validator
+    from warmstart.profiles.client import judged
 
     policy, deadline = context.policy, deadline.within(deadline.left() / 2)
     files = {entry: sorted(paths) for entry, paths in collected.entries.items()}
     verdicts: dict[str, str | None] = {}
     try:
-        for entry, reason in Validator(policy.validate_user).judge(
-            profile.name, staged.fd, files, defined=policy.profiles, deadline=deadline
-        ):
+        answers = judged(
+            policy.validate_user, profile.name, staged.fd, files, defined=policy.profiles, deadline=deadline
+        )
+        for entry, reason in answers:
             verdicts[entry] = reason  # noqa: PERF403 - those before a time-out stand
     except WorkerSilent as error:
         if not deadline.expired():  # no other attempt would end better

@@ -15,11 +15,11 @@ from warmstart.errors import WarmstartError
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
 from warmstart.profiles import judge
-from warmstart.profiles.client import Validator
+from warmstart.profiles.client import judged
 from warmstart.profiles.contract import Profile
 
 # With this process's own identity the child is confined all the same.
-VALIDATOR = Validator(Identity("me", os.getuid(), os.getgid()))
+VALIDATOR = Identity("me", os.getuid(), os.getgid())
 OWN = Profile({}, {"*.bin": []}, relocation="relocatable", max_size=100, name="mine")
 LIES: list[object] = [None, [], {}, "rm -rf /", ["a", "rm -rf /"], ["a", 1], ["b", None]]
 
@@ -40,7 +40,7 @@ def test_only_known_answers_are_believed(
 
     monkeypatch.setattr(judge, "judge", lie)
     asked = {"a": ["x"], "b": ["y"]}
-    verdicts = dict(VALIDATOR.judge("numba", stage_fd, asked, defined=(), deadline=after(60)))
+    verdicts = dict(judged(VALIDATOR, "numba", stage_fd, asked, defined=(), deadline=after(60)))
     assert verdicts == {"a": believed, "b": None}
 
 
@@ -50,12 +50,12 @@ def test_entries_of_shipped_and_defined_profiles_are_judged_in_a_confined_child(
         (stage / name).parent.mkdir(exist_ok=True)
         (stage / name).write_bytes(content)
     asked = {NUMBA_BASE: tuple(files)}
-    assert dict(VALIDATOR.judge("numba", stage_fd, asked, defined=(), deadline=after(60))) == {NUMBA_BASE: None}
+    assert dict(judged(VALIDATOR, "numba", stage_fd, asked, defined=(), deadline=after(60))) == {NUMBA_BASE: None}
     own = {"a.bin": ["a.bin"], "b.bin": ["b.bin"]}
-    answer = VALIDATOR.judge("mine", stage_fd, own, defined=[OWN], deadline=after(60))
+    answer = judged(VALIDATOR, "mine", stage_fd, own, defined=[OWN], deadline=after(60))
     assert dict(answer) == {"a.bin": None, "b.bin": "too-large"}
     with pytest.raises(WarmstartError, match="there is no profile"):
-        dict(VALIDATOR.judge("none", stage_fd, own, defined=(), deadline=after(60)))
+        dict(judged(VALIDATOR, "none", stage_fd, own, defined=(), deadline=after(60)))
 
 
 def hang(*_: object) -> Iterator[tuple[str, str | None]]:
@@ -67,7 +67,7 @@ def hang(*_: object) -> Iterator[tuple[str, str | None]]:
 @pytest.mark.real_time
 def test_what_was_judged_before_the_deadline_stands(stage_fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge, "judge", hang)
-    verdicts = VALIDATOR.judge("numba", stage_fd, {"a": ["x"], "b": ["y"]}, defined=(), deadline=after(5))
+    verdicts = judged(VALIDATOR, "numba", stage_fd, {"a": ["x"], "b": ["y"]}, defined=(), deadline=after(5))
     assert next(verdicts) == ("a", None)
     with pytest.raises(WorkerSilent):
         next(verdicts)

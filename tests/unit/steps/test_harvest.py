@@ -29,7 +29,7 @@ from warmstart.host.files import DiskFailed
 from warmstart.host.identity import WorkerSilent
 from warmstart.host.process import ProgramTooSlow
 from warmstart.host.remove import remove_tree
-from warmstart.profiles.client import Validator
+from warmstart.profiles import client
 from warmstart.queue import Queue
 from warmstart.run.state import Caches, Seeded, SeededBundle
 from warmstart.seed.overlay_end import OpenedOverlay
@@ -191,7 +191,7 @@ def test_a_validator_at_its_deadline_leaves_and_else_fails(
             monkeypatch.setattr(Deadline, "expired", lambda one: one.left() > stage.CLEANING_SECONDS)
         raise WorkerSilent(what="judge", problem="p")
 
-    monkeypatch.setattr(Validator, "judge", refuse)
+    monkeypatch.setattr(client, "judged", refuse)
     outcome = job.harvest()
     assert (outcome.run.left, outcome.lost) == (["numba"] if late else [], not late)
     assert [type(error) for error in outcome.degraded] == [] if late else [CacheFailed]

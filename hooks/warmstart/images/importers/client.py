@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from warmstart.host.deadline import Deadline
 from warmstart.host.identity import Identity, confine
 from warmstart.host.worker import Worker
@@ -13,12 +11,7 @@ from warmstart.images.importers.manifest import ImageManifest
 READ_S = 10.0
 
 
-class ImportUserClient(NamedTuple):
-    """Operations that run as the import account."""
-
-    identity: Identity
-
-    def read_manifest(self, text: str, machine: str, deadline: Deadline) -> ImageManifest:
-        """Return what a manifest says for a machine (uname(2)), read in a sandbox."""
-        worker = Worker(self.identity, "the image's manifest", take=confine)
-        return worker.run(deadline.within(READ_S), manifest.read, text, machine)
+def read_manifest(identity: Identity, text: str, machine: str, deadline: Deadline) -> ImageManifest:
+    """Return what a manifest says for a machine (uname(2)), read by the import account in a sandbox."""
+    worker = Worker(identity, "the image's manifest", take=confine)
+    return worker.run(deadline.within(READ_S), manifest.read, text, machine)

@@ -22,7 +22,7 @@ from warmstart.host.deadline import Deadline
 from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
 from warmstart.images.credentials import Login, credentials_file, for_skopeo
-from warmstart.images.importers import flatten, unpacked
+from warmstart.images.importers import client, flatten, unpacked
 from warmstart.images.importers.base import (
     BAD_CERTIFICATE,
     NOT_ENCRYPTED,
@@ -40,7 +40,6 @@ from warmstart.images.importers.base import (
     unreported,
     with_retries,
 )
-from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.importers.manifest import ImageManifest
 from warmstart.images.reference import Reference
 from warmstart.images.scratch import ImageTooLarge, Scratch, Watch
@@ -213,7 +212,7 @@ class Oci(NamedTuple):
         return f"sha256:{hashlib.sha256(shown).hexdigest()}", shown.decode("utf-8", "replace")
 
     def _read(self, text: str, deadline: Deadline) -> ImageManifest:
-        return ImportUserClient(self.identity).read_manifest(text, os.uname().machine, deadline)
+        return client.read_manifest(self.identity, text, os.uname().machine, deadline)
 
     def _do(  # noqa: PLR0917 - what, where, until when
         self,

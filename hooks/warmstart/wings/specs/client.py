@@ -21,25 +21,23 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class SlurmClient:
-    """Operations on specs, which run as SlurmUser."""
+def publish_spec(user: Identity, path: str, spec: Spec, deadline: Deadline) -> None:
+    """Write a job's spec to `path` atomically, as SlurmUser. Raises `SpecUnusable` or `WorkerSilent`."""
+    _as_user(user, path, deadline, controller.publish, path, as_json(spec))
 
-    def __init__(self, identity: Identity) -> None:
-        self._specs = Worker(identity, "the job's spec")
 
-    def publish_spec(self, path: str, spec: Spec, deadline: Deadline) -> None:
-        """Write a job's spec to `path` atomically. Raises `SpecUnusable` or `WorkerSilent`."""
-        try:
-            self._specs.run(deadline, controller.publish, path, as_json(spec))
-        except OSError as error:
-            raise SpecUnusable(path=path, problem=error.strerror or "unwritable") from error
+def remove_spec(user: Identity, path: str, deadline: Deadline) -> bool:
+    """Remove a job's spec, as SlurmUser; return whether there was one. Raises `SpecUnusable` or `WorkerSilent`."""
+    return _as_user(user, path, deadline, controller.remove, path)
 
-    def remove_spec(self, path: str, deadline: Deadline) -> bool:
-        """Remove a job's spec; return whether there was one. Raises `SpecUnusable` or `WorkerSilent`."""
-        try:
-            return self._specs.run(deadline, controller.remove, path)
-        except OSError as error:
-            raise SpecUnusable(path=path, problem=error.strerror or "unwritable") from error
+
+def _as_user(
+    user: Identity, path: str, deadline: Deadline, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+) -> R:
+    try:
+        return Worker(user, "the job's spec").run(deadline, function, *args, **kwargs)
+    except OSError as error:
+        raise SpecUnusable(path=path, problem=error.strerror or "unwritable") from error
 
 
 def ask_pyslurm(

@@ -23,7 +23,6 @@ from warmstart.paths import Installation
 from warmstart.policy.current import CurrentPolicy, current_policy
 from warmstart.policy.keys import Policy
 from warmstart.wings.specs import keys
-from warmstart.wings.specs.client import SlurmClient
 from warmstart.wings.specs.keys import Keys
 from warmstart.wings.specs.stored import SpecUnusable, path_of
 
@@ -58,7 +57,7 @@ class ControllerRun(NamedTuple):
     keys: Keys
     path: str  # of the job's spec
     audit: Log
-    slurm: SlurmClient
+    slurm: Identity  # SlurmUser
     deadline: Deadline  # of the whole run
     libraries: str  # where pyslurm may be
 
@@ -123,7 +122,7 @@ def _work(
     if found is None:
         return
     path = path_of(found.directory, job.cluster, job.id)
-    slurm, libraries = SlurmClient(_slurm_user(found.user, path)), installation.slurm_libraries
+    slurm, libraries = _slurm_user(found.user, path), installation.slurm_libraries
     work(ControllerRun(job, current.policy, found, path, log, slurm, after(found.deadline), libraries))
 
 

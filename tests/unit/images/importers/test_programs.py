@@ -22,7 +22,7 @@ from warmstart.host.identity import Identity
 from warmstart.host.process import CompletedProgram
 from warmstart.images import choice
 from warmstart.images.credentials import Login
-from warmstart.images.importers import base, flatten, manifest, oci, unpacked
+from warmstart.images.importers import base, client, flatten, manifest, oci, unpacked
 from warmstart.images.importers.base import (
     ImageForbidden,
     ImageMalformed,
@@ -33,7 +33,6 @@ from warmstart.images.importers.base import (
     RegistryUnreachable,
     Report,
 )
-from warmstart.images.importers.client import ImportUserClient
 from warmstart.images.importers.enroot import Enroot
 from warmstart.images.reference import parse
 from warmstart.images.scratch import Caps, ImageTooLarge, Scratch, ScratchUnusable
@@ -99,9 +98,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Progra
         monkeypatch.setattr(process, "run_alone", stand_in.run_alone)
         monkeypatch.setattr(namespaces, "new_namespace", lambda *_: os.open("/dev/null", os.O_RDONLY))
         monkeypatch.setattr(base, "PAUSES_S", (0.0, 0.0))
-        monkeypatch.setattr(
-            ImportUserClient, "read_manifest", lambda _, text, machine, __: manifest.read(text, machine)
-        )
+        monkeypatch.setattr(client, "read_manifest", lambda _, text, machine, __: manifest.read(text, machine))
         yield stand_in
 
 
@@ -269,7 +266,7 @@ def test_a_manifest_that_no_image_can_be_made_of_is_not_fetched(
 
 def test_a_manifest_that_is_another_one_is_not_read(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the registry showed has another digest: skopeo fetches what was resolved, or fails."""
-    monkeypatch.setattr(ImportUserClient, "read_manifest", None)
+    monkeypatch.setattr(client, "read_manifest", None)
     programs.answer = showing(b"{}")
     OCI.import_image(IMAGE, DIGEST, programs.scratch, after(9))
     assert programs.started[1][-2] == f"docker://reg.io/a@{DIGEST}"

@@ -5,6 +5,7 @@ It runs at the same time as the nodes' epilogs, which do not read the spec. If i
 
 from __future__ import annotations
 
+from warmstart.wings.specs import client
 from warmstart.wings.specs.frame import ControllerRun, run_hook
 
 
@@ -14,4 +15,4 @@ def main(prefix: str) -> int:
 
 
 def _remove(run: ControllerRun) -> None:
-    run.slurm.remove_spec(run.path, run.deadline)
+    client.remove_spec(run.slurm, run.path, run.deadline)

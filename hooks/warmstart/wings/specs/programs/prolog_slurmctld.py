@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from warmstart.wings.specs import controller
+from warmstart.wings.specs import client, controller
 from warmstart.wings.specs.frame import ControllerRun, run_hook
 
 
@@ -21,7 +21,7 @@ def _write(run: ControllerRun) -> None:
     written = controller.spec_of(run.job, os.environ)
     source = "nobody" if written.qos is None else "slurm"
     # Publish before the look-up: if that times out or this process is killed, nodes have everything but the QOS.
-    run.slurm.publish_spec(run.path, written, run.deadline)
+    client.publish_spec(run.slurm, run.path, written, run.deadline)
     if written.qos is None and "qos" in run.policy.unseen:
         from warmstart.slurm.slurmctld import LookUpFailed
 
@@ -30,7 +30,7 @@ def _write(run: ControllerRun) -> None:
         except LookUpFailed as error:
             run.audit.failed(error, "spec")
         else:
-            run.slurm.publish_spec(run.path, written._replace(qos=qos), run.deadline)
+            client.publish_spec(run.slurm, run.path, written._replace(qos=qos), run.deadline)
     run.audit.say(spec=run.path, qos=source)
 
 
