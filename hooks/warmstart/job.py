@@ -3,7 +3,7 @@
 Verified, because Slurm sets them (docs/architecture.md, rule 5): id, uid, gid, user, node, partition, node list.
 Claimed, because users can forge them: account and QOS (unless the site enforces associations), comment, job name,
 array, constraints and every `SPANK_*`. slurmd does not pass the job name, the array and (before 26.05) the QOS to a
-prolog: a wing may (`entry.hook.informed`). Else they are None, unknown, which differs from "".
+prolog: a wing may (`entry.prolog`). Else they are None, unknown, which differs from "".
 Source for the variables of each Slurm version: prolog_epilog.html, and `_build_env` in prep_script_slurmd.c.
 """
 

@@ -6,7 +6,7 @@
                                         `rule_faults(rule, policy)`, if there can be any
                            step.py      its step in a prolog (`plan`)
                            commands.py  what commands say of it (`cli`)
-                           informs.py   what it knows of a job and slurmd does not tell (`entry.hook`)
+                           informs.py   what it knows of a job and slurmd does not tell (`entry.prolog`)
                            stored.py    functions that may run as the store's owner (`store.client`)
                            places.py    where others have images, too (`images.places`)
                            end.py       what it takes down when a job is over (`ending.release`)

@@ -194,7 +194,7 @@ def _collected(path: str, failures: list[WarmstartError]) -> Iterator[None]:
 
 def _withdraw(context: Context, failures: list[WarmstartError]) -> None:
     """Take down what this node has put on the run's board. After a `StoreError` maintenance of the store does it."""
-    for path in context.run.all_topics:
+    for path in context.run.topics:
         from warmstart.store import barrier  # most runs have no topic
 
         with _collected(path, failures):

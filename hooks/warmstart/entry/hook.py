@@ -15,27 +15,19 @@ import sys
 import time
 
 from warmstart.audit.log import Log
-from warmstart.errors import NodeError, PolicyError, StoreError, WarmstartError
+from warmstart.errors import NodeError, PolicyError, WarmstartError
 from warmstart.host.deadline import Deadline
 from warmstart.host.files import FULL, ensure_path, touch
 from warmstart.job import Job, from_environment
-from warmstart.lean import TYPE_CHECKING, Callable, Collection, NamedTuple
+from warmstart.lean import TYPE_CHECKING, Callable, NamedTuple
 from warmstart.paths import Installation, NodePaths
 from warmstart.policy.keys import Policy
 from warmstart.run import state
 from warmstart.run.state import Run, using_state
 
 if TYPE_CHECKING:
-    from typing import Protocol
-
     from warmstart.steps.contract import Context
     from warmstart.store.client import StoreClient
-
-    class InformsPart(Protocol):
-        """`informs.py` of a wing. Hot path where a rule needs it."""
-
-        def informed(self, policy: Policy, job: Job, store: StoreClient, deadline: Deadline) -> Job:
-            """Return the job with what the wing knows of it. Raises `StoreError`."""
 
 
 DRAINS = 1
@@ -79,26 +71,6 @@ class Hook(NamedTuple):
         except state.RunUnreadable:
             _hide_view(self.paths, self.job.view_id)
             raise
-
-
-def informed(hook: Hook, names: Collection[str], deadline: Deadline) -> Job:
-    """Return the job with these attributes, which slurmd does not tell, as far as this node can know them.
-
-    It asks nobody about what is known already. An attribute stays None, unknown, where nobody tells it.
-    """
-    job = hook.job
-    if job.comment_known and all(getattr(job, name) is not None for name in names):
-        return job
-    for known in hook.policy.wings:
-        if known.used and known.informs:
-            from warmstart import wing
-
-            part: InformsPart = wing.load(known.informs)
-            try:
-                job = part.informed(hook.policy, job, hook.store, deadline)
-            except StoreError as error:  # rules that need it grant nothing
-                hook.audit.failed(error, known.name)
-    return job
 
 
 def run_hook(name: str, prefix: str, work: Callable[[Hook], str]) -> int:

@@ -7,10 +7,12 @@ rule 2).
 from __future__ import annotations
 
 from warmstart import plan, request
-from warmstart.entry.hook import OK, REFUSED, Hook, informed, run_hook
-from warmstart.errors import UserError, WarmstartError
+from warmstart.entry.hook import OK, REFUSED, Hook, run_hook
+from warmstart.errors import StoreError, UserError, WarmstartError
 from warmstart.host.deadline import Deadline
+from warmstart.job import Job
 from warmstart.lean import TYPE_CHECKING
+from warmstart.policy.keys import Policy
 from warmstart.policy.match import Grant, parted
 from warmstart.request import Request
 from warmstart.run import state
@@ -18,7 +20,17 @@ from warmstart.run.state import Caches, Run, StateFull
 from warmstart.slurm.nodes import has_several
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from warmstart.runner import Step
+    from warmstart.store.client import StoreClient
+
+    class InformsPart(Protocol):
+        """`informs.py` of a wing. Hot path where a rule needs it."""
+
+        def informed(self, policy: Policy, job: Job, store: StoreClient, deadline: Deadline) -> Job:
+            """Return the job with what the wing knows of it. Raises `StoreError`."""
+
 
 # The parts of a prolog share one budget, which begins with the hook: what one part takes, the next ones lack. The steps
 # leave the reserve for what comes after them: removing what failed, the verdict or undoing all, the reason of a drain.
@@ -62,7 +74,7 @@ def _prepare_run(hook: Hook, end: Deadline) -> str:
 
 
 def _run(hook: Hook, run: Run, deadline: Deadline) -> None:
-    hook = hook._replace(job=informed(hook, hook.policy.unseen, deadline))
+    hook = hook._replace(job=_informed(hook, deadline))
     grant = plan.grant(hook.policy, hook.job)
     if grant.observed:
         _observe(hook, grant, head=run.head)
@@ -119,6 +131,26 @@ def _observe(hook: Hook, grant: Grant, *, head: bool) -> None:
         import traceback
 
         hook.audit.say(traceback=traceback.format_exc())
+
+
+def _informed(hook: Hook, deadline: Deadline) -> Job:
+    """Return the job with what rules need and slurmd does not tell, as far as this node can know it.
+
+    It asks nobody about what is known already. An attribute stays None, unknown, where nobody tells it.
+    """
+    job = hook.job
+    if job.comment_known and all(getattr(job, name) is not None for name in hook.policy.unseen):
+        return job
+    for known in hook.policy.wings:
+        if known.used and known.informs:
+            from warmstart import wing
+
+            part: InformsPart = wing.load(known.informs)
+            try:
+                job = part.informed(hook.policy, job, hook.store, deadline)
+            except StoreError as error:  # rules that need it grant nothing
+                hook.audit.failed(error, known.name)
+    return job
 
 
 def _new_run(hook: Hook) -> Run:

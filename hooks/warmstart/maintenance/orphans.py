@@ -78,7 +78,7 @@ class Orphans:
         # Without the lock first, so that the hooks of a running job do not wait for it.
         run = state.load(session.paths.state, job_id)
         if run and not self._is_over(job_id):
-            self.topics += run.all_topics
+            self.topics += run.topics
             return False
         with state.job_lock(session.paths.state, job_id, after(0)):
             run = state.load(session.paths.state, job_id)

@@ -109,7 +109,6 @@ class Caches(NamedTuple):
     path: str = ""  # at which the job sees them; "" if it has none
     facts: dict[str, str] = {}  # noqa: RUF012 - from which the namespaces were computed
     seeded: dict[str, Seeded] = {}  # noqa: RUF012 - by profile; empty while they are being made: then nobody uses them
-    topics: list[str] = []  # noqa: RUF012 - of the board, as in `Run`
     left: list[str] = []  # noqa: RUF012 - profiles that are to be harvested, once the run has ended
 
 
@@ -159,11 +158,6 @@ class Run(NamedTuple):
     def leads(self, caches: Caches) -> bool:
         """Return whether this is the first of the nodes that agree on what is in these caches."""
         return first(caches.nodes or self.nodelist) in {"", self.node}
-
-    @property
-    def all_topics(self) -> list[str]:
-        """The topics of the run and of its caches."""
-        return [*self.topics, *(topic for caches in self.others for topic in caches.topics)]
 
     @property
     def left(self) -> list[str]:

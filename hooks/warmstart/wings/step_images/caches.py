@@ -112,7 +112,7 @@ def provide(context: Context, image: StepImage, namespaces: list[int], barrier: 
 
 
 def barrier_about(run: Run, what: str, nodelist: str) -> Barrier:
-    """Return where nodes of a run agree on something that steps name while it runs. `Caches.topics` has them all."""
+    """Return where nodes of a run agree on something that steps name while it runs."""
     topic = f"{_TOPICS}{hashlib.sha256(what.encode()).hexdigest()[:32]}"
     return Barrier.of((run.cluster, run.uid), run.job_id, run.restarts, topic, nodelist)
 
@@ -186,10 +186,10 @@ def _begin(context: Context, run: Run, image: StepImage, nodes: str) -> tuple[Ca
         publish_scope=run.own.publish_scope,
         path=context.policy.paths.cache,  # containers see it there
     )
-    if run.leads(new) and run.nodelist:
-        new = new._replace(topics=[f"{run_of(run.cluster, run.job_id, run.restarts)}/{_TOPICS}"])
+    topic = f"{run_of(run.cluster, run.job_id, run.restarts)}/{_TOPICS}"
+    topics = [topic] if run.leads(new) and run.nodelist and topic not in run.topics else []
     begun = new._replace(facts={"image": image.digest})
-    state.save(context.paths.state, run._replace(others=[*run.others, begun]))
+    state.save(context.paths.state, run._replace(others=[*run.others, begun], topics=[*run.topics, *topics]))
     with opened_dir(run.directory) as base:
         ensure_dir(CACHES, 0o755, base)
         with opened_dir(CACHES, base) as top:

@@ -60,6 +60,12 @@ class Run:
         return found.others if found else []
 
     @property
+    def topics(self) -> list[str]:
+        """What the node takes down at the run's end."""
+        found = runs.load(self.state, 7)
+        return found.topics if found else []
+
+    @property
     def directories(self) -> list[str]:
         place = Path(self.context.run.directory, "caches")
         return sorted(os.listdir(place)) if place.is_dir() else []
