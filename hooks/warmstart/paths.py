@@ -186,11 +186,6 @@ class NodePaths(NamedTuple):
         return f"{self.root}/maintenance"
 
     @property
-    def merging(self) -> str:
-        """What the nodes of a run handed in, while it is merged. Only one process uses it at a time."""
-        return f"{self.root}/merging"
-
-    @property
     def locks(self) -> str:
         """Lock files that are in no other directory of mode 0700."""
         return f"{self.runtime}/locks"
