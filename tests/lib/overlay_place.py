@@ -29,7 +29,7 @@ from warmstart.host.files import opened_dir
 from warmstart.host.identity import Identity
 from warmstart.host.remove import remove_tree
 from warmstart.run.state import Seeded
-from warmstart.seed import node_cache, overlay, overlay_end
+from warmstart.seed import copies, node_cache, overlay, overlay_end
 
 JOB = Identity("a job", 64201, 64201)
 SUBDIR = "tool"
@@ -45,7 +45,7 @@ class Copy(NamedTuple):
     @property
     def path(self) -> str:
         """Path of the squashfs file."""
-        return node_cache.path_of(self.directory, self.row.sha256)
+        return copies.path_of(self.directory, self.row.sha256)
 
 
 class Node(NamedTuple):

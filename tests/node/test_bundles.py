@@ -26,8 +26,9 @@ from warmstart.host.deadline import after
 from warmstart.host.files import DiskFailed, opened_dir
 from warmstart.host.identity import Identity
 from warmstart.seed.client import JobClient
+from warmstart.seed.copies import path_of
 from warmstart.seed.extract import Source, extract
-from warmstart.seed.node_cache import get, path_of
+from warmstart.seed.node_cache import get
 
 pytestmark = pytest.mark.usefixtures("capable_host")
 

@@ -25,7 +25,7 @@ from warmstart.host.files import opened_dir
 from warmstart.queue import Queue
 from warmstart.run import state as runs
 from warmstart.run.state import Run
-from warmstart.seed import eviction, node_cache
+from warmstart.seed import copies, eviction, node_cache
 
 pytestmark = pytest.mark.usefixtures("capable_host", "busy")
 
@@ -176,7 +176,7 @@ def fetch(node: Host, row: Row) -> Path:
     store = node.client()
     directory, where = node.paths.bundles, node.namespace()
     node_cache.get(directory, where, row, store=store, most_bytes=1 << 30, deadline=after(60))
-    return Path(node_cache.path_of(directory, row.sha256))
+    return Path(copies.path_of(directory, row.sha256))
 
 
 @pytest.mark.threat(22)

@@ -21,7 +21,7 @@ from tests.lib.whiteouts import PATHS, RULES, grouped, merged
 from warmstart.host import linux
 from warmstart.host.deadline import after
 from warmstart.host.files import names_in, opened_dir
-from warmstart.seed import eviction, node_cache, overlay_end
+from warmstart.seed import copies, eviction, node_cache, overlay_end
 from warmstart.seed.layers import visible
 from warmstart.seed.overlay_end import CacheInUse
 
@@ -216,7 +216,7 @@ def test_a_prolog_waits_for_another_that_mounts_until_its_deadline(node: Node) -
 
 
 def unmount(node: Node, copy: Copy) -> None:
-    with node_cache.exclusive(node.layers, after(5)) as fd:
+    with copies.exclusive(node.layers, after(5)) as fd:
         eviction.unmount(fd, copy.row.sha256)
 
 

@@ -16,7 +16,7 @@ BUNDLES = 10
 CALLS = {"prolog": 970, "epilog": 1770, "no rule": 500}
 ON_THE_STORE = {"prolog": 35, "epilog": 21}  # nine for each listing; the report for the job's user
 WAITING = re.compile(r"^\d+ +(pselect6|poll|wait4)\(")
-MODULES = {"prolog": 51, "no rule": 23}  # of our own; packages, which are empty, are not counted
+MODULES = {"prolog": 52, "no rule": 23}  # of our own; packages, which are empty, are not counted
 CLASSES = {"prolog": 130, "no rule": 74}
 HOT_CODE = 400_000  # bytes of it that are read
 

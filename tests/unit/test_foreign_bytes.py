@@ -44,7 +44,7 @@ OWN = {
     "policy/types.py:as_json": "a policy that this process has checked",
     "seed/eviction.py:_place": "root's own file beside a copy; whatever it is, it is left out",
     "steps/seed.py:_Seeding._extract": "starts unsquashfs",
-    "seed/node_cache.py:entries_of": "root's own file beside a copy, of a list that was checked",
+    "seed/copies.py:entries_of": "root's own file beside a copy, of a list that was checked",
 }
 
 

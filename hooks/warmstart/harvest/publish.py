@@ -61,10 +61,10 @@ def known(target: Target, deadline: Deadline) -> list[str]:
 def entries_of(target: Target, paths: NodePaths, deadline: Deadline, bundle: SeededBundle) -> Entries:
     """Return the entries of a bundle with their files, by the node's copy, else by the store; none if it is gone."""
     from warmstart.caches.store import bundles
-    from warmstart.seed import node_cache
+    from warmstart.seed import copies
 
     with suppress(OSError, ValueError):
-        return node_cache.entries_of(paths.bundles, bundle.sha256)
+        return copies.entries_of(paths.bundles, bundle.sha256)
     with suppress(StoreError):
         there = target.where._replace(scope=bundle.scope)
         return target.store.worker.run(deadline.within(STORE_SECONDS), bundles.entries, there, bundle.sha256)

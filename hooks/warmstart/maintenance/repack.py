@@ -31,7 +31,7 @@ from warmstart.host.remove import remove_tree
 from warmstart.host.space import Reservation
 from warmstart.profiles import registry
 from warmstart.profiles.contract import is_whole
-from warmstart.seed import layers, node_cache, overlay
+from warmstart.seed import copies, layers, node_cache, overlay
 from warmstart.session import Session
 from warmstart.store.client import StoreClient
 
@@ -120,10 +120,10 @@ def _packed(
 def _pack_in(
     stage: str, store: StoreClient, where: Namespace, parts: Merger, deadline: Deadline
 ) -> Iterator[tuple[int, list[Row], Entries]]:
-    copies = f"{stage}/bundles"
+    bundles = f"{stage}/bundles"
     for row in parts.rows:
-        node_cache.get(copies, where, row, store=store, most_bytes=MOST_BYTES, deadline=deadline)
-    files = [node_cache.entries_of(copies, row.sha256) for row in parts.rows]
+        node_cache.get(bundles, where, row, store=store, most_bytes=MOST_BYTES, deadline=deadline)
+    files = [copies.entries_of(bundles, row.sha256) for row in parts.rows]
     shown = layers.visible(files, parts.names).entries
     # Jobs choose names, so a name may be a file in one bundle and a directory in another: both stay out.
     taken = [number for number, names in enumerate(parts.names) if len(shown[number]) == len(names)]
@@ -135,7 +135,7 @@ def _pack_in(
     view, out = f"{stage}/cache/{_VIEW}", f"{stage}/bundle.sqsh"
     with opened_dir(stage) as top, Reservation(top) as space, overlay.job_ids(ROOT) as root:
         os.makedirs(view, mode=0o700)
-        paths = [node_cache.path_of(copies, row.sha256) for row in rows]
+        paths = [copies.path_of(bundles, row.sha256) for row in rows]
         roots = node_cache.mounted(f"{stage}/layers", paths, deadline)
         try:
             overlay.show(top, _VIEW, roots, layers.visible(files, names).hidden, root)

@@ -11,7 +11,7 @@ from warmstart.host.remove import remove_tree
 from warmstart.host.untrusted import opened_of_job
 from warmstart.host.worker import Worker
 from warmstart.lean import Iterator, NamedTuple, Sequence, contextmanager, partial, suppress
-from warmstart.seed import node_cache
+from warmstart.seed import copies
 from warmstart.seed.extract import Source, extract, make_directory, restore_times
 
 REMOVAL_S = 5.0  # of entries that were extracted in vain; part of prolog.RESERVE_SECONDS
@@ -33,9 +33,9 @@ class JobClient(NamedTuple):
         times: dict[str, int] = {}
         sources = []
         for _, row, names in layers:
-            files = node_cache.entries_of(bundles, row.sha256, names)
+            files = copies.entries_of(bundles, row.sha256, names)
             own = {path: file.mtime_ns for entry in names for path, file in files[entry].items()}
-            path = node_cache.path_of(bundles, row.sha256)
+            path = copies.path_of(bundles, row.sha256)
             sources.append(Source(path, None if len(names) == len(files) else list(own)))
             times.update(own)
         try:

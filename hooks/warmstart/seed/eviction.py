@@ -18,7 +18,7 @@ from warmstart.host.files import closing, is_at, names_in, open_regular, opened_
 from warmstart.host.space import Held, fair_order
 from warmstart.lean import TYPE_CHECKING, Mapping, NamedTuple, suppress
 from warmstart.profiles.contract import WHOLE, is_whole
-from warmstart.seed.node_cache import ABOUT, BUNDLE, FETCHING, exclusive
+from warmstart.seed.copies import ABOUT, BUNDLE, FETCHING, exclusive
 
 if TYPE_CHECKING:
     from warmstart.policy.keys import Policy

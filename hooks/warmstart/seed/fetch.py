@@ -27,7 +27,7 @@ from warmstart.host.files import (
 )
 from warmstart.host.identity import WorkerSilent
 from warmstart.lean import dumps, suppress
-from warmstart.seed.node_cache import ABOUT, BUNDLE, FETCHING, FetchOverBudget, is_here
+from warmstart.seed.copies import ABOUT, BUNDLE, FETCHING, FetchOverBudget, is_here
 from warmstart.store.client import StoreClient
 from warmstart.store.layout import StoreFailed
 

@@ -28,7 +28,7 @@ from warmstart.profiles import facts as host_facts
 from warmstart.profiles import registry
 from warmstart.profiles.contract import Profile
 from warmstart.run.state import Caches, Run, Seeded, SeededBundle
-from warmstart.seed import node_cache
+from warmstart.seed import copies, node_cache
 from warmstart.steps.contract import CacheFailed, Context, Outcome
 from warmstart.store.layout import StoreFailed
 
@@ -240,7 +240,7 @@ class _Seeding:
             where = Namespace(self._context.policy.paths.store, scope, cache.name, cache.namespace)
             try:
                 size = node_cache.get(bundles, where, row, store=store, most_bytes=self._bytes, deadline=until)
-            except node_cache.FetchOverBudget as error:
+            except copies.FetchOverBudget as error:
                 left_out[row.sha256] = error
             else:
                 self._bytes -= size
@@ -287,9 +287,9 @@ class _Seeding:
         if cache.found.is_named:
             from warmstart.seed.layers import visible
 
-            files = [node_cache.entries_of(bundles, layer.row.sha256, layer.names) for layer in layers]
+            files = [copies.entries_of(bundles, layer.row.sha256, layer.names) for layer in layers]
             names, hidden = visible(files, [layer.names for layer in layers])
-        paths = [node_cache.path_of(bundles, layer.row.sha256) for layer in layers]
+        paths = [copies.path_of(bundles, layer.row.sha256) for layer in layers]
         until = self._context.deadline.within(MOUNTING_SECONDS)
         try:
             roots = node_cache.mounted(self._context.paths.layers, paths, until)
@@ -323,7 +323,7 @@ class _Seeding:
         if not cache.found.is_named:
             from warmstart.seed.layers import given
 
-            files = [node_cache.entries_of(bundles, layer.row.sha256) for layer in cache.found.layers]
+            files = [copies.entries_of(bundles, layer.row.sha256) for layer in cache.found.layers]
             cache.take(given(files, cache.found.hidden))
         until = self._context.deadline.within(self._budget_s + EXTRACTION_SECONDS)
         with self._opened_cache() as own:

@@ -25,9 +25,9 @@ from warmstart.caches.store.listing import Row
 from warmstart.host import copying
 from warmstart.host.deadline import after
 from warmstart.host.identity import Identity, WorkerSilent
-from warmstart.seed import eviction, node_cache
+from warmstart.seed import copies, eviction, node_cache
+from warmstart.seed.copies import FetchOverBudget
 from warmstart.seed.eviction import IN_USE_S
-from warmstart.seed.node_cache import FetchOverBudget
 from warmstart.store.client import StoreClient
 
 WHOLES = "whole-things"
@@ -66,7 +66,7 @@ class Node(NamedTuple):
     def copy(self, row: Row) -> Path:
         """Fetch a bundle if it is not there; return the path of its copy."""
         self.get(row)
-        return Path(node_cache.path_of(str(self.directory), row.sha256))
+        return Path(copies.path_of(str(self.directory), row.sha256))
 
     def names(self) -> set[str]:
         """Return what the directory holds, without the hashes."""
@@ -95,9 +95,9 @@ def test_a_bundle_is_fetched_once(node: Node) -> None:
     assert node.get(row) == 8
     copy = node.copy(row)
     assert copy.read_bytes() == b"squashfs"
-    assert [*node_cache.entries_of(str(node.directory), row.sha256, ["b"])] == ["a", "b"]
+    assert [*copies.entries_of(str(node.directory), row.sha256, ["b"])] == ["a", "b"]
     with pytest.raises(bundles.BundleDamaged):
-        node_cache.entries_of(str(node.directory), row.sha256, ["c"])
+        copies.entries_of(str(node.directory), row.sha256, ["c"])
     assert node.names() == {"sqsh", "json"}
     assert stat.S_IMODE(node.directory.stat().st_mode) == 0o700
     assert stat.S_IMODE(copy.stat().st_mode) == 0o444

@@ -328,7 +328,7 @@ def _proposed(context: Context, tree: _Tree, at: dict[str, Generation]) -> _Foun
 
 def _fetched(context: Context, tree: _Tree, row: Row) -> _Found:
     """Return the mounted copy; the tree itself if it does not come in time."""
-    from warmstart.seed import node_cache
+    from warmstart.seed import copies, node_cache
 
     policy = context.policy
     try:
@@ -340,9 +340,9 @@ def _fetched(context: Context, tree: _Tree, row: Row) -> _Found:
             most_bytes=offered(policy).keep,
             deadline=context.deadline.within(policy.seed.fetch_budget),
         )
-    except node_cache.FetchOverBudget as error:
+    except copies.FetchOverBudget as error:
         return _Found(None, error.code)
-    path = node_cache.path_of(context.paths.bundles, row.sha256)
+    path = copies.path_of(context.paths.bundles, row.sha256)
     (root,) = node_cache.mounted(context.paths.layers, [path], context.deadline.within(MOUNTING_S))
     lacks: list[str] = []
     with suppress(FileNotFoundError):

@@ -22,7 +22,7 @@ from warmstart.queue import Queue
 from warmstart.request import Request, RequestInvalid
 from warmstart.runner import Prepared
 from warmstart.seed import node_cache, vote
-from warmstart.seed.node_cache import FetchOverBudget
+from warmstart.seed.copies import FetchOverBudget
 from warmstart.seed.vote import Cold, Proposed
 from warmstart.steps.contract import Context, Outcome
 from warmstart.store.barrier import Barrier
