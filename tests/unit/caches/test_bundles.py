@@ -46,6 +46,19 @@ def test_what_readers_have_is_known_but_to_a_fresh_job(tmp_path: Path) -> None:
         assert bundles.known(namespace(tmp_path), "a", 1000, 0, fresh=fresh) == names
 
 
+@pytest.mark.report
+def test_jobs_publish_where_the_only_listing_is_torn(tmp_path: Path) -> None:
+    publish(tmp_path, "a", "b")
+    path = Path(namespace(tmp_path).path, "listing/00000001")
+    path.chmod(0o600)
+    os.truncate(path, path.stat().st_size - 9)
+    with pytest.raises(StoreFailed):
+        names(tmp_path)
+    assert bundles.known(namespace(tmp_path), "a", 1000, 0, fresh=False) == []
+    assert publish(tmp_path, "a").number == 2
+    assert names(tmp_path) == [["a"]]
+
+
 @pytest.mark.threat(8)
 def test_what_a_job_changed_or_made_afresh_takes_the_place_of_what_is_there(tmp_path: Path) -> None:
     publish(tmp_path, "a", "b")

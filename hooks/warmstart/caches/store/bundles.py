@@ -103,7 +103,7 @@ def known(where: Namespace, user: str, uid: int, most: int, fresh: bool) -> list
     `most` is the scope's quota in bytes, 0 for none. Raises `QuotaExceeded` if it is used up, `HarvestTooLarge` if the
     user's names in the namespace are.
     """
-    listing = generations.read(where)
+    listing = generations.read(where, is_writer=True)  # else nobody publishes where the only one is damaged
     with store_errors("look at a quota", where.path), suppress(FileNotFoundError):
         quota.add(where.store, where.scope, 0, most)
     check_user(listing, user, uid)

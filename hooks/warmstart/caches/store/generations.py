@@ -62,8 +62,8 @@ class StoreBusy(StoreFailed):
 def read(where: Namespace, *, named: bool = True, is_writer: bool = False) -> Listing:
     """Return the newest generation, without names of entries if it is not `named`; an empty one if there is none.
 
-    A warm prolog does this for each profile: it lists a directory and reads the beginning of a file. Who removes
-    something reads as a writer, who may pass over none.
+    A warm prolog does this for each profile: it lists a directory and reads the beginning of a file. Who publishes or
+    removes something reads as a writer, who passes over none but a damaged one, be it the only one.
     """
     with store_errors("read a listing", where.path), suppress(FileNotFoundError):
         return _newest(where, 0, named=named, is_writer=is_writer)[0]
