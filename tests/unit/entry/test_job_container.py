@@ -115,12 +115,3 @@ def test_a_mount_that_fails_is_told_and_fails_no_job(
     (failure,) = node.failures()
     assert (failure["step"], failure["code"]) == ("job-container", "not-shown")
     assert problem in failure["reason"]
-
-
-def test_a_bug_fails_no_job_either(node: Node, shown: list[Call], monkeypatch: pytest.MonkeyPatch) -> None:
-    def bug(*_: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(job_container, "show_in_namespace", bug)
-    assert job_container.main(node.installation.prefix) == 0
-    assert node.result("job-container")["outcome"] == "crashed"
