@@ -56,7 +56,10 @@ def main(prefix: str, arguments: list[str]) -> int:
     """Do what waits on a node, or on each; what fails on one stops no other. Return the exit status."""
     installation = Installation(prefix)
     kind, node, key = [*arguments, "", "", ""][:3]
-    nodes = installation.nodes()
+    try:
+        nodes = installation.nodes()
+    except OSError as error:
+        return _failed(error)
     if kind not in kinds() or (node and node not in nodes):
         print(f"usage: background {'|'.join(kinds())} [NODE [KEY]]", file=sys.stderr)  # noqa: T201 - who calls it
         return WRONG_USAGE
@@ -68,10 +71,15 @@ def main(prefix: str, arguments: list[str]) -> int:
             else:
                 make_attempts(installation, name, module.KIND)
         except (WarmstartError, OSError) as error:  # of this node's disk; all that waits stays
-            hint = f" ({error.hint})" if isinstance(error, WarmstartError) else ""
-            print(f"warmstart: {error}{hint}", file=sys.stderr)  # noqa: T201
-            status = FAILED
+            status = _failed(error)
     return status
+
+
+def _failed(error: WarmstartError | OSError) -> int:
+    """Say so to who calls it by hand; return the exit status."""
+    hint = f" ({error.hint})" if isinstance(error, WarmstartError) else ""
+    print(f"warmstart: {error}{hint}", file=sys.stderr)  # noqa: T201
+    return FAILED
 
 
 def make_attempts(installation: Installation, node: str, kind: Kind) -> None:
