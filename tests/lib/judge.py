@@ -47,7 +47,7 @@ def _namespace(where: Path, *, settled: bool) -> Iterator[str]:
     entries: dict[str, dict[str, Any]] = {}
     for name in sorted(names - _BELOW_NAMESPACE):
         stem, _, suffix = name.rpartition(".")
-        if not _BUNDLE.fullmatch(stem) or suffix not in {"sqsh", "json"}:
+        if not _BUNDLE.fullmatch(stem) or suffix not in {"sqsh", "json", "doubted"}:
             yield f"{name}: nothing of that name belongs there"
         elif suffix == "json":
             problems, entries[stem] = _bundle(where, stem, settled=settled)

@@ -142,7 +142,7 @@ class StoreMaintenance:
                 compacts = compacts and self.compact(where, FEWEST)
         self.collect_garbage()
         deadline = after(CHECKS_SECONDS)
-        self.check(bundle for bundle in self.bundles() if not deadline.expired() and gc.is_due(bundle.bundle, now))
+        self.check(bundle for bundle in self.bundles() if not deadline.expired() and gc.is_due(bundle, now))
         self._each(self.namespaces(), self.sweep)
         self._each(
             store.run(session.store_deadline(), layout.scopes),

@@ -15,7 +15,7 @@ from warmstart.caches.store.layout import content_digest
 from warmstart.caches.store.merge import Removal
 from warmstart.store.layout import StoreFailed
 
-LATER = time.time() + PATIENCE_S + 60
+LATER = time.time() + 2 * PATIENCE_S
 
 
 class Job:

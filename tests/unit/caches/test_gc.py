@@ -53,10 +53,38 @@ def test_names_close_to_their_bound_make_room(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_every_bundle_is_checked_once_in_thirty_days() -> None:
-    found = [row(number).sha256 for number in range(200)]
-    days = Counter(one for day in range(1000, 1030) for one in found if gc.is_due(one, day * gc.DAY))
+    found = [bundle(row(number).sha256, 0) for number in range(200)]
+    days = Counter(one.bundle for day in range(1000, 1030) for one in found if gc.is_due(one, day * gc.DAY))
     assert set(days.values()) == {1}
     assert len(days) == 200
+
+
+def test_what_a_reader_finds_damaged_is_checked_today(tmp_path: Path) -> None:
+    """If it was the reader's fault, nobody doubts it any more."""
+    made = publish(tmp_path, "a")
+    where, path = namespace(tmp_path), Path(namespace(tmp_path).path, f"{made.sha256}.sqsh")
+    whole = path.read_bytes()
+    days = [day * gc.DAY for day in range(30)]
+    for found in (b"x" * len(whole), None):
+        rewritten(path, found)
+        assert gc.damage(where, made.sha256, made.size)
+        (doubted,) = gc.survey(where)
+        assert all(gc.is_due(doubted, day) for day in days)
+        rewritten(path, whole)
+        assert gc.damage(where, made.sha256, made.size) == ""
+        assert not gc.survey(where)[0].is_doubted
+    rewritten(path, b"other")
+    assert gc.damage(where, made.sha256, made.size)
+    gc.take_out(where, "w", gc.What([made.sha256]))
+    assert [name for name in os.listdir(where.path) if made.sha256 in name] == []
+
+
+def rewritten(path: Path, data: bytes | None) -> None:
+    """Have a file of the store's owner in place, or none."""
+    path.unlink(missing_ok=True)
+    if data is not None:
+        path.write_bytes(data)
+        path.chmod(0o444)
 
 
 def test_the_survey_tells_the_last_use_and_uses_are_recorded_once_a_day(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import time
 from warmstart.caches.store import generations, merge, quota
 from warmstart.caches.store.layout import (
     BUNDLE,
+    DOUBTED,
     FACTS,
     FILES,
     LATEST_NS,
@@ -41,6 +42,7 @@ from warmstart.host.files import (
     closing,
     open_regular,
     opened_dir,
+    touch,
     unlink_if_there,
     weakness,
 )
@@ -215,8 +217,17 @@ def fetch(where: Namespace, sha256: str, size: int, fd: int) -> Entries:
 
     What `fd` has already is kept: an earlier fetch of the same bundle left it. All bytes are hashed. If they are not as
     named, it raises `BundleDamaged`, and the content of `fd` is useless. Also raises `BundleGone`, and `DiskFailed` if
-    the node's disk fails.
+    the node's disk fails. Of a bundle that is damaged or gone it leaves a note: maintenance looks at that one first.
     """
+    try:
+        return _fetch(where, sha256, size, fd)
+    except (BundleDamaged, BundleGone):
+        with suppress(OSError), opened_dir(where.path) as dir_fd:
+            touch(sha256 + DOUBTED, dir_fd)
+        raise
+
+
+def _fetch(where: Namespace, sha256: str, size: int, fd: int) -> Entries:
     files = entries(where, sha256)
     with store_errors("fetch a bundle", where.path):
         try:

@@ -10,7 +10,16 @@ import time
 
 from warmstart.caches.store import bundles, generations, merge
 from warmstart.caches.store.bundles import BundleDamaged, BundleGone
-from warmstart.caches.store.layout import BUNDLE, CACHES, FILES, MOST_ENTRIES, MOST_OF_FILES, Namespace, is_sha256
+from warmstart.caches.store.layout import (
+    BUNDLE,
+    CACHES,
+    DOUBTED,
+    FILES,
+    MOST_ENTRIES,
+    MOST_OF_FILES,
+    Namespace,
+    is_sha256,
+)
 from warmstart.caches.store.listing import MOST_OF_USER, Listing, Row
 from warmstart.caches.store.quota import quota
 from warmstart.errors import StoreError
@@ -55,6 +64,7 @@ class Bundle(NamedTuple):
     at: float  # when it was published
     used: float  # last fetch, or last use of a node's copy; exact to a day
     names: int  # characters of its entries' names in the listing
+    is_doubted: bool = False  # whether a reader has found it damaged, or gone
 
     def where(self, store: str) -> Namespace:
         """Return its namespace."""
@@ -144,6 +154,7 @@ def survey(where: Namespace) -> list[Bundle]:
             Bundle(
                 *where[1:], row.sha256, row.size, row.number, row.user, row.uid, row.job, row.at,
                 used=_used(where, row), names=sum(map(len, (*names, *lost))),
+                is_doubted=os.path.lexists(f"{where.path}/{row.sha256}{DOUBTED}"),
             )
             for row, names, lost in zip(listing.rows, listing.names, listing.lost, strict=True)
         ]  # fmt: skip
@@ -253,18 +264,20 @@ def _beyond(used: list[Bundle], most: int, size_of: Callable[[Bundle], int], now
     return going
 
 
-def is_due(sha256: str, now: float) -> bool:
-    """Return whether a bundle is checked today: a thirtieth of all, by hash and date, so that nothing is remembered."""
-    return int(sha256[:8], 16) % DAYS == int(now // DAY) % DAYS
+def is_due(bundle: Bundle, now: float) -> bool:
+    """Return whether a bundle is checked today: if readers doubt it, and a thirtieth of all, by hash and date."""
+    return bundle.is_doubted or int(bundle.bundle[:8], 16) % DAYS == int(now // DAY) % DAYS
 
 
 def damage(where: Namespace, sha256: str, size: int) -> str:
-    """Read a bundle of `size` bytes; return what is wrong with it, or ""."""
+    """Read a bundle of `size` bytes; return what is wrong with it, or "": then nobody doubts it any more."""
     with closing(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) as nowhere:
         try:
             bundles.fetch(where, sha256, size, nowhere)
         except (BundleDamaged, BundleGone) as error:
             return str(error.fields.get("problem", "its files are gone"))
+    with store_errors("check a bundle", where.path), opened_dir(where.path) as fd:
+        unlink_if_there(sha256 + DOUBTED, fd)
     return ""
 
 
@@ -289,6 +302,6 @@ def take_out(where: Namespace, writer: str, what: What) -> Out:
     generations.change(where, writer, merged)
     with store_errors("remove bundles", where.path), opened_dir(where.path) as fd:
         for row in out.rows:
-            for suffix in (BUNDLE, FILES):
+            for suffix in (BUNDLE, FILES, DOUBTED):
                 unlink_if_there(row.sha256 + suffix, fd)
     return out

@@ -27,6 +27,7 @@ ENDING = "ending"
 LISTING = "listing"
 BUNDLE = ".sqsh"
 FILES = ".json"
+DOUBTED = ".doubted"  # empty: a reader has found the bundle damaged, or gone
 FACTS = "facts"
 
 MOST_BYTES = 8 << 30  # of a bundle, and of all that are fetched for one job
@@ -131,7 +132,7 @@ def is_sha256(text: object) -> bool:
 
 def is_bundle(name: str) -> bool:
     """Return whether a name is that of a bundle's file."""
-    return name.endswith((BUNDLE, FILES)) and is_sha256(name.rpartition(".")[0])
+    return name.endswith((BUNDLE, FILES, DOUBTED)) and is_sha256(name.rpartition(".")[0])
 
 
 def sealed(text: bytes) -> bytes:
