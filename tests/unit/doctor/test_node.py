@@ -266,8 +266,11 @@ def test_a_hook_was_killed_that_is_not_at_work_and_wrote_no_last_line(here: Node
     log.parent.mkdir()
     first, other = started(ts=lately), started(job_id=8, run_id="0d", ts=lately)
     log.write_text("".join(f"{json.dumps(line)}\n" for line in (first, other, finished(other, ts=lately))))
-    at_work = ["/bin/sh", "-c", "read _", f"{here.installation.lib}/python/warmstart/start.py", "entry.prolog"]
-    with subprocess.Popen(at_work, stdin=subprocess.PIPE, env={"A": "b", "SLURM_JOB_ID": "7"}) as hook:
+    at_work = ["/bin/sh", "-c", "echo; read _", f"{here.installation.lib}/python/warmstart/start.py", "entry.prolog"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(at_work, stdin=pipe, stdout=pipe, env={"A": "b", "SLURM_JOB_ID": "7"}) as hook:
+        assert hook.stdout
+        hook.stdout.readline()  # Popen returns before the kernel shows the new program's arguments
         assert statuses(node.killed_hooks, here) == ["ok"]
         hook.kill()
     ((status, told, _),) = found(node.killed_hooks, here)
