@@ -62,7 +62,7 @@ class Cost(NamedTuple):
 
     def is_like(self, other: Cost) -> bool:
         """Return whether nothing grew with the entries; how often a node looks for another's word makes a little."""
-        some = MANY // 10
+        some = MANY // 4  # one call for each entry would be four times that
         return (
             self.calls <= other.calls + some
             and self.files <= other.files + some // 10
