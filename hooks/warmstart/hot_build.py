@@ -23,7 +23,6 @@ ROOTS = (
     "warmstart.steps.image",
     "warmstart.images.ahead",
     "warmstart.steps.seed",
-    "warmstart.profiles.shipped",
     "warmstart.seed.node_cache",
     "warmstart.seed.overlay",
     "warmstart.steps.environment",
